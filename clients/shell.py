@@ -1,0 +1,145 @@
+"""The client side that all methods share: a Flower NumPyClient around a page's `client_update`.
+
+State, dual variables first of all, lives in Flower's `context.state` and nowhere else. A round computes
+first and writes last: if anything fails on the way, the state is what it was. The last reply is kept, so
+a repeated request gets the same numbers again and moves no dual twice; an older round is refused.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from flwr.app import Array as WireArray
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+
+from twinflower.algorithms.page import Page
+from twinflower.batches import Shards, Walk
+from twinflower.errors import ReplyError, require
+from twinflower.objectives import Batch, Objective
+from twinflower.wire import checked, expect_arrays, from_npy, to_npy
+
+Arrays = list[NDArray[Any]]
+
+_STATE, _REPLY, _DONE = "twinflower.state", "twinflower.reply", "twinflower.done"
+
+
+class _Kept(NamedTuple):
+    """What a client has of its last round: state arrays, reply arrays, metrics (with the round)."""
+
+    state: Any
+    reply: Arrays
+    metrics: dict[str, Any]
+
+
+class PageClient(NumPyClient):
+    """Base of all clients; a subclass names its `page_class` and documents its client side.
+
+    context: Flower's, whose state holds the duals. page: the algorithm with its settings, the same as the
+    server's. objective, rows: this client's f_i and its data. start: the public starting point (d,).
+    client, num_clients: partition number and count. seed: of the batches. walk: how local steps take rows.
+    """
+
+    page_class: ClassVar[type[Page]]
+
+    def __init__(
+        self,
+        context: Context,
+        page: Page,
+        objective: Objective,
+        rows: Batch,
+        start: NDArray[np.float64],
+        client: int,
+        num_clients: int,
+        walk: Walk | None = None,
+        seed: int = 0,
+    ) -> None:
+        require(
+            isinstance(page, self.page_class),
+            f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
+        )
+        self.context = context
+        self.page = page
+        self.objective = objective
+        self.shards = Shards.site(rows, client)
+        self.start = start
+        self.client = client
+        self.num_clients = num_clients
+        self.walk = walk or Walk()
+        self.seed = seed
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Which partition this node holds, and of how many."""
+        return {"partition-id": self.client, "num-partitions": self.num_clients}
+
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
+        """One round; config holds its number, "round". Returns upload arrays, row count, metrics.
+
+        Raises ReplyError, and leaves the state alone, for a request that is malformed or out of date, or
+        when the result is not finite.
+        """
+        round_ = _round_of(config)
+        kept = self._load()
+        last = kept.metrics["round"] if kept else 0
+        if kept and round_ == last:
+            return kept.reply, self._num_rows, kept.metrics
+        if round_ < last:
+            raise ReplyError(f"round {round_} is asked after round {last}")
+        done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
+        self._save(done)
+        return done.reply, self._num_rows, done.metrics
+
+    @property
+    def _num_rows(self) -> int:
+        return int(self.shards.sizes[0])
+
+    def _work(self, state: Any, parameters: Arrays, round_: int) -> _Kept:
+        """Everything that may fail, with no side effect."""
+        d = self.objective.d
+        inbox = self.page.unpack_inbox(parameters, d)
+        batches = self.walk.batches(self.shards, self.client, self.seed, round_)
+        with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
+            state, upload, report = self.page.client_update(
+                state, inbox, self.objective, batches, 0.0, round_
+            )
+        reply = self.page.pack_upload(upload, d)
+        for array in reply:
+            if not np.isfinite(array).all():
+                raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
+        metrics = {"round": round_, "local-steps": int(report.steps), "stopped": bool(report.fired)}
+        return _Kept(state, reply, metrics)
+
+    def _load(self) -> _Kept | None:
+        if _DONE not in self.context.state:
+            return None
+        records = self.context.state.array_records
+        shapes = self.page.state_shapes(self.objective.d)
+        arrays = _decoded(records[_STATE])
+        expect_arrays(arrays, len(shapes))
+        fields = (checked(name, a, s) for name, a, s in zip(shapes._fields, arrays, shapes, strict=True))
+        return _Kept(
+            type(shapes)(*fields), _decoded(records[_REPLY]), dict(self.context.state.config_records[_DONE])
+        )
+
+    def _save(self, kept: _Kept) -> None:
+        """Encode first, so that the three assignments cannot fail half-way."""
+        state, reply, done = _encoded(kept.state), _encoded(kept.reply), ConfigRecord(kept.metrics)
+        self.context.state[_STATE], self.context.state[_REPLY] = state, reply
+        self.context.state[_DONE] = done
+
+
+def _round_of(config: dict[str, Any]) -> int:
+    round_ = config.get("round")
+    if not isinstance(round_, int) or round_ < 1:
+        raise ReplyError(f"the request must carry its round, a whole number from 1; got {round_!r}")
+    return round_
+
+
+def _encoded(arrays: Any) -> ArrayRecord:
+    return ArrayRecord(
+        {str(i): WireArray(str(a.dtype), a.shape, "numpy.ndarray", to_npy(a)) for i, a in enumerate(arrays)}
+    )
+
+
+def _decoded(record: ArrayRecord) -> Arrays:
+    return [from_npy(array.data) for array in record.values()]

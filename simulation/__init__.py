@@ -1,0 +1,1 @@
+"""Running it: configuration, the three runtimes, run folders, figures, and the command line."""

@@ -1,0 +1,5 @@
+"""python -m simulation"""
+
+from .cli import main
+
+main()

@@ -1,0 +1,216 @@
+"""The command line: list, run, figure, compare."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.data.partition import PARTITIONERS
+from twinflower.data.sets import DATASETS
+from twinflower.errors import RunError, SettingError, TwinflowerError, require
+from twinflower.objectives import LOSSES
+from twinflower.regularisers import REGULARISERS
+from twinflower.sparsifiers import SPARSIFIERS
+
+from . import cohort, inprocess
+from .config import parse_text
+from .engine import Engine, engine
+from .experiment import Curve, Experiment, read_experiment
+from .figures import draw_experiment, draw_run, redraw
+from .record import Result, default_folder, write_run
+from .server_app import print_row
+from .setup import prepare_seeds
+
+app = typer.Typer(
+    help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False,
+)  # fmt: skip
+console = Console()
+
+RUNTIMES = ("inprocess", "cohort", "flower")
+
+
+@app.command("list")
+def list_() -> None:
+    """Algorithms, data sets, experiments, and the other words that settings know."""
+    _table("algorithms", [(name, page.title) for name, page in ALGORITHMS.items()])
+    _table("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
+    files = sorted(Path("experiments").glob("*.toml"))
+    _table("experiments", [(str(path), read_experiment(path).title) for path in files])
+    words: dict[str, Iterable[str]] = {
+        "partition": PARTITIONERS,
+        "objective": LOSSES,
+        "regulariser": REGULARISERS,
+        "uplink": SPARSIFIERS,
+        "runtime": RUNTIMES,
+    }
+    _table("words of", [(key, ", ".join(known)) for key, known in words.items()])
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML, or the config.toml of a run")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
+    runtime: Annotated[str, typer.Option(help=", ".join(RUNTIMES))] = "inprocess",
+    seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
+    out: Annotated[Path | None, typer.Option(help="folder for the results")] = None,
+    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+) -> None:
+    """Run an experiment: every curve under every seed, then the figure."""
+    require(runtime in RUNTIMES, f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
+    overrides = dict(map(parse_text, set_ or []))
+    if data_dir:
+        overrides.setdefault("data-dir", str(Path(data_dir).absolute()))
+    plan = read_experiment(experiment, overrides, _seeds(seeds))
+    folder = out.absolute() if out else default_folder(plan.curves[0].config, plan.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    failures = _RUN[runtime](plan, folder)
+    if not plan.single:
+        shutil.copyfile(experiment, folder / "experiment.toml")
+        draw_experiment(plan, folder)
+    console.print(f"results: {folder}", soft_wrap=True, highlight=False)
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+@app.command()
+def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
+    """Redraw a figure from stored results, without training."""
+    console.print(str(redraw(folder)), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
+    """Table of finished runs: mean and spread over seeds."""
+    from .compare import comparison
+
+    table = Table("run", "runs", "rounds", "test accuracy", "objective", "nonzeros", "uplink Mbit", "seconds")
+    for row in comparison(folders):
+        table.add_row(*row)
+    console.print(table)
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's is one sentence and status 2, a failed run status 1."""
+    try:
+        app()
+    except RunError as error:
+        _say(error, 1)
+    except TwinflowerError as error:
+        _say(error, 2)
+
+
+def _say(error: Exception, status: int) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _seeds(text: str) -> list[int] | None:
+    try:
+        return [int(word) for word in text.split(",")] if text else None
+    except ValueError:
+        raise SettingError(f"--seeds takes whole numbers with commas between; got '{text}'") from None
+
+
+def _run_in_process(plan: Experiment, folder: Path) -> list[str]:
+    def one_after_the_other(curve: Curve, tick: Callable[[dict[str, Any]], None]) -> list[Result]:
+        return [inprocess.run(setup, tick) for setup in prepare_seeds(curve.config, plan.seeds)]
+
+    return _run_curves(plan, folder, one_after_the_other)
+
+
+def _run_cohort(plan: Experiment, folder: Path) -> list[str]:
+    def together(curve: Curve, tick: Callable[[dict[str, Any]], None]) -> list[Result]:
+        return cohort.run(prepare_seeds(curve.config, plan.seeds), tick)
+
+    return _run_curves(plan, folder, together)
+
+
+def _run_curves(
+    plan: Experiment, folder: Path, runner: Callable[[Curve, Callable[[dict[str, Any]], None]], list[Result]]
+) -> list[str]:
+    """Run and store every curve; the sentences of those that failed."""
+    failures = []
+    for curve in plan.curves:
+        with _Ticker(plan, curve) as ticker:
+            results = runner(curve, ticker.tick)
+        for seed, result in zip(plan.seeds, results, strict=True):
+            draw_run(write_run(result, plan.folder(folder, curve, seed)))
+        failures += [f"{curve.label}: {r.failure}" for r in results if r.failure]
+        _tell(results[0])
+    return failures
+
+
+def _run_flower(plan: Experiment, folder: Path) -> list[str]:
+    failures = []
+    with engine() as flower:
+        for curve in plan.curves:
+            for seed in plan.seeds:
+                failures += _run_on(flower, curve, seed, plan.folder(folder, curve, seed))
+    return failures
+
+
+def _run_on(flower: Engine, curve: Curve, seed: int, folder: Path) -> list[str]:
+    try:
+        console.print(flower.run(replace(curve.config, seed=seed), folder), highlight=False)
+        return []
+    except RunError as error:
+        return [f"{curve.label}: {error}"]
+
+
+_RUN: dict[str, Callable[[Experiment, Path], list[str]]] = {
+    "inprocess": _run_in_process,
+    "cohort": _run_cohort,
+    "flower": _run_flower,
+}
+
+
+class _Ticker:
+    """Progress of one curve: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, plan: Experiment, curve: Curve) -> None:
+        self.label, self.rounds = curve.label, curve.config.rounds
+        self.bar = Bar(console=console) if console.is_terminal else None
+        self.alone = plan.single
+
+    def __enter__(self) -> "_Ticker":
+        if self.bar:
+            self.bar.start()
+            self.task = self.bar.add_task(self.label, total=self.rounds)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def tick(self, row: dict[str, Any]) -> None:
+        """An evaluated round."""
+        if self.bar:
+            self.bar.update(self.task, completed=row["round"])
+        elif self.alone:
+            print_row(row)
+
+
+def _tell(result: Result) -> None:
+    s = result.summary()
+    if s["finished"]:
+        console.print(
+            f"{s['algorithm']} on {s['dataset']}: test accuracy {s['test_accuracy']:.4f}, "
+            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s",
+            highlight=False,
+        )
+
+
+def _table(title: str, rows: list[tuple[str, str]]) -> None:
+    table = Table(title, "", title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

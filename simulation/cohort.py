@@ -1,0 +1,111 @@
+"""The `cohort` runtime: a page in a bare loop, clients stacked on an axis, seeds on one more.
+
+No messages, no Flower: for sweeps and benchmarks. States are kept of clients that were visited only, so
+a million registered clients cost what the sampled ones do.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from strategies import Round
+from twinflower.algorithms.page import Page, stack
+from twinflower.arrays import Array, Index, Mask
+from twinflower.batches import Shards
+from twinflower.errors import RunError
+from twinflower.randomness import participants
+
+from .record import Progress, Recorder, Result
+from .setup import Setup
+
+
+class Cohort:
+    """One run, or several runs that differ in the seed only, advanced a round at a time.
+
+    With one setup arrays have axes (clients, ...); with several, (seeds, clients, ...).
+    """
+
+    def __init__(self, setups: Sequence[Setup]) -> None:
+        first = setups[0]
+        self.page: Page = first.page
+        self.objective, self.walk = first.objective, first.walk
+        self.n, self.k = first.config.num_clients, first.config.sampled
+        self.seeds = [s.config.seed for s in setups]
+        self.alone = len(setups) == 1
+        self.shards = first.shards if self.alone else Shards.stacked([s.shards for s in setups])
+        self.starts = [s.start for s in setups]
+        start = first.start if self.alone else np.stack(self.starts)
+        keys = np.array(self.seeds, dtype=np.uint64)
+        self.server = self.page.init_server(start, self.n, keys[0] if self.alone else keys)
+        self._states: dict[tuple[int, int], Any] = {}
+
+    def round(self, round_: int) -> list[Round]:
+        """Run one round; returns what it did, per seed."""
+        chosen = [participants(seed, round_, self.n, self.k) for seed in self.seeds]
+        clients = chosen[0] if self.alone else np.stack(chosen)
+        inbox = self.page.broadcast(self.server, round_, clients)
+        seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
+        batches = self.walk.batches(self.shards, clients, seed, round_)
+        states, uploads, report = self.page.client_update(
+            self._gather(chosen), inbox, self.objective, batches, 0.0, round_
+        )
+        if not all(np.isfinite(array).all() for array in uploads):
+            raise RunError(
+                f"a local update of round {round_} is not finite, the run diverged: lower step-size"
+            )
+        self._scatter(chosen, states)
+        self.server = self.page.server_update(self.server, uploads, clients, round_)
+        return [self._account(round_, *parts) for parts in zip(*map(np.atleast_2d, report), strict=True)]
+
+    def models(self) -> Array:
+        """The model of each seed, (seeds, d)."""
+        return np.atleast_2d(self.page.model(self.server))
+
+    def _gather(self, chosen: list[Index]) -> Any:
+        rows = [
+            [self._states.get((s, i)) or self.page.init_client(self.starts[s]) for i in clients.tolist()]
+            for s, clients in enumerate(chosen)
+        ]
+        return stack(rows[0]) if self.alone else stack([stack(row) for row in rows])
+
+    def _scatter(self, chosen: list[Index], states: Any) -> None:
+        for s, clients in enumerate(chosen):
+            mine = states if self.alone else type(states)(*(array[s] for array in states))
+            for place, i in enumerate(clients.tolist()):
+                # a copy: a view would keep the whole round's block alive
+                self._states[s, i] = type(states)(*(array[place].copy() for array in mine))
+
+    def _account(self, round_: int, steps: Index, fired: Mask) -> Round:
+        up, down = self.page.bits(self.objective.d)
+        return Round(round_, self.k, self.k, {}, up * self.k, down * self.k, steps.mean(), fired.mean())
+
+
+def run(setups: Sequence[Setup], progress: Progress | None = None) -> list[Result]:
+    """Run all seeds together; results in their order. A failure of one fails them all."""
+    recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
+    began, failure = time.perf_counter(), ""
+    with threadpool_limits(1), np.errstate(all="ignore"):
+        cohort = Cohort(setups)
+        try:
+            _loop(cohort, recorders, setups[0].config.rounds)
+        except RunError as error:
+            failure = str(error)
+    seconds = time.perf_counter() - began
+    models = [None] * len(setups) if failure else list(cohort.models())
+    return [
+        Result(s, "cohort", r.rows, seconds, x, failure)
+        for s, r, x in zip(setups, recorders, models, strict=True)
+    ]
+
+
+def _loop(cohort: Cohort, recorders: list[Recorder], rounds: int) -> None:
+    for round_ in range(rounds + 1):
+        if round_:
+            for recorder, done in zip(recorders, cohort.round(round_), strict=True):
+                recorder.note(done)
+        if recorders[0].wants(round_):
+            for recorder, x in zip(recorders, cohort.models(), strict=True):
+                recorder.evaluate(round_, x)

@@ -1,0 +1,49 @@
+"""A table of finished runs, grouped by curve."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinflower.errors import require
+
+
+def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
+    """Rows of run, number of runs, rounds, test accuracy, objective, nonzeros, uplink Mbit, seconds.
+
+    Seeds of one curve share a row: mean +- standard deviation. Raises SettingError for a folder without
+    results.
+    """
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for folder in folders:
+        summaries = sorted(folder.rglob("summary.json"))
+        require(bool(summaries), f"{folder} holds no summary.json: give the folder of a run or an experiment")
+        for path in summaries:
+            run = path.parent
+            name = run.parent if run.name.startswith("seed-") else run
+            groups[str(name)].append(json.loads(path.read_text()))
+    return [_row(name, runs) for name, runs in groups.items()]
+
+
+def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    finished = [run for run in runs if run["finished"]]
+    note = "" if len(finished) == len(runs) else f" ({len(runs) - len(finished)} failed)"
+    if not finished:
+        return (name, f"{len(runs)}{note}", *["-"] * 6)
+    numbers = (
+        _spread(finished, "test_accuracy", ".4f"),
+        _spread(finished, "objective", ".5g"),
+        _spread(finished, "nonzeros", ".0f"),
+        _spread(finished, "uplink_bits", ".3g", 1e-6),
+        _spread(finished, "seconds", ".1f"),
+    )
+    return (name, f"{len(runs)}{note}", str(finished[0]["rounds"]), *numbers)
+
+
+def _spread(runs: list[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
+    values = unit * np.array([run[key] for run in runs], dtype=float)
+    spread = f" +- {values.std(ddof=1):{form}}" if len(values) > 1 else ""
+    return f"{values.mean():{form}}{spread}"

@@ -1,0 +1,190 @@
+"""One run's configuration: every key a user may set, its default, and the check at the door.
+
+The keys are the same in an experiment's TOML, on the command line (--set key=value) and in Flower's run
+config (pyproject.toml, flwr run --run-config). Keys of the chosen algorithm (rho, step-size, ...) are the
+fields of its page; all others are the fields of `Config`.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from twinflower.algorithms import ALGORITHMS, find_algorithm
+from twinflower.algorithms.page import settings_of
+from twinflower.errors import SettingError, require
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides the result of a run. The defaults are the main job: digits, 10 clients.
+
+    Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
+    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are.
+    settings holds the algorithm's own keys that differ from its page's defaults.
+    """
+
+    algorithm: str = "fedpdm"
+    settings: tuple[tuple[str, Value], ...] = ()
+
+    dataset: str = "digits"
+    data_dir: str = ""
+    download: bool = False
+    bias: bool = True
+    row_norm: float = 1.0
+    standardise: bool = False
+
+    num_clients: int = 0
+    clients_per_round: int = 0
+    partition: str = "iid"
+    labels_per_client: int = 0
+    dirichlet_alpha: float = 0.0
+    samples_per_client: int = 0
+    client_sizes: str = ""
+
+    objective: str = "softmax"
+    l2: float = 0.0
+    nonconvex: float = 0.0
+    regulariser: str = "l1"
+    regulariser_l1: float = 1e-3
+    regulariser_l2: float = 0.0
+    regulariser_bound: float = 1.0
+    regulariser_radius: float = 1.0
+
+    rounds: int = 30
+    seed: int = 0
+    start_scale: float = 0.0
+    batch_size: int = 0
+    max_local_steps: int = 5
+    fresh_batches: bool = True
+    evaluate_every: int = 1
+
+    out: str = ""
+    node_timeout: float = 120.0
+    round_timeout: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_clients", "clients_per_round", "samples_per_client", "seed", "labels_per_client"):
+            require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
+        for name in ("rounds", "evaluate_every"):
+            require(getattr(self, name) >= 1, f"{kebab(name)} must be at least 1; got {getattr(self, name)}")
+        for name in ("node_timeout", "round_timeout"):
+            require(getattr(self, name) > 0, f"{kebab(name)} must be above 0; got {getattr(self, name)}")
+        require(self.row_norm >= 0, f"row-norm must be at least 0 (0 = as they are); got {self.row_norm}")
+        require(self.start_scale >= 0, f"start-scale must be at least 0; got {self.start_scale}")
+        require(
+            not self.num_clients or self.clients_per_round <= self.num_clients,
+            f"clients-per-round can be at most num-clients = {self.num_clients}; got {self.clients_per_round}",
+        )
+
+    @property
+    def sampled(self) -> int:
+        """Clients per round, K."""
+        return self.clients_per_round or self.num_clients
+
+    @property
+    def client_size_list(self) -> list[int] | None:
+        """client-sizes "100, 200" as numbers; None if not given."""
+        if not self.client_sizes:
+            return None
+        try:
+            return [int(word) for word in self.client_sizes.split(",")]
+        except ValueError:
+            raise SettingError(
+                f"client-sizes must be whole numbers with commas between; got '{self.client_sizes}'"
+            ) from None
+
+    def with_clients(self, count: int) -> "Config":
+        """The same run with num-clients decided, if it was left open."""
+        return self if self.num_clients else replace(self, num_clients=count)
+
+    def items(self) -> dict[str, Value]:
+        """All keys, as a user would type them, the algorithm's included."""
+        own = {kebab(f.name): getattr(self, f.name) for f in fields(self) if f.name != "settings"}
+        page = find_algorithm(self.algorithm)
+        defaults = {f.name: f.default for f in fields(page)}  # type: ignore[arg-type]
+        chosen = dict(self.settings)
+        return own | {kebab(n): chosen.get(n, defaults[n]) for n in settings_of(page)}
+
+
+OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
+
+
+def kebab(name: str) -> str:
+    """step_size -> step-size."""
+    return name.replace("_", "-")
+
+
+def snake(key: str) -> str:
+    """step-size -> step_size."""
+    return key.replace("-", "_")
+
+
+def parse(raw: Mapping[str, Any]) -> Config:
+    """Config from keys as a user types them.
+
+    Raises SettingError for an unknown key (naming the nearest), a wrong type, or a broken rule.
+    """
+    algorithm = raw.get("algorithm", Config.algorithm)
+    page_keys = settings_of(find_algorithm(str(algorithm)))
+    own: dict[str, Any] = {}
+    settings: dict[str, Value] = {}
+    for key, value in raw.items():
+        name = snake(key)
+        if name in OWN_KEYS:
+            own[name] = _typed(key, value, OWN_KEYS[name])
+        elif name in page_keys:
+            settings[name] = _typed(key, value, page_keys[name])
+        else:
+            raise SettingError(_unknown(key, algorithm, [*OWN_KEYS, *page_keys]))
+    return Config(**own, settings=tuple(sorted(settings.items())))
+
+
+def parse_run_config(raw: Mapping[str, Value]) -> Config:
+    """Config from Flower's run config, which holds every key of every algorithm.
+
+    An empty text means "the default"; keys of algorithms that were not chosen are passed over.
+    """
+    page_keys = settings_of(find_algorithm(str(raw.get("algorithm") or Config.algorithm)))
+    foreign = all_settings().keys() - page_keys.keys()
+    return parse({k: v for k, v in raw.items() if v != "" and snake(k) not in foreign})
+
+
+def parse_text(assignment: str) -> tuple[str, Value]:
+    """key=value from a command line, with the value read as TOML would, else as text."""
+    key, equals, text = assignment.partition("=")
+    require(bool(equals) and bool(key.strip()), f"--set takes key=value; got '{assignment}'")
+    return key.strip(), _read(text.strip())
+
+
+def all_settings() -> dict[str, type]:
+    """The settings of all algorithms together."""
+    return {name: kind for page in ALGORITHMS.values() for name, kind in settings_of(page).items()}
+
+
+def _read(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("'\"")
+
+
+def _typed(key: str, value: Any, kind: type) -> Value:
+    if kind is float and type(value) is int:
+        value = float(value)
+    word = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
+    require(type(value) is kind and value == value, f"{key} must be {word}; got {value!r}")
+    return value
+
+
+def _unknown(key: str, algorithm: str, known: list[str]) -> str:
+    names = sorted(map(kebab, known))
+    near = difflib.get_close_matches(key, names, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(names)}"
+    return f"'{key}' is not a setting of {algorithm}; {hint}"

@@ -1,0 +1,130 @@
+"""The `flower` runtime: `flwr run` on a simulation SuperLink of our own.
+
+`flwr run` would otherwise leave a SuperLink daemon behind. Here it has its own FLWR_HOME and ports, and
+ends with the command.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from twinflower.errors import RunError, require
+
+from .config import Config
+from .record import to_toml
+
+PROJECT = Path(__file__).resolve().parent.parent
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running simulation SuperLink and the environment that finds it."""
+
+    environment: dict[str, str]
+    home: Path
+
+    def run(self, config: Config, folder: Path) -> str:
+        """One `flwr run` that writes its run folder; returns Flower's output.
+
+        Raises RunError unless Flower says finished:completed.
+        """
+        config = replace(config.with_clients(10), out=str(folder.absolute()))
+        output = self._flwr(
+            "run", str(PROJECT), "ours", "--stream",
+            "--run-config", " ".join(to_toml(config.items()).splitlines()),
+            "--federation-config", f"num-supernodes={config.num_clients} client-resources-num-cpus=1",
+        )  # fmt: skip
+        status = self.last_status()
+        if status != "finished:completed":
+            lines = [line for line in output.splitlines() if line.startswith("twinflower: ")]
+            raise RunError(lines[-1][12:] if lines else f"flwr run ended as {status}:\n{output[-2000:]}")
+        return output
+
+    def last_status(self) -> str:
+        """Status of the newest run."""
+        listing = json.loads(self._flwr("ls", "ours", "--format", "json"))
+        runs = sorted(listing["runs"], key=lambda run: run["pending-at"])
+        return str(runs[-1]["status"]) if runs else "never started"
+
+    def _flwr(self, *words: str) -> str:
+        done = subprocess.run(
+            [_command("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True
+        )
+        require(
+            done.returncode == 0, f"flwr {words[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}"
+        )
+        return done.stdout
+
+
+@contextmanager
+def engine() -> Iterator[Engine]:
+    """Start a simulation SuperLink; end it, and everything it started, on leaving."""
+    with tempfile.TemporaryDirectory(prefix="twinflower-") as name:
+        home = Path(name)
+        port, control = _free_ports(2)
+        (home / "config.toml").write_text(
+            f'[superlink.ours]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        )
+        environment = os.environ | {
+            "FLWR_HOME": name,
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        command = [_command("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                   "--host", "127.0.0.1", "--port", str(port),
+                   "--control-api-address", f"127.0.0.1:{control}", "--database", str(home / "state.db")]  # fmt: skip
+        with (home / "superlink.log").open("w") as log:
+            process = subprocess.Popen(
+                command, env=environment, cwd=name, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                _await_port(port, process, home / "superlink.log")
+                yield Engine(environment, home)
+            finally:
+                _end(process)
+
+
+def _command(name: str) -> str:
+    """A console script of the Python that runs us."""
+    return str(Path(sys.executable).parent / name)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise RunError(f"Flower's SuperLink did not start: {log.read_text()[-1000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the whole process group to end, then insist."""
+    for request in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, request)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT)

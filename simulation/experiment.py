@@ -1,0 +1,114 @@
+"""Experiments as data: a TOML file with one [run] table and, for a figure, [[curve]] tables over it.
+
+    title = "..."            what the figure shows
+    source = "003, Fig. 2"   where it comes from
+    claim = "..."            what the paper says
+    verdict = "..."          what we found
+    seeds = [0, 1, 2]
+    x = "round"              column of metrics.csv
+    y = ["test_accuracy"]    a row of panels each
+    [run]                    keys of `simulation.config`
+    [[curve]]                label, optionally panel, and the keys that differ
+
+A file without a [run] table is one run's flat keys, such as the config.toml of a run folder.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from twinflower.errors import SettingError, require
+
+from .config import Config, Value, parse
+from .record import COLUMNS
+
+_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a figure: a configuration under all seeds."""
+
+    label: str
+    panel: str
+    config: Config
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"[^a-z0-9.]+", "-", f"{self.panel} {self.label}".lower()).strip("-.") or "run"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment file."""
+
+    name: str
+    title: str
+    curves: list[Curve]
+    seeds: list[int]
+    x: str = "round"
+    y: list[str] = field(default_factory=lambda: ["objective", "test_accuracy"])
+    source: str = ""
+    claim: str = ""
+    verdict: str = ""
+
+    @property
+    def single(self) -> bool:
+        """One curve under one seed: its folder is the run's."""
+        return len(self.curves) == len(self.seeds) == 1
+
+    def folder(self, out: Path, curve: Curve, seed: int) -> Path:
+        """Where one run of the experiment lies."""
+        return out if self.single else out / curve.slug / f"seed-{seed}"
+
+
+def read_experiment(
+    path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None
+) -> Experiment:
+    """Read and check an experiment file; overrides win over the file in every curve.
+
+    Raises SettingError, naming the file, for a missing or malformed one and for any bad setting.
+    """
+    raw = _load(path)
+    run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
+    stray = sorted(raw.keys() - _HEAD) if "run" in raw else []
+    require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
+    try:
+        curves = [_curve(c, run, overrides or {}) for c in raw.get("curve", [{}])]
+        return _assemble(path, raw, curves, seeds)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(
+            f"cannot read the experiment file {path}: {getattr(error, 'strerror', error)}"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{path} is not valid TOML: {error}") from None
+
+
+def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
+    own = {k: v for k, v in raw.items() if k not in ("label", "panel")}
+    config = parse({**run, **own, **overrides})
+    return Curve(str(raw.get("label", config.algorithm)), str(raw.get("panel", "")), config)
+
+
+def _assemble(path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None) -> Experiment:
+    seeds = seeds or raw.get("seeds") or [curves[0].config.seed]
+    require(all(type(s) is int and s >= 0 for s in seeds), f"seeds must be whole numbers from 0; got {seeds}")
+    slugs = [curve.slug for curve in curves]
+    require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
+    columns = [raw.get("x", "round"), *raw.get("y", [])]
+    for column in columns:
+        require(column in COLUMNS, f"x and y must be among {', '.join(COLUMNS)}; got '{column}'")
+    text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
+    axes: dict[str, Any] = {"x": columns[0]} | ({"y": columns[1:]} if columns[1:] else {})
+    return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)

@@ -1,0 +1,96 @@
+"""Figures, drawn from stored results only."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from twinflower.errors import SettingError, require
+
+from .experiment import Curve, Experiment, read_experiment
+from .record import COLUMNS, read_rows
+
+_WORDS = {
+    "round": "communication round",
+    "objective": "objective F(x)",
+    "test_accuracy": "test accuracy",
+    "uplink_bits": "uplink bits on the wire",
+    "downlink_bits": "downlink bits on the wire",
+    "paper_uplink_bits": "uplink bits as the papers count",
+    "nonzeros": "nonzero entries",
+    "stopped": "share of stopped client rounds",
+}
+_PANEL = (5.2, 3.6)
+
+
+def draw_run(folder: Path) -> Path:
+    """figure.png of one run folder: objective, test accuracy and nonzeros by round."""
+    rows = read_rows(folder)
+    figure, axes = _canvas(1, 3)
+    for ax, column in zip(axes[0], ("objective", "test_accuracy", "nonzeros"), strict=True):
+        ax.plot([r["round"] for r in rows], [r[column] for r in rows], color="C0")
+        _label(ax, "round", column)
+    figure.suptitle(folder.name)
+    return _save(figure, folder)
+
+
+def draw_experiment(experiment: Experiment, out: Path) -> Path:
+    """figure.png of an experiment: a row of panels per y, mean over seeds, band from lowest to highest."""
+    panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
+    figure, axes = _canvas(len(experiment.y), len(panels))
+    for row, column in zip(axes, experiment.y, strict=True):
+        for ax, panel in zip(row, panels, strict=True):
+            for curve in experiment.curves:
+                if curve.panel == panel:
+                    _draw_curve(ax, experiment, out, curve, column)
+            _label(ax, experiment.x, column)
+            ax.set_title(panel, fontsize=10)
+            ax.legend(fontsize=7, frameon=False)
+    figure.suptitle(experiment.title, fontsize=11)
+    return _save(figure, out)
+
+
+def redraw(folder: Path) -> Path:
+    """Draw again what lies in a folder, an experiment's or a run's."""
+    require(folder.is_dir(), f"{folder} is not a folder with results")
+    if (folder / "experiment.toml").exists():
+        return draw_experiment(read_experiment(folder / "experiment.toml"), folder)
+    if (folder / "metrics.csv").exists():
+        return draw_run(folder)
+    raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: give the folder of a run")
+
+
+def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, column: str) -> None:
+    runs = [read_rows(experiment.folder(out, curve, s)) for s in experiment.seeds]
+    shortest = min(map(len, runs))  # a run that diverged ends early
+    x = np.mean([[r[experiment.x] for r in rows[:shortest]] for rows in runs], axis=0)
+    y = np.array([[r[column] for r in rows[:shortest]] for rows in runs])
+    (line,) = ax.plot(x, y.mean(0), label=curve.label, linewidth=1.2)
+    if len(runs) > 1:
+        ax.fill_between(x, y.min(0), y.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
+    return plt.subplots(
+        rows, columns, figsize=(_PANEL[0] * columns, _PANEL[1] * rows), squeeze=False, layout="constrained"
+    )
+
+
+def _label(ax: Axes, x: str, y: str) -> None:
+    ax.set_xlabel(_WORDS.get(x, x))
+    ax.set_ylabel(_WORDS.get(y, y))
+    ax.grid(alpha=0.3)
+
+
+def _save(figure: plt.Figure, folder: Path) -> Path:
+    path = folder / "figure.png"
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+assert set(_WORDS) <= set(COLUMNS)

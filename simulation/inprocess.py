@@ -1,0 +1,149 @@
+"""The `inprocess` runtime: the real strategy and clients over a grid of our own, in one process.
+
+What crosses the grid are Flower messages with arrays in their wire bytes. Normally a client is called
+directly, with a fast reader and writer of the same bytes; with exact_wire = True every message is
+serialised completely and goes through Flower's own `ClientApp`.
+
+This module is the only one that touches Flower's private parts (marked "private"); a test guards them.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto  # private
+from flwr.proto.message_pb2 import Message as ProtoMessage  # private
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run  # private
+from flwr.supercore.task_identity import TaskIdentity  # private
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from clients import PageClient
+from strategies.star import encode
+from twinflower.wire import from_npy
+
+from .loop import run_strategy
+from .record import Progress, Result
+from .setup import Setup
+
+_RAISED = 3  # Flower's code for an exception in a client
+
+
+class InProcessGrid(Grid):
+    """Nodes 1..N, node i + 1 holding partition i; contexts are made when a node is first reached."""
+
+    def __init__(self, setup: Setup, exact_wire: bool = False) -> None:
+        self.setup = setup
+        self.exact_wire = exact_wire
+        self.contexts: dict[int, Context] = {}
+        self._clients: dict[int, PageClient] = {}
+        self._replies: dict[str, Message] = {}
+        self._run = Run.create_empty(run_id=1)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+
+    def set_run(self, run: Run) -> None:
+        """Flower's run information."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """Flower's run information."""
+        return self._run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Deprecated in Flower; use `Message`."""
+        raise NotImplementedError("use flwr.app.Message(...)")
+
+    def get_node_ids(self) -> Iterable[int]:
+        """1..N."""
+        return range(1, self.setup.config.num_clients + 1)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Answer every message at once; its reply waits to be pulled."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())  # private
+            self._replies[message.metadata.message_id] = self.answer(message)
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that are there."""
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push and pull."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def answer(self, message: Message) -> Message:
+        """One node's reply; an exception in the client becomes an error reply, as in Flower."""
+        try:
+            return self._through_flower(message) if self.exact_wire else self._directly(message)
+        except Exception as error:  # noqa: BLE001  a client may raise anything
+            return Message(Error(_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
+
+    def context(self, node: int) -> Context:
+        """The node's context."""
+        if node not in self.contexts:
+            config: UserConfig = {"partition-id": node - 1, "num-partitions": self.setup.config.num_clients}
+            self.contexts[node] = Context(1, node, config, RecordDict(), {})
+        return self.contexts[node]
+
+    def client(self, node: int) -> PageClient:
+        """The node's client."""
+        if node not in self._clients:
+            self._clients[node] = self.setup.client(node - 1, self.context(node))
+        return self._clients[node]
+
+    def _directly(self, message: Message) -> Message:
+        client, content = self.client(message.metadata.dst_node_id), message.content
+        if message.metadata.message_type == "get_properties":
+            properties = ConfigRecord(client.get_properties({}))
+            return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
+        arrays = [from_npy(array.data) for array in content.array_records["fitins.parameters"].values()]
+        reply, rows, metrics = client.fit(arrays, dict(content.config_records["fitins.config"]))
+        return Message(_fit_result(reply, rows, metrics), reply_to=message)
+
+    def _through_flower(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+
+        def client_fn(context: Context) -> Client:
+            return self.setup.client(node - 1, context).to_client()
+
+        return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
+
+
+def _fit_result(reply: list[NDArray[Any]], rows: int, metrics: dict[str, Any]) -> RecordDict:
+    """The records that Flower writes for what `fit` returned."""
+    return RecordDict(
+        {
+            "fitres.parameters": ArrayRecord({str(i): encode(a) for i, a in enumerate(reply)}),
+            "fitres.num_examples": MetricRecord({"num_examples": rows}),
+            "fitres.metrics": ConfigRecord(metrics),
+            "fitres.status": ConfigRecord({"code": 0, "message": "Success"}),
+        }
+    )
+
+
+def _bytes_and_back(message: Message) -> Message:
+    return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
+
+
+def run(setup: Setup, progress: Progress | None = None, exact_wire: bool = False) -> Result:
+    """Run the strategy over a grid of our own."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with threadpool_limits(1):
+            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress)
+    finally:
+        logger.setLevel(level)

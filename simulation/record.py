@@ -1,0 +1,204 @@
+"""What a run leaves behind: its metrics while it runs, and its folder when it ends."""
+
+import csv
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strategies import Round
+from twinflower.arrays import Array
+from twinflower.errors import RunError
+
+from .config import Config, Value
+from .setup import Setup
+
+COLUMNS = (
+    "round",
+    "objective",
+    "test_accuracy",
+    "nonzeros",
+    "uplink_bits",
+    "downlink_bits",
+    "paper_uplink_bits",
+    "local_steps",
+    "stopped",
+    "participants",
+    "rejected",
+    "seconds",
+)
+_LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Recorder:
+    """Collects the rows of metrics.csv; bits and participants are totals since the start of the run.
+
+    local_steps and stopped (the share of client rounds in which the stopping rule fired) are means over
+    the rounds since the last row.
+    """
+
+    setup: Setup
+    progress: Progress | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    def wants(self, round_: int) -> bool:
+        """Whether this round is evaluated: the start, every n-th, and the last."""
+        config = self.setup.config
+        return round_ % config.evaluate_every == 0 or round_ == config.rounds
+
+    def note(self, done: Round) -> None:
+        """A finished round."""
+        self.rounds.append(done)
+
+    def evaluate(self, round_: int, x: Array) -> dict[str, Any]:
+        """Evaluate x and add a row."""
+        since = self.rounds[-self.setup.config.evaluate_every :] if round_ else []
+        per_upload = self.setup.page.paper_bits(self.setup.objective.d)
+        accepted = sum(r.accepted for r in self.rounds)
+        row = {"round": round_, **self.setup.evaluate(x)} | {
+            "uplink_bits": sum(r.uplink_bits for r in self.rounds),
+            "downlink_bits": sum(r.downlink_bits for r in self.rounds),
+            "paper_uplink_bits": per_upload * accepted,
+            "local_steps": float(np.mean([r.local_steps for r in since])) if since else 0.0,
+            "stopped": float(np.mean([r.stopped for r in since])) if since else 0.0,
+            "participants": accepted,
+            "rejected": sum(len(r.rejected) for r in self.rounds),
+            "seconds": time.perf_counter() - self.began,
+        }
+        if not np.isfinite(row["objective"]) and np.isfinite(self.setup.regulariser.value(x)):
+            raise RunError(
+                f"the run diverged: the objective is not finite in round {round_}; lower step-size"
+            )
+        self.rows.append(row)
+        if self.progress:
+            self.progress(row)
+        return row
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that came to an end, well (model) or not (failure, a sentence)."""
+
+    setup: Setup
+    runtime: str
+    rows: list[dict[str, Any]]
+    seconds: float
+    model: Array | None = None
+    failure: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json."""
+        config, last = self.setup.config, self.rows[-1] if self.rows else {}
+        accuracy = last.get("test_accuracy")
+        return {
+            "algorithm": config.algorithm,
+            "dataset": config.dataset,
+            "runtime": self.runtime,
+            "seed": config.seed,
+            "rounds": last.get("round", 0),
+            "finished": self.model is not None,
+            "failure": self.failure or None,
+            "test_accuracy": accuracy,
+            "majority_baseline": self.setup.baseline(),
+            "objective": last.get("objective"),
+            "nonzeros": last.get("nonzeros"),
+            "parameters": self.setup.objective.d,
+            "uplink_bits": last.get("uplink_bits"),
+            "downlink_bits": last.get("downlink_bits"),
+            "paper_uplink_bits": last.get("paper_uplink_bits"),
+            "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
+            "rejected_replies": last.get("rejected"),
+            "privacy": None,
+            "partition": self.setup.report(),
+            "seconds": self.seconds,
+            "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
+        }
+
+
+def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
+    spans = np.diff([row["round"] for row in rows])
+    return float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else None
+
+
+def to_toml(values: dict[str, Value]) -> str:
+    """Flat keys as TOML."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def write_run(result: Result, folder: Path) -> Path:
+    """Write config.toml, metrics.csv, summary.json, environment.json and model.npz; returns the folder.
+
+    The model comes only from a finished run, and summary.json is written last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "config.toml", to_toml(result.setup.config.items()))
+    with _replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        table.writerows(result.rows)
+    _write(folder / "environment.json", json.dumps(environment(), indent=2))
+    if result.model is None:
+        (folder / "model.npz").unlink(missing_ok=True)
+    else:
+        with _replacing(folder / "model.npz") as path, path.open("wb") as binary:
+            np.savez(
+                binary,
+                x=result.model,
+                shape=(result.setup.objective.outputs, result.setup.objective.num_features),
+            )
+    _write(folder / "summary.json", json.dumps(result.summary(), indent=2))
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, as far as they may explain a number."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def default_folder(config: Config, title: str) -> Path:
+    """runs/TITLE below the present directory, or the configured `out`."""
+    return Path(config.out or Path("runs") / title).absolute()
+
+
+def read_rows(folder: Path) -> list[dict[str, float]]:
+    """metrics.csv of a run folder."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except ImportError:  # PackageNotFoundError; Ray comes with the simulation extra only
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    with _replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary neighbour that replaces the path only when it was written completely."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    yield temporary
+    temporary.replace(path)

@@ -1,0 +1,54 @@
+"""What `flwr run` loads on the server: run the strategy, write the run folder, print where it is."""
+
+import logging
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from threadpoolctl import threadpool_limits
+
+from strategies.star import meet
+from twinflower.errors import RunError, TwinflowerError
+
+from .config import Config, parse_run_config
+from .figures import draw_run
+from .loop import run_strategy
+from .record import default_folder, write_run
+from .setup import prepare
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run; a mistake of the user's ends in one sentence and a run that Flower marks as failed."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    try:
+        with threadpool_limits(1):
+            _run(grid, parse_run_config(context.run_config))
+    except TwinflowerError as error:
+        print(f"twinflower: {error}", flush=True)
+        raise RunError(str(error)) from None  # an exit code alone would count as finished:completed
+
+
+def _run(grid: Grid, config: Config) -> None:
+    if not config.num_clients:
+        config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
+    setup = prepare(config)
+    print(setup.report(), flush=True)
+    if hasattr(grid, "pull_interval"):
+        grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
+    result = run_strategy(setup, grid, "flower", print_row)
+    folder = write_run(result, default_folder(config, f"{config.algorithm}-{config.dataset}"))
+    draw_run(folder)
+    print(f"results: {folder}", flush=True)
+    if result.failure:
+        raise RunError(result.failure)
+
+
+def print_row(row: dict[str, float]) -> None:
+    """One line of progress."""
+    print(
+        f"round {row['round']:>4}  objective {row['objective']:.5g}  "
+        f"test accuracy {row['test_accuracy']:.4f}  nonzeros {row['nonzeros']}",
+        flush=True,
+    )

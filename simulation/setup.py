@@ -1,0 +1,171 @@
+"""From a configuration to the things that run: data, clients' rows, objective, page, start, evaluation."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+
+from clients import CLIENTS, PageClient
+from strategies import STRATEGIES, StarStrategy
+from twinflower.algorithms import Page, find_algorithm
+from twinflower.arrays import Array
+from twinflower.batches import Shards, Walk
+from twinflower.data.partition import Partition, describe, partition
+from twinflower.data.sets import Dataset, load_dataset
+from twinflower.errors import require
+from twinflower.objectives import Batch, LinearModel, majority_baseline, make_objective
+from twinflower.randomness import normals
+from twinflower.regularisers import Regulariser, Zero, make_regulariser
+
+from .config import Config
+
+_DEFAULT_CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A checked run, ready to start in any runtime."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+    objective: LinearModel
+    page: Page
+    walk: Walk
+    start: Array
+
+    @cached_property
+    def shards(self) -> Shards:
+        """All clients' rows."""
+        return Shards.grouped(
+            self.dataset.features, self.dataset.labels, self.partition.rows, self.partition.offsets
+        )
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """h of the problem."""
+        return self.page.regulariser
+
+    @cached_property
+    def _training(self) -> Batch:
+        return self.shards.everyone()
+
+    @cached_property
+    def _test(self) -> Batch:
+        return Batch(self.dataset.test_features, self.dataset.test_labels)
+
+    def evaluate(self, x: Array) -> dict[str, float]:
+        """objective (1/N) sum_i f_i(x) + h(x), test_accuracy (R^2 for a regression), nonzeros of x (d,)."""
+        return {
+            "objective": float(self.objective.value(x, self._training) + self.regulariser.value(x)),
+            "test_accuracy": float(self.objective.score(x, self._test)),
+            "nonzeros": int(np.count_nonzero(x)),
+        }
+
+    def baseline(self) -> float | None:
+        """Test accuracy of always answering the most frequent class; None for a regression."""
+        if not self.dataset.num_classes:
+            return None
+        return majority_baseline(self.dataset.labels, self.dataset.test_labels)
+
+    def report(self) -> str:
+        """Data, partition and note in a few lines."""
+        text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
+        return "\n".join(filter(None, (text, self.dataset.note, *self.warnings())))
+
+    def warnings(self) -> list[str]:
+        """What is allowed but surely not meant."""
+        slope = np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max()
+        if self.config.regulariser == "l1" and self.config.regulariser_l1 >= slope > 0:
+            return [
+                f"warning: regulariser-l1 = {self.config.regulariser_l1:g} is no less than the largest slope at 0, "
+                f"{slope:.3g}: so x = 0 is stationary and the model may stay exactly zero"
+            ]
+        return []
+
+    def client(self, number: int, context: Context) -> PageClient:
+        """The NumPyClient of one partition around Flower's context."""
+        return CLIENTS[self.config.algorithm](
+            context,
+            self.page,
+            self.objective,
+            self.shards.rows(number),
+            self.start,
+            number,
+            self.config.num_clients,
+            self.walk,
+            self.config.seed,
+        )
+
+    def strategy(self) -> StarStrategy:
+        """The server side."""
+        c = self.config
+        return STRATEGIES[c.algorithm](self.page, c.num_clients, c.clients_per_round, c.seed, c.node_timeout)
+
+
+@lru_cache(maxsize=2)
+def prepare(config: Config) -> Setup:
+    """Check everything at the door and build what runs. Raises SettingError or DataError."""
+    config = config.with_clients(_DEFAULT_CLIENTS)
+    _page(config, Zero())  # settings first: they are checked without waiting for data
+    walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
+    data = _dataset(
+        config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
+    )
+    objective = make_objective(
+        config.objective, data.features.shape[1], data.num_classes, config.l2, config.nonconvex
+    )
+    h = make_regulariser(
+        config.regulariser,
+        config.regulariser_l1,
+        config.regulariser_l2,
+        config.regulariser_bound,
+        config.regulariser_radius,
+        objective.outputs,
+    )
+    page = _page(config, h)
+    page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
+    return Setup(config, data, _divide(config, data), objective, page, walk, _start(config, objective.d))
+
+
+def _page(config: Config, regulariser: Regulariser) -> Page:
+    settings: dict[str, Any] = dict(config.settings)
+    page: Any = find_algorithm(config.algorithm)
+    return page(regulariser=regulariser, **settings)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=2)
+def _dataset(
+    name: str, data_dir: str, download: bool, bias: bool, row_norm: float, standardise: bool
+) -> Dataset:
+    return load_dataset(
+        name, data_dir, bias=bias, row_norm=row_norm, standardise=standardise, download=download
+    )
+
+
+def _divide(config: Config, data: Dataset) -> Partition:
+    return partition(
+        data.labels,
+        config.num_clients,
+        config.partition,
+        config.seed,
+        labels_per_client=config.labels_per_client,
+        dirichlet_alpha=config.dirichlet_alpha,
+        sizes=config.client_size_list,
+        samples_per_client=config.samples_per_client,
+        num_classes=data.num_classes,
+    )
+
+
+def _start(config: Config, d: int) -> Array:
+    if not config.start_scale:
+        return np.zeros(d)
+    return config.start_scale * normals(config.seed, "start", 0, 0, d)
+
+
+def prepare_seeds(config: Config, seeds: list[int]) -> list[Setup]:
+    """The same run under several seeds; the data set is loaded once."""
+    require(len(set(seeds)) == len(seeds) > 0, f"seeds must be distinct; got {seeds}")
+    return [prepare(replace(config, seed=seed)) for seed in seeds]

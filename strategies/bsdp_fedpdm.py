@@ -1,0 +1,19 @@
+"""BSDP-FedPDM on the server (003, Algorithm 2)."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMPage
+from twinflower.algorithms.page import Page
+
+from .star import StarStrategy
+
+
+class BSDPFedPDM(StarStrategy):
+    """Keeps x0. Sends its top-k' (and a rand-k seed), receives k entries of y_i, divides each entry by
+    the number of its senders and takes the prox:
+    `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.server_update`.
+
+    A missing client is one sender less for the entries it would have sent; its dual stays as it is.
+    """
+
+    page_class: ClassVar[type[Page]] = BSDPFedPDMPage

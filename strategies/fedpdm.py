@@ -1,0 +1,19 @@
+"""FedPDM on the server (000, Algorithm 1; 003, Algorithm 1)."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.fedpdm import FedPDM as FedPDMPage
+from twinflower.algorithms.page import Page
+
+from .star import StarStrategy
+
+
+class FedPDM(StarStrategy):
+    """Keeps x0, and with aggregation = "memory" every client's last y. Sends x0, receives y_i, takes
+    the mean and the prox of h with step 1/rho: `twinflower.algorithms.fedpdm.FedPDM.server_update`.
+
+    A missing client is left out of the mean ("sampled") or stands in with its last y ("memory"); its
+    dual stays as it is.
+    """
+
+    page_class: ClassVar[type[Page]] = FedPDMPage

@@ -1,0 +1,271 @@
+"""The server side that all star-shaped methods share, on Flower's Message-API `Strategy`.
+
+Every round: sample partitions with the run's own seeded generator, send each of their nodes one
+message, check every reply, go on with the good ones in ascending partition order, and let the page's
+`server_update` do the mathematics. A reply that is missing or bad is named in the log and left out; how
+the method copes with a missing client stands in the page. The messages are those of Flower's NumPyClient
+(fitins / fitres), so any NumPyClient that answers them can take part.
+"""
+
+import time
+from collections.abc import Iterable
+from logging import INFO, WARNING
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from twinflower.algorithms.page import Page, stack, unstack
+from twinflower.errors import ReplyError, RunError, require
+from twinflower.randomness import participants
+from twinflower.wire import from_npy, to_npy
+
+
+class Round(NamedTuple):
+    """What one round did; bits are those on the wire, of accepted replies up and of requests down."""
+
+    round: int
+    asked: int
+    accepted: int
+    rejected: dict[int, str]
+    uplink_bits: int
+    downlink_bits: int
+    local_steps: float
+    stopped: float
+
+
+class _Asked(NamedTuple):
+    client: int
+    inbox: Any
+
+
+class StarStrategy(Strategy):
+    """Base of all star strategies; a subclass names its `page_class` and documents its server side.
+
+    page: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
+    say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
+    coins. node_timeout: seconds to wait for nodes before giving up.
+    """
+
+    page_class: ClassVar[type[Page]]
+
+    def __init__(
+        self,
+        page: Page,
+        num_clients: int = 0,
+        clients_per_round: int = 0,
+        seed: int = 0,
+        node_timeout: float = 60.0,
+    ) -> None:
+        require(
+            isinstance(page, self.page_class),
+            f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
+        )
+        self.page = page
+        self.num_clients = num_clients
+        self.clients_per_round = clients_per_round
+        self.seed = seed
+        self.node_timeout = node_timeout
+        self.server: Any = None
+        self.rounds: list[Round] = []
+        self._nodes: dict[int, int] = {}
+        self._asked: dict[int, _Asked] = {}
+
+    def summary(self) -> None:
+        """Log the settings."""
+        log(INFO, "\t%s", self.page)
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds as Flower's `Strategy.start`; initial_arrays holds the public start (d,).
+
+        Raises RunError when nodes are missing, no reply of a round is usable, or the model diverges.
+        """
+        self._nodes = meet(grid, self.num_clients, self.node_timeout)
+        self.num_clients = len(self._nodes)
+        self._check_sample()
+        (start,) = (from_npy(array.data) for array in initial_arrays.values())
+        self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
+        return super().start(grid, initial_arrays, *args, **kwargs)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message to the node of every sampled partition."""
+        k = self.clients_per_round or self.num_clients
+        clients = participants(self.seed, server_round, self.num_clients, k)
+        inboxes = unstack(self.page.broadcast(self.server, server_round, clients), k)
+        self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
+        stamped = ConfigRecord({**config, "round": server_round})
+        encoded: dict[int, Array] = {}
+        return [
+            Message(self._request(asked.inbox, stamped, encoded), node, "train", group_id=str(server_round))
+            for node, asked in self._asked.items()
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, update the server with the good ones, return the model."""
+        good, rejected = self._sort_out(server_round, replies)
+        for client, reason in sorted(rejected.items()):
+            log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
+        if not good:
+            raise RunError(_nobody(server_round, rejected))
+        clients = np.array(sorted(good))
+        uploads = stack([good[c][0] for c in clients])
+        self.server = self.page.server_update(self.server, uploads, clients, server_round)
+        self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
+        model = self.page.model(self.server)
+        if not np.isfinite(model).all():
+            raise RunError(f"the model diverged in round {server_round}: lower step-size")
+        return ArrayRecord({"0": encode(model)}), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: evaluation is central, one message per client and round is enough."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def _check_sample(self) -> None:
+        require(
+            0 <= self.clients_per_round <= self.num_clients,
+            f"clients-per-round must be at most the number of clients, {self.num_clients}; "
+            f"got {self.clients_per_round}",
+        )
+
+    def _request(self, inbox: Any, config: ConfigRecord, encoded: dict[int, Array]) -> RecordDict:
+        arrays = {}
+        for place, array in enumerate(self.page.pack_inbox(inbox)):
+            # nodes share most arrays, which outlive `encoded`, so an id stands for one of them
+            if id(array) not in encoded:
+                encoded[id(array)] = encode(array)
+            arrays[str(place)] = encoded[id(array)]
+        return RecordDict({"fitins.parameters": ArrayRecord(arrays), "fitins.config": config})
+
+    def _sort_out(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[dict[int, tuple[Any, Any]], dict[int, str]]:
+        """Uploads and metrics by client, and the reasons why the other clients are left out."""
+        good: dict[int, tuple[Any, Any]] = {}
+        rejected = {asked.client: "no reply" for asked in self._asked.values()}
+        for reply in replies:
+            asked = self._asked.get(reply.metadata.src_node_id)
+            if asked is None:
+                log(WARNING, "round %s: a reply from a node that was not asked is ignored", server_round)
+                continue
+            try:
+                good[asked.client] = self._checked(reply, asked.inbox, server_round)
+                rejected.pop(asked.client, None)
+            except ReplyError as error:
+                rejected[asked.client] = str(error)
+        return good, rejected
+
+    def _checked(self, reply: Message, inbox: Any, server_round: int) -> tuple[Any, Any]:
+        """Upload and metrics of a reply; ReplyError for anything that our clients would not send."""
+        if reply.has_error():
+            raise ReplyError(f"error {reply.error.code}: {reply.error.reason}")
+        try:
+            records = reply.content.array_records["fitres.parameters"]
+            metrics = dict(reply.content.config_records["fitres.metrics"])
+            stamp = metrics["round"]
+        except KeyError as missing:
+            raise ReplyError(f"record {missing} is missing") from None
+        if stamp != server_round:
+            raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
+        arrays = [from_npy(array.data) for array in records.values()]
+        return self.page.unpack_upload(arrays, inbox), metrics
+
+    def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
+        up, down = self.page.bits(self.page.model(self.server).shape[-1])
+        asked, accepted = len(self._asked), len(metrics)
+        steps = [float(m.get("local-steps", np.nan)) for m in metrics]
+        stopped = [float(m.get("stopped", np.nan)) for m in metrics]
+        return Round(
+            server_round,
+            asked,
+            accepted,
+            rejected,
+            up * accepted,
+            down * asked,
+            float(np.mean(steps)),
+            float(np.mean(stopped)),
+        )
+
+
+def encode(array: NDArray[Any]) -> Array:
+    """A Flower Array with the bytes that Flower's own NumPy serialisation gives."""
+    array = np.asarray(array)
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
+
+
+def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
+    """Ask every node which partition it holds, until all are there; returns partition -> node.
+
+    num_clients 0: as many as the nodes say there are. Raises RunError, after `timeout` seconds at the
+    latest, naming what is wrong: too few nodes, the wrong number of partitions, one held twice.
+    """
+    nodes: dict[int, int] = {}
+    answered: set[int] = set()
+    failures: list[str] = []
+    deadline = time.monotonic() + timeout
+    while not num_clients or len(nodes) < num_clients:
+        new = sorted(set(grid.get_node_ids()) - answered)
+        for reply in grid.send_and_receive([_question(node) for node in new], timeout=timeout):
+            answered.add(reply.metadata.src_node_id)
+            if reply.has_error():
+                failures.append(str(reply.error.reason))
+            else:
+                num_clients = _note_partition(reply, nodes, num_clients)
+        if len(nodes) < num_clients or not num_clients:
+            if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
+                raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
+            time.sleep(0.2)
+    return nodes
+
+
+def _question(node: int) -> Message:
+    return Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), node, "get_properties")
+
+
+def _note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
+    """Add the node of this reply; returns the number of clients."""
+    try:
+        properties = reply.content.config_records["getpropertiesres.properties"]
+        partition, count = int(properties["partition-id"]), int(properties["num-partitions"])  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError):
+        raise RunError("a node does not tell its partition: it does not run one of our clients") from None
+    wanted = wanted or count
+    if count != wanted or not 0 <= partition < count:
+        raise RunError(
+            f"num-clients is {wanted}, but a node holds partition {partition} of {count}: start {wanted} nodes "
+            f'(flwr run . --federation-config "num-supernodes={wanted}") or set num-clients to 0'
+        )
+    if partition in nodes:
+        raise RunError(f"two nodes hold partition {partition}: give every node its own partition-id")
+    nodes[partition] = reply.metadata.src_node_id
+    return wanted
+
+
+def _too_few(present: int, wanted: int, waited: float, failures: list[str]) -> str:
+    if failures:
+        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part; the first says: {failures[0]}"
+    return (
+        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {present} told their partition: "
+        "start the missing nodes, or raise node-timeout"
+    )
+
+
+def _nobody(server_round: int, rejected: dict[int, str]) -> str:
+    client, reason = min(rejected.items())
+    return (
+        f"round {server_round}: none of the {len(rejected)} replies could be used, the run stops "
+        f"(client {client}: {reason})"
+    )

@@ -1,0 +1,55 @@
+"""The local loop that the FedPDM family and its benchmarks share (ALGORITHMS: FedAvg, FedProx,
+SCAFFOLD and FedDyn differ in `shift` and `mu` only)."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+from ..batches import Batches
+from ..objectives import Objective
+from .page import Report
+
+
+class Walked(NamedTuple):
+    """Where the loop ended, x (..., d), and what to report of it."""
+
+    x: Array
+    report: Report
+
+
+def local_steps(
+    objective: Objective,
+    start: Array,
+    anchor: Array,
+    mu: float,
+    shift: Array | float,
+    step_size: float,
+    batches: Batches,
+    tolerance: float = 0.0,
+) -> Walked:
+    """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (000 (10a), 003 (8a)).
+
+    Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
+    (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off.
+    """
+    x = start
+    running = np.ones(batches.steps.shape, dtype=bool)
+    fired = np.zeros_like(running)
+    taken = np.zeros_like(batches.steps)
+    for step, rows in enumerate(batches):
+        running = running & (step < batches.steps)
+        slope = objective.grad(x, rows) + shift + mu * (x - anchor)
+        x = x - step_size * slope if running.all() else np.where(running[..., None], x - step_size * slope, x)
+        taken = taken + running
+        if tolerance:
+            fired = fired | (running & ((slope * slope).sum(-1) <= tolerance))
+            running = running & ~fired
+            if not running.any():
+                break
+    return Walked(x, Report(taken, fired))
+
+
+def decayed(step_size: float, decay: float, round_: int) -> float:
+    """Step size of a round, step_size / round_^decay: with decay 1/2 the papers' eta / sqrt(1 + t)."""
+    return step_size / round_**decay

@@ -1,0 +1,118 @@
+"""The interface of every algorithm page.
+
+A page is a frozen value that holds an algorithm's settings and six pure functions of arrays. The
+leading axes of every array are clients (and seeds before them), so one NumPyClient's call is a slice
+of a whole cohort's. Time, files, randomness and Flower belong to the callers.
+
+    init_client(start)                          -> state      what a client keeps
+    init_server(start, num_clients, key)        -> server     what the server keeps
+    broadcast(server, round_, node)             -> inbox      server to one node, or to nodes (..., K)
+    client_update(state, inbox, objective, batches, noise, round_) -> state, upload, report
+    server_update(server, uploads, clients, round_)                -> server
+    model(server)                               -> x          what is evaluated and deployed
+
+States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
+crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array, Index, Mask, Seeds
+from ..batches import Batches
+from ..objectives import Objective
+from ..regularisers import Regulariser
+
+Arrays = list[NDArray[Any]]
+T = TypeVar("T", bound=np.generic)
+
+
+class Report(NamedTuple):
+    """What a client may tell about its round when nothing is secret: steps (...,) and whether the
+    stopping rule fired (...,)."""
+
+    steps: Index
+    fired: Mask
+
+
+class Page(Protocol):
+    """An algorithm with its settings; see the module's docstring for the six functions."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """h of the problem."""
+
+    def init_client(self, start: Array) -> Any:
+        """Client state before the first round; start (..., d) is public."""
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
+        """Server state before the first round; key (...,) seeds the public coins of the run."""
+
+    def broadcast(self, server: Any, round_: int, node: Index) -> Any:
+        """Inbox of one node (node ()), or of nodes (..., K) with leading axes that broadcast to them."""
+
+    def client_update(
+        self,
+        state: Any,
+        inbox: Any,
+        objective: Objective,
+        batches: Batches,
+        noise: Array | float,
+        round_: int,
+    ) -> tuple[Any, Any, Report]:
+        """One client's round, or a whole cohort's."""
+
+    def server_update(self, server: Any, uploads: Any, clients: Index, round_: int) -> Any:
+        """Server state after the uploads (..., K, ...) of clients (..., K), ascending."""
+
+    def model(self, server: Any) -> Array:
+        """The point to evaluate and to deploy, (..., d)."""
+
+    def pack_inbox(self, inbox: Any) -> Arrays:
+        """Wire arrays of one node's inbox."""
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
+        """Inverse of pack_inbox; ReplyError for anything else."""
+
+    def pack_upload(self, upload: Any, d: int) -> Arrays:
+        """Wire arrays of one client's upload."""
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Any:
+        """Inverse of pack_upload given the inbox that was answered; ReplyError for anything else."""
+
+    def state_shapes(self, d: int) -> Any:
+        """Shapes of the client state's arrays, to check a stored state against."""
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """Bits of one upload and of one inbox on the wire."""
+
+    def paper_bits(self, d: int) -> int:
+        """Bits of one upload as the papers count them: 32 for every number, indices free."""
+
+
+def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:
+    """A server array (..., d) as seen by nodes (..., K): with an axis to broadcast over them."""
+    return x if np.ndim(node) == 0 else x[..., None, :]
+
+
+def settings_of(page: type) -> dict[str, type]:
+    """Names and types of a page's settings that a user may type (numbers, switches and words)."""
+    return {f.name: f.type for f in fields(page) if f.type in (int, float, bool, str)}  # type: ignore[misc]
+
+
+def stack(parts: Sequence[Any]) -> Any:
+    """States or uploads of several clients as one with a leading client axis."""
+    return type(parts[0])(*(np.stack(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def unstack(whole: Any, count: int) -> list[Any]:
+    """Inverse of `stack`; an axis of length 1 that broadcasts over the clients is shared, not copied."""
+    columns = [[array[0]] * count if len(array) == 1 else list(array) for array in whole]
+    return [type(whole)(*parts) for parts in zip(*columns, strict=True)]

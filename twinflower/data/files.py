@@ -1,0 +1,157 @@
+"""Data files: find them, unpack them, and read IDX, comma-separated and LIBSVM content.
+
+A missing or damaged file ends in a `DataError` that names the file and what was expected of it, never in
+an error of gzip, NumPy or scikit-learn. Memory follows what a file holds, never what its header claims.
+"""
+
+import bz2
+import gzip
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
+
+from ..errors import DataError
+
+Floats = NDArray[np.float64]
+
+PACKED = (".gz", ".bz2")
+_OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
+_LARGEST_BYTES = 2**30  # unpacked; far above every data set here, far below a laptop's memory
+_LARGEST_TABLE = 2**29  # numbers in a dense table, 4 GiB
+_PIECE = 2**20
+
+
+class MissingFileError(DataError):
+    """No such file in any of the folders; a loader may know another way to the data."""
+
+
+def look_for(folders: Iterable[Path], *bases: str) -> Path | None:
+    """The first file among the folders and base names, plain or packed; None if there is none."""
+    paths = (folder / (base + ending) for folder in folders for base in bases for ending in ("", *PACKED))
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def find(folders: Iterable[Path], *bases: str) -> Path:
+    """As `look_for`, but a missing file is a `MissingFileError`."""
+    places = list(folders)
+    path = look_for(places, *bases)
+    if path is None:
+        names, where = " or ".join(bases), " or ".join(map(str, places))
+        raise MissingFileError(f"no file {names} (plain, .gz or .bz2) in {where}; set data_dir to its folder")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole content, unpacked according to the file name's ending."""
+    try:
+        with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
+            content = b"".join(_pieces(stream, _LARGEST_BYTES + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read or unpacked: {one_line(error)}") from error
+    if len(content) > _LARGEST_BYTES:
+        raise DataError(f"{path} unpacks to more than the {_LARGEST_BYTES} bytes a data file may have")
+    return content
+
+
+def _pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
+    """Pieces of at most `limit` bytes in all: one read(limit) would allocate the limit beforehand."""
+    while limit > 0 and (piece := stream.read(min(limit, _PIECE))):
+        yield piece
+        limit -= len(piece)
+
+
+def one_line(error: Exception) -> str:
+    """An error's text without line breaks, for use inside a sentence."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """An IDX file of bytes, (items, *item_shape); () for labels, (28, 28) for images.
+
+    Header, big endian: magic number 0x0800 + number of axes, then the length of every axis.
+    Source: http://yann.lecun.com/exdb/mnist.
+    """
+    content = read_bytes(path)
+    axes = 1 + len(item_shape)
+    start = 4 * (1 + axes)
+    if len(content) < start:
+        raise DataError(f"{path} must begin with an IDX header of {start} bytes; it has {len(content)} bytes")
+    magic, *shape = struct.unpack(f">{1 + axes}I", content[:start])
+    if magic != 0x0800 + axes:
+        raise DataError(f"{path} must begin with the IDX magic number {0x0800 + axes}; got {magic}")
+    if tuple(shape[1:]) != item_shape:
+        raise DataError(f"{path} must hold items of shape {item_shape}; its header says {tuple(shape[1:])}")
+    expected, got = prod(shape), len(content) - start
+    if got != expected or not expected:
+        raise DataError(f"{path} must hold at least one item and, by its header, {expected} bytes; got {got}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_fields(path: Path, columns: int) -> list[list[str]]:
+    """The rows of a comma-separated text without header; blank lines and those starting with '|' are skipped."""
+    try:
+        lines = read_bytes(path).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} must be comma-separated text; byte {error.start} is not text") from error
+    kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip() and line[0] != "|")
+    rows = [_fields(path, number, line, columns) for number, line in kept]
+    if not rows:
+        raise DataError(f"{path} must hold at least one row of {columns} columns; it is empty")
+    return rows
+
+
+def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != columns:
+        raise DataError(f"{path} must have {columns} columns; line {number} has {len(fields)}")
+    return fields
+
+
+def read_libsvm(paths: Sequence[Path], num_features: int = 0) -> list[tuple[Floats, Floats]]:
+    """LIBSVM texts, 'label index:value ...', of one data set: for each, features (rows, n) and labels (rows,).
+
+    n is num_features, or the largest number of columns in a file where num_features is 0. Indices start
+    at 1, as LIBSVM's own; if any file has an index 0, they start at 0 in all of them (copies differ).
+    """
+    tables = [_read_sparse(path) for path in paths]
+    first = min(1, *(int(table.indices.min()) for table, _ in tables))
+    columns = num_features or max(table.shape[1] for table, _ in tables) - first
+    return [
+        (_dense(path, table[:, first:], columns), labels)
+        for path, (table, labels) in zip(paths, tables, strict=True)
+    ]
+
+
+def _read_sparse(path: Path) -> tuple[Any, Floats]:
+    """A sparse table (rows, largest index + 1) and labels (rows,)."""
+    content = read_bytes(path)
+    try:
+        table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"{path} must have lines 'label index:value ...': {one_line(error)}") from error
+    if not table.nnz:
+        raise DataError(f"{path} must hold at least one row with a feature; it has none")
+    if not (np.isfinite(table.data).all() and np.isfinite(labels).all()):
+        raise DataError(f"{path} must hold finite numbers; it has NaN or infinity")
+    return table, labels
+
+
+def _dense(path: Path, table: Any, columns: int) -> Floats:
+    rows, width = table.shape
+    if width > columns:
+        raise DataError(f"{path} must have at most {columns} features; it has {width}")
+    if rows * columns > _LARGEST_TABLE:
+        size = f"{rows} rows of {columns} features"
+        raise DataError(f"{path} must fit into a dense table of {_LARGEST_TABLE} numbers; it has {size}")
+    table.resize((rows, columns))
+    dense: Floats = table.toarray()
+    return dense

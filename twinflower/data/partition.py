@@ -1,0 +1,359 @@
+"""Which rows belong to which client: `partition(labels, num_clients, method, seed, ...)`.
+
+Every method is one function that answers with counts (N, kinds): how many rows of each kind a client gets,
+a kind being a class or, for methods blind to labels, "any row". One shared function then deals the rows out.
+To add a method, write such a function and enter it in `PARTITIONERS` at the foot of this module.
+
+Always: a row belongs to at most one client, no client is empty, and the same seed gives the same rows.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+
+from ..errors import SettingError, require
+from ..randomness import stream
+
+Ints = NDArray[np.int64]
+
+
+# ------------------------------------------------------------------------------------------ the value
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Row numbers of the data set, grouped by client: client i has rows[offsets[i]:offsets[i + 1]]."""
+
+    rows: Ints  # (total,)
+    offsets: Ints  # (N + 1,), from 0 to total
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Rows per client (N,)."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> Ints:
+        """The client's rows, a view."""
+        last = self.num_clients - 1
+        require(0 <= client <= last, f"client must be in 0..{last}; got {client}")
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+
+def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
+    """Two lines for a reader: rows per client, and labels per client unless num_classes is 0 (regression)."""
+    sizes = partition.sizes
+    lines = [f"{len(sizes)} clients hold {sizes.sum()} of {len(labels)} rows; each {_spread(sizes)} rows"]
+    if num_classes:
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        pairs = np.unique(owner * num_classes + labels[partition.rows])
+        held = np.bincount(pairs // num_classes, minlength=len(sizes))
+        lines.append(f"each client sees {_spread(held)} of {num_classes} labels")
+    return "\n".join(lines)
+
+
+def _spread(values: Ints) -> str:
+    return f"{values.min()} / {np.median(values):g} / {values.max()} (min / median / max)"
+
+
+# --------------------------------------------------------------------------------------- dividing rows
+
+
+class Task(NamedTuple):
+    """What a method works from; class_rows (C,) counts the rows of each class (one kind for blind methods)."""
+
+    class_rows: Ints
+    num_clients: int
+    draw: Generator
+    labels_per_client: int
+    dirichlet_alpha: float
+    sizes: Sequence[int] | Ints | None
+    samples_per_client: int
+
+
+class Method(NamedTuple):
+    """One line of `PARTITIONERS`."""
+
+    description: str
+    counts: Callable[[Task], Ints]
+    by_class: bool = True  # needs class labels
+    shuffled: bool = True  # deals rows in random order, not in file order
+    equal: bool = True  # with samples_per_client all clients get exactly that many rows
+
+
+def partition(
+    labels: NDArray[Any],
+    num_clients: int,
+    method: str,
+    seed: int,
+    *,
+    labels_per_client: int = 0,
+    dirichlet_alpha: float = 0.0,
+    sizes: Sequence[int] | Ints | None = None,
+    samples_per_client: int = 0,
+    num_classes: int = 0,
+) -> Partition:
+    """Divide the rows of labels (rows,) among num_clients clients by one of `PARTITIONERS`.
+
+    iid          at random; sizes differ by at most one
+    contiguous   as iid, but in file order: equal chunks, client 0 has the first
+    sizes        at random, sizes[i] rows for client i; rows beyond their sum stay unused
+    labels       exactly labels_per_client labels for every client and equal sizes, see `_labels`
+    one-class    one label per client, see `_one_class`
+    dirichlet    each class divided in proportions drawn from Dirichlet(dirichlet_alpha), see `_dirichlet`
+
+    samples_per_client = s > 0 cuts every client to s rows, a random choice except for contiguous, which
+    keeps the first s of each chunk. Methods with equal sizes refuse an s that they cannot reach; dirichlet
+    and sizes leave smaller clients as they are. num_classes = 0 takes the largest label + 1. Labels of
+    floating type are regression targets. Options of other methods are ignored.
+
+    Raises `SettingError`. Rows that no client holds are simply not in `Partition.rows`.
+    """
+    require(method in PARTITIONERS, f"unknown partition {method!r}; known: {', '.join(PARTITIONERS)}")
+    chosen = PARTITIONERS[method]
+    _check(labels, num_clients, samples_per_client)
+    kinds = _classes(labels, num_classes, method) if chosen.by_class else np.zeros(len(labels), np.int64)
+    class_rows = np.bincount(kinds, minlength=num_classes if chosen.by_class else 1)
+    draw = stream(seed, "partition")
+    task = Task(class_rows, num_clients, draw, labels_per_client, dirichlet_alpha, sizes, samples_per_client)
+    counts = chosen.counts(task)
+    order = draw.permutation(len(labels)) if chosen.shuffled else np.arange(len(labels))
+    return _cut(_deal(kinds, counts, order), samples_per_client, chosen.equal)
+
+
+def _check(labels: NDArray[Any], num_clients: int, samples_per_client: int) -> None:
+    rows = len(labels)
+    require(labels.ndim == 1 and rows > 0, f"labels must have shape (rows,), rows > 0; got {labels.shape}")
+    require(1 <= num_clients <= rows, f"num_clients must be in 1..{rows}, the rows; got {num_clients}")
+    require(samples_per_client >= 0, f"samples_per_client must be from 0 (all); got {samples_per_client}")
+
+
+def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
+    blind = ", ".join(name for name, entry in PARTITIONERS.items() if not entry.by_class)
+    require(labels.dtype.kind in "iu", f"partition {method!r} needs class labels; for regression use {blind}")
+    top = num_classes or labels.max() + 1
+    in_range = labels.min() >= 0 and labels.max() < top
+    require(in_range, f"labels must be in 0..{top - 1}; got {labels.min()} to {labels.max()}")
+    return labels.astype(np.int64)
+
+
+def _deal(kinds: Ints, counts: Ints, order: Ints) -> Partition:
+    """Give client i the next counts[i, k] rows of kind k, going through the rows in the given order.
+
+    kinds (rows,), counts (N, kinds), order (rows,). A client's rows keep that order.
+    """
+    owner = np.full(len(order), -1)
+    kinds_in_order = kinds[order]
+    for kind, column in enumerate(counts.T):
+        places = np.flatnonzero(kinds_in_order == kind)[: column.sum()]
+        owner[places] = np.repeat(np.arange(len(counts)), column)
+    given = np.flatnonzero(owner >= 0)
+    by_client = given[np.argsort(owner[given], kind="stable")]
+    return Partition(order[by_client], _offsets(counts.sum(axis=1)))
+
+
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
+    """Keep the first `samples` rows of each client; 0 keeps all."""
+    smallest = whole.sizes.min()
+    if not samples:
+        return whole
+    text = f"samples_per_client must be at most {smallest}, the rows of the smallest client; got {samples}"
+    require(samples <= smallest or not equal, text)
+    place = np.arange(len(whole.rows)) - np.repeat(whole.offsets[:-1], whole.sizes)
+    return Partition(whole.rows[place < samples], _offsets(np.minimum(whole.sizes, samples)))
+
+
+# -------------------------------------------------------------------------------- methods blind to labels
+
+
+def _even(rows: int, parts: int) -> Ints:
+    """Sizes (parts,) that sum to rows and differ by at most one, the larger ones first."""
+    return rows // parts + (np.arange(parts) < rows % parts)
+
+
+def _equal_sizes(task: Task) -> Ints:
+    return _even(int(task.class_rows.sum()), task.num_clients)[:, None]
+
+
+def _given_sizes(task: Task) -> Ints:
+    require(task.sizes is not None, "sizes must list the rows of every client for the partition 'sizes'")
+    sizes, rows = np.asarray(task.sizes), task.class_rows.sum()
+    right = sizes.shape == (task.num_clients,) and sizes.dtype.kind in "iu"
+    require(right, f"sizes must be {task.num_clients} whole numbers, one per client; got {task.sizes}")
+    require(sizes.min() >= 1, f"sizes must be at least 1, or drop the client; got {sizes.min()}")
+    require(sizes.sum() <= rows, f"sizes must add up to at most {rows}, the rows; got {sizes.sum()}")
+    return sizes.astype(np.int64)[:, None]
+
+
+# ------------------------------------------------------------------------------------- methods by class
+
+
+def _apportion(weights: Ints, seats: int, low: Ints, high: Ints) -> Ints:
+    """Whole numbers within low..high, near proportional to the weights, that sum to seats.
+
+    Webster's method: seats go one by one to the largest weight / (2 held + 1). Needs
+    sum(low) <= seats <= sum(high).
+    """
+    party = np.repeat(np.arange(len(weights)), high - low)
+    held = np.concatenate([np.arange(first, last) for first, last in zip(low, high, strict=True)])
+    best = np.argsort(-weights[party] / (2 * held + 1), kind="stable")[: seats - low.sum()]
+    return low + np.bincount(party[best], minlength=len(weights))
+
+
+def _one_class(task: Task) -> Ints:
+    """One label per client, on clients in random order.
+
+    The number of a label's clients is proportional to its rows (`_apportion`), at least one for every
+    label that has rows. The label's rows are divided as equally as possible among them, or, with
+    samples_per_client = s, s for each; a label of r rows then has at most r // s clients.
+    """
+    rows, wanted = task.class_rows, task.samples_per_client
+    present = int(np.count_nonzero(rows))
+    text = f"num_clients must be at least {present}, one for each class, for 'one-class'"
+    require(task.num_clients >= present, f"{text}; got {task.num_clients}")
+    high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
+    enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
+    require(
+        enough, f"samples_per_client must leave each class a client; lower it or num_clients; got {wanted}"
+    )
+    clients = _apportion(rows, task.num_clients, low, high)
+    held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
+    counts = np.zeros((task.num_clients, len(rows)), np.int64)
+    for label in np.flatnonzero(rows):
+        owners = np.flatnonzero(held == label)
+        counts[owners, label] = wanted or _even(rows[label], len(owners))
+    return counts
+
+
+def _dirichlet(task: Task) -> Ints:
+    """Each class divided by proportions of its own over the clients, p ~ Dirichlet(alpha, ..., alpha).
+
+    Large alpha nears iid, small alpha gives few labels and few rows to most clients. Proportions that leave
+    a client empty are drawn again, at most `_DRAWS` times. Source: Yurochkin et al., ICML 2019, section 4.
+    """
+    alpha, clients = task.dirichlet_alpha, task.num_clients
+    require(0 < alpha < np.inf, f"dirichlet_alpha must be greater than 0; got {alpha}")
+    for _ in range(_DRAWS):
+        shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
+        ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
+        ends[:, -1] = task.class_rows
+        counts = np.diff(ends, axis=1, prepend=0).T
+        if counts.any(axis=1).all():
+            return counts
+    text = f"dirichlet_alpha {alpha} leaves one of {clients} clients without rows"
+    raise SettingError(f"{text} in {_DRAWS} draws; raise dirichlet_alpha or lower num_clients")
+
+
+_DRAWS = 20
+
+
+def _labels(task: Task) -> Ints:
+    """labels_per_client = k labels for every client and the same number of rows for all.
+
+    Which labels: drawn at random so that the number of a label's clients is proportional to its rows
+    (36 to 45 of 100 clients on MNIST, k = 4; equally many where classes are equally large).
+    How many rows: samples_per_client, or the largest number that these labels allow; that is rows // N
+    unless a few classes are far larger than the others. The rest of the rows, fewer than N then, is unused.
+    Of each label: at least one row, and as near to size / k as possible (the largest deviation is least).
+    Source: section V of paper 003 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
+    how 600 is met with classes of unequal size.
+    """
+    held = _held_labels(task)
+    fill, top = partial(_fill, held, task.class_rows), int(task.class_rows.sum()) // task.num_clients
+    k = task.labels_per_client
+    largest = k + bisect_left(range(k + 1, top + 1), True, key=lambda size: fill(size, size) is None)
+    size = task.samples_per_client or largest
+    text = f"samples_per_client must be in {k}..{largest} for these labels; got {size}"
+    require(k <= size <= largest, text)
+    slack = bisect_left(range(size), True, key=lambda width: fill(size, width) is not None)
+    counts = fill(size, slack)
+    assert counts is not None  # slack = size forbids nothing, and size <= largest
+    return counts
+
+
+def _held_labels(task: Task) -> NDArray[np.bool_]:
+    """Which client holds which label (N, C), k per client."""
+    rows, clients, k = task.class_rows, task.num_clients, task.labels_per_client
+    present = int(np.count_nonzero(rows))
+    require(1 <= k <= present, f"labels_per_client must be in 1..{present}, the classes; got {k}")
+    high = np.minimum(rows, clients)
+    enough = high.sum() >= clients * k
+    require(
+        enough,
+        f"num_clients must be lower for {k} labels each: some classes have too few rows; got {clients}",
+    )
+    low = np.minimum(high, 1 if clients * k >= present else 0)
+    return _draw_labels(_apportion(rows, clients * k, low, high), clients, k, task.draw)
+
+
+def _draw_labels(needed: Ints, clients: int, k: int, draw: Generator) -> NDArray[np.bool_]:
+    """A random table (clients, C) with k labels in each row and needed[c] clients in column c.
+
+    Client after client draws without replacement, a label's weight being the clients it still needs
+    (largest weight / exponential first); a label that needs all clients left must be taken.
+    """
+    held = np.zeros((clients, len(needed)), dtype=bool)
+    waits = draw.standard_exponential(held.shape)
+    for client in range(clients):
+        keys = np.where(needed == clients - client, np.inf, needed / waits[client])
+        held[client, np.argpartition(-keys, k - 1)[:k]] = True
+        needed = needed - held[client]
+    return held
+
+
+def _fill(held: NDArray[np.bool_], class_rows: Ints, size: int, slack: int) -> Ints | None:
+    """Counts (N, C) with `size` rows per client and size / k +- slack, at least 1, in every held place.
+
+    None if there are none. It is a flow: client -> held label -> the label's rows; the lower bound of each
+    place is handed out beforehand. Flows with whole capacities are whole.
+    """
+    k = int(held[0].sum())
+    low, high = max(1, size // k - slack), -(-size // k) + slack
+    spare, missing = class_rows - low * held.sum(axis=0), size - low * k
+    if spare.min() < 0:
+        return None
+    clients, labels = np.nonzero(held)
+    flow = _flow(clients, labels, np.full(len(held), missing), spare, high - low)
+    return low * held + flow if flow.sum() == missing * len(held) else None
+
+
+def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) -> Ints:
+    """The largest flow (N, C) from supplies (N,) to demands (C,) with at most `most` on each edge."""
+    n, c = len(supply), len(demand)
+    source, sink = n + c, n + c + 1
+    start = np.concatenate([np.full(n, source), clients, n + np.arange(c)])
+    end = np.concatenate([np.arange(n), n + labels, np.full(c, sink)])
+    room = np.concatenate([supply, np.full(len(clients), most), demand])
+    graph = coo_array((room.astype(np.int32), (start, end)), shape=(sink + 1, sink + 1)).tocsr()
+    flow = maximum_flow(graph, source, sink).flow.tocoo()
+    table = np.zeros((n, c), np.int64)
+    inner = (flow.row < n) & (flow.col >= n) & (flow.col < source)
+    table[flow.row[inner], flow.col[inner] - n] = flow.data[inner]
+    return table
+
+
+# --------------------------------------------------------------------------------------------- list
+
+PARTITIONERS: dict[str, Method] = {
+    "iid": Method("at random, equal sizes", _equal_sizes, by_class=False),
+    "labels": Method("labels_per_client labels for each client, equal sizes", _labels),
+    "one-class": Method("one label for each client", _one_class),
+    "dirichlet": Method("class proportions drawn from Dirichlet(dirichlet_alpha)", _dirichlet, equal=False),
+    "sizes": Method("at random, with a list of sizes", _given_sizes, by_class=False, equal=False),
+    "contiguous": Method("in file order, equal chunks", _equal_sizes, by_class=False, shuffled=False),
+}

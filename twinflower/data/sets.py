@@ -1,0 +1,488 @@
+"""Data sets as tables of numbers: `load_dataset(name, data_dir)` and the list of names, `DATASETS`.
+
+A loader takes a `Source` (where and how it may look) and returns a `Dataset` with the set's own scaling;
+`load_dataset` then applies the options that every set shares. To add a set, write a loader and enter it in
+`DATASETS` at the foot of this module.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import datasets as sklearn_sets  # type: ignore[import-untyped]
+
+from ..errors import DataError, require
+from ..randomness import stream
+from .files import PACKED, MissingFileError, find, look_for, one_line, read_fields, read_idx, read_libsvm
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64] | NDArray[np.float64]
+Table = tuple[Floats, Labels]
+
+
+# ------------------------------------------------------------------------------------------ the value
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows; whatever is built has passed the checks below (`DataError` otherwise).
+
+    features, test_features   (rows, n) and (test rows, n), finite, float64, C-contiguous
+    labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite float64
+    num_classes               0 for regression
+    note                      what a reader of results must know, such as a stand-in for a missing file
+    """
+
+    name: str
+    features: Floats
+    labels: Labels
+    test_features: Floats
+    test_labels: Labels
+    num_classes: int
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("", "test_"):
+            features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
+            _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
+            object.__setattr__(self, part + "features", np.ascontiguousarray(features, np.float64))
+            kind = np.int64 if self.num_classes else np.float64
+            object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
+        train, test = self.features.shape[1], self.test_features.shape[1]
+        _expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
+
+
+def _expect(condition: bool, text: str) -> None:
+    """Raise `DataError(text)` unless the condition holds."""
+    if not condition:
+        raise DataError(text)
+
+
+def _check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
+    """`where` is the beginning of the arrays' names, such as 'mnist: test_'."""
+    tabular = features.ndim == 2 and features.size > 0
+    _expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
+    shape = features.shape[:1]
+    _expect(labels.shape == shape, f"{where}labels must have shape {shape}; got {labels.shape}")
+    _expect(bool(np.isfinite(features).all()), f"{where}features must be finite; there is NaN or infinity")
+    _expect(bool(np.isfinite(labels).all()), f"{where}labels must be finite; there is NaN or infinity")
+    if num_classes:
+        in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
+        _expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+
+
+# ------------------------------------------------------------------------------------- loading by name
+
+
+class Source(NamedTuple):
+    """What a loader may use: the name that was asked for and the settings of `load_dataset`."""
+
+    name: str
+    data_dir: str
+    download: bool
+    test_fraction: float
+    seed: int
+
+    @property
+    def folders(self) -> list[Path]:
+        """data_dir and its sub-folder for this name ('libsvm' for 'libsvm:FILE')."""
+        return [Path(self.data_dir), Path(self.data_dir, self.name.partition(":")[0])]
+
+
+Loader = Callable[[Source], Dataset]
+
+
+class Entry(NamedTuple):
+    """One line of `DATASETS`."""
+
+    description: str
+    load: Loader
+
+
+def load_dataset(
+    name: str,
+    data_dir: str = "",
+    *,
+    bias: bool = True,
+    row_norm: float = 0.0,
+    standardise: bool = False,
+    download: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """A data set of `DATASETS`, with the set's own scaling and then, in this order, the options.
+
+    name           a key of `DATASETS`; for 'libsvm:FILE' write a file's name with or without .gz or .bz2
+    data_dir       the folder with the files, or with one sub-folder per name; '' is the current folder
+    standardise    columns to mean 0 and deviation 1 over the training rows; constant columns stay as they
+                   are. These statistics are data: no privacy guarantee of a later run covers them.
+    bias           append a column of ones
+    row_norm       R > 0 multiplies each row, ones included, by min(1, R / its Euclidean norm); 0 is off.
+                   It needs no statistic of the data, so it may carry a sensitivity bound.
+    download       fetch absent files from OpenML (mnist, adult), kept in data_dir for the next time
+    test_fraction  held out, in (0, 1), by seed and alike in every class, where a set has no test rows
+
+    Raises `DataError` for an unknown name and for missing or damaged files, `SettingError` for settings.
+    """
+    require(0 <= row_norm < np.inf, f"row_norm must be a number from 0 (off); got {row_norm}")
+    require(0 < test_fraction < 1, f"test_fraction must be in (0, 1); got {test_fraction}")
+    entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") else name)
+    if entry is None:
+        raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    dataset = entry.load(Source(name, data_dir, download, test_fraction, seed))
+    if standardise:
+        dataset = _standardised(dataset)
+    if bias:
+        dataset = _with_features(dataset, _append_one)
+    return _with_features(dataset, partial(_limit_norm, bound=row_norm)) if row_norm else dataset
+
+
+def _with_features(dataset: Dataset, change: Callable[[Floats], Floats]) -> Dataset:
+    return replace(dataset, features=change(dataset.features), test_features=change(dataset.test_features))
+
+
+def _standardised(dataset: Dataset) -> Dataset:
+    features, test_features = _standardise(dataset.features, dataset.test_features)
+    return replace(dataset, features=features, test_features=test_features)
+
+
+def _standardise(train: Floats, test: Floats) -> tuple[Floats, Floats]:
+    """Both by the mean and deviation of the training rows; a constant column is neither moved nor scaled."""
+    centre, spread = train.mean(axis=0), train.std(axis=0)
+    varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
+    centre, spread = np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
+    return (train - centre) / spread, (test - centre) / spread
+
+
+def _append_one(features: Floats) -> Floats:
+    return np.hstack([features, np.ones((len(features), 1))])
+
+
+def _limit_norm(features: Floats, bound: float) -> Floats:
+    norms: Floats = np.linalg.norm(features, axis=1, keepdims=True)
+    return features * (bound / np.maximum(norms, bound))
+
+
+def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:
+    """Divide one table into training and test rows, each in their old order."""
+    test = _test_rows(labels if num_classes else np.zeros(len(labels)), source.test_fraction, source.seed)
+    text = f"{source.name}: test_fraction {source.test_fraction} of {len(labels)} rows leaves a part empty"
+    _expect(0 < test.sum() < len(labels), text)
+    rest = ~test
+    return Dataset(source.name, features[rest], labels[rest], features[test], labels[test], num_classes, note)
+
+
+def _test_rows(labels: Labels, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """A mask of round(fraction * rows) rows: every 1/fraction-th of a random order sorted by class.
+
+    A class of r rows gives fraction * r of them, rounded up or down.
+    """
+    order = stream(seed, "split").permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    marks = np.floor(np.arange(len(labels) + 1) * fraction + 0.5)
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[order] = np.diff(marks) > 0
+    return mask
+
+
+# ------------------------------------------------------------------------- embedded in scikit-learn
+
+
+def _digits(source: Source) -> Dataset:
+    bunch = sklearn_sets.load_digits()
+    return _hold_out(source, bunch.data / 16, bunch.target, 10)
+
+
+def _breast_cancer(source: Source) -> Dataset:
+    bunch = sklearn_sets.load_breast_cancer()
+    return _standardised(_hold_out(source, bunch.data, bunch.target, 2))
+
+
+def _diabetes(source: Source) -> Dataset:
+    bunch = sklearn_sets.load_diabetes()
+    raw = _hold_out(source, bunch.data, bunch.target, 0)
+    labels, test_labels = _standardise(raw.labels.astype(np.float64), raw.test_labels.astype(np.float64))
+    return replace(raw, labels=labels, test_labels=test_labels)
+
+
+# ------------------------------------------------------------------------------------------- OpenML
+
+# Training and test rows as published; OpenML joins them, MNIST with training first, Adult with test first.
+PUBLISHED_ROWS = {"mnist": (60_000, 10_000), "adult": (32_561, 16_281)}
+
+
+def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dataset:
+    try:
+        return from_files(source)
+    except MissingFileError as error:
+        if not source.download:
+            raise MissingFileError(f"{source.name}: {error}, or switch download on") from error
+    return from_openml(source)
+
+
+def _fetch(source: Source, openml_name: str, version: int) -> Any:
+    """scikit-learn's bunch, cached in data_dir; categories come as codes, missing entries as NaN."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # retries are announced as warnings
+            bunch = sklearn_sets.fetch_openml(
+                openml_name,
+                version=version,
+                data_home=source.data_dir or None,
+                as_frame=False,
+                parser="liac-arff",  # slow (a minute for MNIST), but the other parser needs pandas
+            )
+    except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
+        text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
+        raise DataError(f"{text}; put the files into data_dir") from error
+    rows, expected = len(bunch.data), sum(PUBLISHED_ROWS[source.name])
+    _expect(rows == expected, f"{source.name}: OpenML must deliver {expected} rows; got {rows}")
+    return bunch
+
+
+# -------------------------------------------------------------------------------------------- MNIST
+
+_SIDE = 28  # pixels
+
+
+def _mnist_files(source: Source) -> Dataset:
+    train, test = _mnist_part(source, "train"), _mnist_part(source, "t10k")
+    return Dataset(source.name, *train, *test, num_classes=10)
+
+
+def _mnist_part(source: Source, part: str) -> Table:
+    images_file, labels_file = (
+        find(source.folders, f"{part}-{kind}-ubyte", f"{part}-{kind.replace('-', '.')}-ubyte")
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    images, labels = read_idx(images_file, (_SIDE, _SIDE)), read_idx(labels_file, ())
+    expected = f"{labels_file} must have {len(images)} labels, one for each image of {images_file}"
+    _expect(len(images) == len(labels), f"{expected}; got {len(labels)}")
+    _expect(labels.max() < 10, f"{labels_file} must hold labels from 0 to 9; got {labels.max()}")
+    return images.reshape(len(images), -1) / 255, labels.astype(np.int64)
+
+
+def _mnist_openml(source: Source) -> Dataset:
+    bunch = _fetch(source, "mnist_784", version=1)
+    features, labels, train = bunch.data / 255, bunch.target.astype(np.int64), PUBLISHED_ROWS["mnist"][0]
+    return Dataset(
+        source.name, features[:train], labels[:train], features[train:], labels[train:], 10, "from OpenML"
+    )
+
+
+# -------------------------------------------------------------------------------------------- Adult
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ADULT_COLUMNS = _words(
+    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
+    "capital-gain capital-loss hours-per-week native-country income"
+)
+
+_ADULT_SCALES = {
+    "age": 100,
+    "education-num": 16,
+    "capital-gain": 100_000,
+    "capital-loss": 5_000,
+    "hours-per-week": 100,
+}
+
+# The values listed in UCI's adult.names, in alphabetical order; the first has no column.
+_ADULT_CATEGORIES = {
+    "workclass": _words(
+        "Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
+    ),
+    "marital-status": _words(
+        "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed"
+    ),
+    "occupation": _words(
+        "Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
+        "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
+        "Transport-moving"
+    ),
+    "relationship": _words("Husband Not-in-family Other-relative Own-child Unmarried Wife"),
+    "race": _words("Amer-Indian-Eskimo Asian-Pac-Islander Black Other White"),
+    "sex": _words("Female Male"),
+    "native-country": _words(
+        "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany "
+        "Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica "
+        "Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico "
+        "Scotland South Taiwan Thailand Trinadad&Tobago United-States Vietnam Yugoslavia"
+    ),
+}
+
+_ADULT_INCOMES = ("<=50K", ">50K")
+
+
+def _adult_files(source: Source) -> Dataset:
+    paths = [find(source.folders, base) for base in ("adult.data", "adult.test")]
+    train, test = (_adult_table(str(path), read_fields(path, len(_ADULT_COLUMNS))) for path in paths)
+    return Dataset(source.name, *train, *test, num_classes=2)
+
+
+def _adult_table(where: str, rows: Sequence[Sequence[str]]) -> Table:
+    """UCI's 15 text columns as 81 numbers and a label, 1 for '>50K'. Source: the experiments of paper 003.
+
+    fnlwgt (a census weight) and the textual education (education-num says the same) are dropped. Five
+    numeric columns come first; then c categories become c - 1 columns of 0 and 1, 76 in all. The first
+    category is all zeros, and so is a missing '?', which therefore reads like the first. The category lists
+    are fixed, so that few rows give the same 81 columns.
+
+    The paper does not say how it scales. Unscaled, capital-gain (to 99,999) drowns everything, so the
+    numeric columns are divided by public constants, not by statistics of the data: age / 100,
+    education-num / 16, capital-gain / 100,000, capital-loss / 5,000, hours-per-week / 100. All entries of
+    UCI's files then lie in [0, 1].
+    """
+    columns = dict(zip(_ADULT_COLUMNS, zip(*rows, strict=True), strict=True))
+    numbers = [_scaled(where, name, columns[name]) for name in _ADULT_SCALES]
+    dummies = [_dummies(where, name, columns[name]) for name in _ADULT_CATEGORIES]
+    incomes = [text.rstrip(".") for text in columns["income"]]  # adult.test ends its lines with a full stop
+    return np.hstack(numbers + dummies), _codes(where, "income", _ADULT_INCOMES, incomes)
+
+
+def _scaled(where: str, name: str, column: Sequence[str]) -> Floats:
+    """One numeric column (rows, 1), divided by its public constant."""
+    numbers = [_number(where, name, row, text) for row, text in enumerate(column, 1)]
+    return np.array(numbers)[:, None] / _ADULT_SCALES[name]
+
+
+def _number(where: str, name: str, row: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    _expect(isfinite(value), f"{where} must have a finite number for {name}; row {row} has {text!r}")
+    return value
+
+
+def _dummies(where: str, name: str, column: Sequence[str]) -> Floats:
+    """Columns of 0 and 1 (rows, categories - 1); the first category and '?' are all zeros."""
+    known = _ADULT_CATEGORIES[name]
+    codes = _codes(where, name, known, [known[0] if text == "?" else text for text in column])
+    return np.equal(codes[:, None], np.arange(1, len(known))).astype(np.float64)
+
+
+def _codes(where: str, name: str, known: Sequence[str], column: Sequence[str]) -> NDArray[np.int64]:
+    """Places (rows,) in the list of known values."""
+    places = {text: place for place, text in enumerate(known)}
+    for row, text in enumerate(column, 1):
+        if text not in places:
+            expected = f"{where} must have one of UCI's {len(known)} values for {name}"
+            raise DataError(f"{expected}; row {row} has {text!r}")
+    return np.array([places[text] for text in column])
+
+
+def _adult_openml(source: Source) -> Dataset:
+    bunch = _fetch(source, "adult", version=2)
+    texts = [_texts(bunch, name) for name in _ADULT_COLUMNS[:-1]]
+    rows = list(zip(*texts, bunch.target, strict=True))
+    num_test = PUBLISHED_ROWS["adult"][1]
+    in_order = float(rows[num_test][2]) == 77516  # fnlwgt of the first row of UCI's adult.data
+    _expect(in_order, f"{source.name}: OpenML must deliver the test rows before the training rows")
+    test, train = (_adult_table("OpenML's adult", part) for part in (rows[:num_test], rows[num_test:]))
+    return Dataset(source.name, *train, *test, num_classes=2, note="from OpenML")
+
+
+def _texts(bunch: Any, name: str) -> list[str]:
+    """A column of OpenML's table as UCI writes it."""
+    column = bunch.data[:, bunch.feature_names.index(name)]
+    if name not in bunch.categories:
+        return [str(value) for value in column]
+    return ["?" if np.isnan(code) else bunch.categories[name][int(code)] for code in column]
+
+
+# ------------------------------------------------------------------------------------------- LIBSVM
+
+_LIBSVM = "libsvm:FILE"
+_MOST_CLASSES = 1000  # more distinct whole numbers than this are regression targets
+_A6A_ROWS = 11_220
+
+
+def _libsvm_folders(source: Source) -> list[Path]:
+    return [*source.folders, Path(source.data_dir, "libsvm")]
+
+
+def _libsvm_named(source: Source) -> Dataset:
+    return _libsvm(source, source.name.partition(":")[2])
+
+
+def _libsvm(source: Source, file: str, num_features: int = 0) -> Dataset:
+    """FILE with FILE.t as its test rows if that exists, else with test rows held out."""
+    path = find(_libsvm_folders(source), file)
+    test_name = _unpacked_name(file) + ".t"
+    test_path = look_for(_libsvm_folders(source), test_name)
+    if test_path is not None:
+        train, test = read_libsvm([path, test_path], num_features)
+        return _joined(source, train, test)
+    [(features, labels)] = read_libsvm([path], num_features)
+    classes, num_classes = _classes(source, labels)
+    note = f"no file {test_name}: {source.test_fraction:g} of the rows are held out for testing"
+    return _hold_out(source, features, classes, num_classes, note)
+
+
+def _unpacked_name(file: str) -> str:
+    return next((file.removesuffix(ending) for ending in PACKED if file.endswith(ending)), file)
+
+
+def _joined(source: Source, train: Table, test: Table, note: str = "") -> Dataset:
+    """Training and test table as one data set, classes numbered over both."""
+    rows = len(train[1])
+    classes, num_classes = _classes(source, np.concatenate([train[1], test[1]]))
+    return Dataset(source.name, train[0], classes[:rows], test[0], classes[rows:], num_classes, note)
+
+
+def _classes(source: Source, labels: Labels) -> tuple[Labels, int]:
+    """Whole-number labels, in ascending order, become classes 0..C-1; anything else is regression (C = 0)."""
+    values, classes = np.unique(labels, return_inverse=True)
+    if len(values) > _MOST_CLASSES or np.any(values != np.rint(values)):
+        return labels, 0
+    _expect(len(values) > 1, f"{source.name}: labels must have at least two values; all are {values[0]:g}")
+    return classes, len(values)
+
+
+def _a6a(source: Source) -> Dataset:
+    """a6a, or in its place the first 11,220 rows of a9a, tested on the other rows (as many as a6a.t has)."""
+    if look_for(_libsvm_folders(source), "a6a"):
+        return _libsvm(source, "a6a", num_features=123)
+    path = find([*_libsvm_folders(source), Path(source.data_dir, "a9a")], "a6a", "a9a")
+    [(features, labels)] = read_libsvm([path], num_features=123)
+    expected = f"{path} must have more than {_A6A_ROWS} rows to stand in for a6a"
+    _expect(len(labels) > _A6A_ROWS, f"{expected}; got {len(labels)}")
+    first, rest = ((features[part], labels[part]) for part in (slice(_A6A_ROWS), slice(_A6A_ROWS, None)))
+    note = f"no file a6a: the first {_A6A_ROWS} rows of a9a are its training rows, the others its test rows"
+    return _joined(source, first, rest, note)
+
+
+# --------------------------------------------------------------------------------------------- list
+
+DATASETS: dict[str, Entry] = {
+    "digits": Entry("1,797 handwritten digits of 8 x 8 pixels, 10 classes; embedded", _digits),
+    "breast-cancer": Entry("569 tumours, 30 standardised measurements, 2 classes; embedded", _breast_cancer),
+    "diabetes": Entry("442 patients, 10 measurements, regression; embedded", _diabetes),
+    "mnist": Entry(
+        "70,000 handwritten digits of 28 x 28 pixels, 10 classes; IDX files",
+        partial(_or_download, _mnist_files, _mnist_openml),
+    ),
+    "adult": Entry(
+        "48,842 census rows as 81 columns, income over 50K or not; adult.data and adult.test",
+        partial(_or_download, _adult_files, _adult_openml),
+    ),
+    "ijcnn1": Entry(
+        "engine data, 22 features, 2 classes; LIBSVM file ijcnn1",
+        partial(_libsvm, file="ijcnn1", num_features=22),
+    ),
+    "a9a": Entry(
+        "Adult as 123 binary features, 2 classes; LIBSVM files a9a and a9a.t",
+        partial(_libsvm, file="a9a", num_features=123),
+    ),
+    "a6a": Entry("11,220 rows of a9a; LIBSVM file a6a, or the first rows of a9a", _a6a),
+    _LIBSVM: Entry("any file in LIBSVM format, with FILE.t as its test rows if that exists", _libsvm_named),
+}

@@ -1,0 +1,251 @@
+"""Losses on flat points: value, gradient on given rows, predictions.
+
+A point is flat, x (..., d), with any number of leading axes (clients, seeds); rows come as a
+`Batch` whose leading axes broadcast against the point's. All objectives here are linear models: the
+point is a matrix X (outputs, features) and a row a is scored by X a. They differ in the loss of the
+scores, and in the smooth penalty that lives inside every client's f_i:
+
+    f_i(X) = mean_j loss(X a_j, y_j) + l2/2 ||X||^2 + nonconvex sum X^2 / (1 + X^2)
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+from .arrays import Array, Labels, Mask
+from .errors import require
+
+
+class Batch(NamedTuple):
+    """Rows of one or many clients: features (..., b, n), labels (..., b).
+
+    weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
+    have different numbers of rows; a row that is not there has weight 0.
+    """
+
+    features: Array
+    labels: Labels
+    weights: Array | None = None
+
+
+class Objective(Protocol):
+    """What an algorithm may ask of a client's f_i. Leading axes are clients."""
+
+    @property
+    def d(self) -> int:
+        """Number of entries of a point."""
+
+    def value(self, x: Array, rows: Batch) -> Array:
+        """f_i(x) on the rows, (...,)."""
+
+    def grad(self, x: Array, rows: Batch) -> Array:
+        """Gradient of `value`, (..., d), a new array."""
+
+    def predict(self, x: Array, features: Array) -> Array:
+        """Predicted labels (..., b)."""
+
+    def score(self, x: Array, rows: Batch) -> Array:
+        """Accuracy of a classifier, R^2 of a regression, (...,)."""
+
+
+class Loss(Protocol):
+    """A loss of scores (..., b, outputs) against labels (..., b)."""
+
+    classifies: bool
+
+    def outputs(self, num_classes: int) -> int:
+        """Scores per row."""
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        """Loss of each row, (..., b)."""
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        """Derivative by the scores, (..., b, outputs)."""
+
+    def predict(self, scores: Array) -> Array:
+        """Labels (..., b)."""
+
+
+def _one_hot(labels: Labels, outputs: int) -> Mask:
+    return labels[..., None] == np.arange(outputs)
+
+
+class RowwiseLogistic:
+    """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (003 (41), 000 (25)).
+
+    The papers call it logistic regression and test by argmax of X a. Nothing pushes the other rows
+    down, so a lower loss is often a lower accuracy; `Softmax` is the usual loss.
+    """
+
+    classifies = True
+
+    def outputs(self, num_classes: int) -> int:
+        return num_classes
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return (np.logaddexp(0.0, -scores) * _one_hot(labels, scores.shape[-1])).sum(-1)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return -expit(-scores) * _one_hot(labels, scores.shape[-1])
+
+    def predict(self, scores: Array) -> Array:
+        return scores.argmax(-1)
+
+
+class Softmax:
+    """Multinomial logistic regression: logsumexp(X a) - <X[y], a>."""
+
+    classifies = True
+
+    def outputs(self, num_classes: int) -> int:
+        return num_classes
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores.shape[-1])).sum(-1)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return softmax(scores, axis=-1) - _one_hot(labels, scores.shape[-1])
+
+    def predict(self, scores: Array) -> Array:
+        return scores.argmax(-1)
+
+
+class Logistic:
+    """Binary logistic regression ln(1 + exp(-s <x, a>)) with s = +1 for label 1 and -1 for label 0."""
+
+    classifies = True
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 2, f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return np.logaddexp(0.0, -self._sign(labels) * scores[..., 0])
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        sign = self._sign(labels)[..., None]
+        return -sign * expit(-sign * scores)
+
+    def predict(self, scores: Array) -> Array:
+        return (scores[..., 0] > 0).astype(np.int64)
+
+    @staticmethod
+    def _sign(labels: Labels) -> Array:
+        return 2.0 * labels - 1.0
+
+
+class Squared:
+    """Least squares (<x, a> - y)^2 / 2 for real labels."""
+
+    classifies = False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'least-squares' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return 0.5 * (scores[..., 0] - labels) ** 2
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return scores - labels[..., None]
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
+LOSSES: dict[str, Loss] = {
+    "softmax": Softmax(),
+    "rowwise-logistic": RowwiseLogistic(),
+    "logistic": Logistic(),
+    "least-squares": Squared(),
+}
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
+
+    outputs x num_features is the shape of the matrix behind a flat point; `l2` and `nonconvex` are
+    the papers' theta_2 and beta, both >= 0.
+    """
+
+    loss: Loss
+    outputs: int
+    num_features: int
+    l2: float = 0.0
+    nonconvex: float = 0.0
+
+    @property
+    def d(self) -> int:
+        """outputs * num_features."""
+        return self.outputs * self.num_features
+
+    def scores(self, x: Array, features: Array) -> Array:
+        """X a for every row, (..., b, outputs)."""
+        matrix = x.reshape(x.shape[:-1] + (self.outputs, self.num_features))
+        return features @ matrix.swapaxes(-1, -2)
+
+    def value(self, x: Array, rows: Batch) -> Array:
+        """Mean loss of the rows plus the smooth penalty, (...,)."""
+        return _mean(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self._penalty(x)
+
+    def grad(self, x: Array, rows: Batch) -> Array:
+        """Gradient of `value`, (..., d)."""
+        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
+        matrix = slopes.swapaxes(-1, -2) @ rows.features
+        return self._add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
+
+    def predict(self, x: Array, features: Array) -> Array:
+        """Predicted labels (..., b)."""
+        return self.loss.predict(self.scores(x, features))
+
+    def score(self, x: Array, rows: Batch) -> Array:
+        """Share of rows predicted right; for regression R^2 = 1 - residual / variance."""
+        predicted = self.predict(x, rows.features)
+        if self.loss.classifies:
+            return _mean((predicted == rows.labels).astype(float), rows)
+        residual = _mean((predicted - rows.labels) ** 2, rows)
+        centre = _mean(np.asarray(rows.labels, float), rows)
+        return 1.0 - residual / _mean((rows.labels - centre[..., None]) ** 2, rows)
+
+    def _penalty(self, x: Array) -> Array:
+        squares = x * x
+        return (0.5 * self.l2 * squares + self.nonconvex * squares / (1.0 + squares)).sum(-1)
+
+    def _add_penalty_grad(self, grad: Array, x: Array) -> Array:
+        if self.l2:
+            grad = grad + self.l2 * x
+        if self.nonconvex:
+            grad = grad + (2.0 * self.nonconvex) * x / (1.0 + x * x) ** 2
+        return grad
+
+
+def _mean(values: Array, rows: Batch) -> Array:
+    return values.mean(-1) if rows.weights is None else (values * rows.weights).sum(-1)
+
+
+def make_objective(
+    name: str, num_features: int, num_classes: int, l2: float = 0.0, nonconvex: float = 0.0
+) -> LinearModel:
+    """The objective called `name` (a key of LOSSES) for rows of num_features entries.
+
+    Raises SettingError for an unknown name, a negative weight, or labels the loss cannot take.
+    """
+    require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
+    require(l2 >= 0, f"l2 must be at least 0; got {l2}")
+    require(nonconvex >= 0, f"nonconvex must be at least 0; got {nonconvex}")
+    loss = LOSSES[name]
+    require(
+        not loss.classifies or num_classes >= 2,
+        f"objective '{name}' needs classes; this data set has real labels: use 'least-squares'",
+    )
+    return LinearModel(loss, loss.outputs(num_classes), num_features, l2, nonconvex)
+
+
+def majority_baseline(train_labels: Labels, test_labels: Labels) -> float:
+    """Accuracy on the test labels of always answering the most frequent training label."""
+    values, counts = np.unique(train_labels, return_counts=True)
+    return float(np.mean(test_labels == values[counts.argmax()]))

@@ -1,0 +1,72 @@
+"""Random numbers with addresses: (seed, purpose, client, round).
+
+Philox is counter based: any place of its stream is reached at once. The key is (seed, purpose),
+the last counter word is the round, and every client owns a stretch of the rest. Skipping a client,
+reordering replies or stacking clients therefore moves no other draw, and a cohort's block of rows
+is drawn in one call with the bits each client draws alone.
+
+This is for simulation and for public coins (sampling, batches, rand-k). It is never secret noise.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.random import Generator, Philox
+from scipy.special import ndtri
+
+from .arrays import Array, Index
+from .errors import require
+
+PURPOSES = {
+    name: code
+    for code, name in enumerate(
+        ("participants", "batches", "partition", "rand-k", "start", "noise", "data", "graph", "split"), 1
+    )
+}
+
+_DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
+
+
+def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
+    require(seed >= 0, f"seed must be a whole number from 0; got {seed}")
+    key = np.array([seed, PURPOSES[purpose]], dtype=np.uint64)
+    return Generator(Philox(key=key, counter=np.array(counter, dtype=np.uint64)))
+
+
+def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generator:
+    """A generator of its own for one address; use it for draws of unknown number."""
+    return _philox(seed, purpose, (0, 0, client + 1, round_))
+
+
+def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
+    """Uniform numbers in [0, 1) for one client (size,) or for many (clients, size).
+
+    A client's row depends on its own address only. Neighbouring clients in ascending order (a whole
+    cohort) cost one call.
+    """
+    clients = np.atleast_1d(np.asarray(client))
+    blocks = -(-size // _DRAWS_PER_BLOCK)
+    width = blocks * _DRAWS_PER_BLOCK
+
+    def rows(first: int, count: int) -> Array:
+        return _philox(seed, purpose, (first * blocks, 0, 0, round_)).random((count, width))
+
+    if np.array_equal(clients, clients[0] + np.arange(len(clients))):
+        block = rows(int(clients[0]), len(clients))
+    else:
+        block = np.concatenate([rows(int(i), 1) for i in clients])
+    return block[:, :size].reshape(np.shape(client) + (size,))
+
+
+def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
+    """Standard normal rows; the inverse CDF spends exactly one draw on each, so addresses stay fixed."""
+    # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite
+    return ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
+
+
+def participants(seed: int, round_: int, num_clients: int, clients_per_round: int) -> Index:
+    """The sampled partitions of a round, ascending; without replacement, all of them if K = N."""
+    if clients_per_round == num_clients:
+        return np.arange(num_clients)
+    draw = stream(seed, "participants", round_=round_)
+    return np.sort(draw.choice(num_clients, clients_per_round, replace=False))

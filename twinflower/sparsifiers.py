@@ -1,0 +1,150 @@
+"""Sparsifiers of messages: top-k by magnitude and rand-k (003, Definition 3, (16)-(17)).
+
+A sparse message is a `Code`: which entries, ascending, and their values. On the wire an index takes
+ceil(log2 d) bits, packed; a message of all d entries needs no indices, and neither does rand-k, whose
+indices both sides derive from one 64-bit number.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator, Philox
+from numpy.typing import NDArray
+
+from .arrays import Array, Index, Mask, Seeds
+from .errors import ReplyError, require
+from .wire import checked, expect_arrays
+
+VALUE_BITS = 64
+
+
+class Code(NamedTuple):
+    """k of d entries: indices (..., k) ascending and values (..., k)."""
+
+    indices: Index
+    values: Array
+
+
+def kept_entries(ratio: float, d: int) -> int:
+    """k = round(ratio * d); SettingError where that is 0."""
+    k = round(ratio * d)
+    require(
+        1 <= k <= d,
+        f"a sparsification ratio must keep between 1 and all of the {d} entries; {ratio} keeps {k}",
+    )
+    return k
+
+
+def top_k(y: Array, k: int) -> Index:
+    """Indices (..., k) of the k entries largest in magnitude, ascending; ties to the lowest index (16a)."""
+    size = np.abs(y)
+    size = np.where(np.isnan(size), np.inf, size)  # a diverged model must fail as such, not here
+    smallest_kept = np.partition(size, -k, axis=-1)[..., -k, None]
+    above, ties = size > smallest_kept, size == smallest_kept
+    room = k - above.sum(-1, keepdims=True)
+    keep = above | (ties & (ties.cumsum(-1) <= room))
+    return np.nonzero(keep)[-1].reshape(y.shape[:-1] + (k,))
+
+
+def rand_k(seeds: Seeds, d: int, k: int) -> Index:
+    """k distinct indices of range(d) for every seed (...,), ascending; independent of all data (16b)."""
+    drawn = [
+        np.sort(Generator(Philox(key=int(s))).choice(d, k, replace=False)) for s in np.atleast_1d(seeds).flat
+    ]
+    return np.array(drawn, dtype=np.int64).reshape(np.shape(seeds) + (k,))
+
+
+def scatter(code: Code, d: int) -> tuple[Array, Mask]:
+    """Zero-padded values (..., d), and which entries were sent (..., d)."""
+    dense = np.zeros(code.values.shape[:-1] + (d,))
+    sent = np.zeros(dense.shape, dtype=bool)
+    np.put_along_axis(dense, code.indices, code.values, -1)
+    np.put_along_axis(sent, code.indices, True, -1)
+    return dense, sent
+
+
+def index_bits(d: int) -> int:
+    """Bits of one index below d: ceil(log2 d)."""
+    return (d - 1).bit_length()
+
+
+def pack_indices(indices: Index, d: int) -> NDArray[np.uint8]:
+    """Indices (k,) below d as a string of k * ceil(log2 d) bits, filled up to whole bytes."""
+    places = np.arange(index_bits(d))[::-1]
+    return np.packbits((indices[:, None] >> places & 1).astype(np.uint8))
+
+
+def unpack_indices(packed: NDArray[np.uint8], d: int, k: int) -> Index:
+    """Inverse of `pack_indices`; ReplyError unless they are k ascending, distinct indices below d."""
+    width = index_bits(d)
+    checked("indices", packed, (-(-k * width // 8),), np.uint8)
+    bits = np.unpackbits(packed, count=k * width).reshape(k, width)
+    indices = bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
+    if indices.max() >= d or not (np.diff(indices) > 0).all():
+        raise ReplyError(f"indices must be distinct, ascending and below {d}")
+    return indices
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keep the round(ratio * d) largest entries."""
+
+    ratio: float
+
+    def encode(self, y: Array, seeds: Seeds) -> Code:
+        """The k largest entries of y (..., d); seeds are not used."""
+        indices = top_k(y, kept_entries(self.ratio, y.shape[-1]))
+        return Code(indices, np.take_along_axis(y, indices, -1))
+
+    def bits(self, d: int) -> int:
+        """Bits of one message on the wire, without filling up to bytes."""
+        k = kept_entries(self.ratio, d)
+        return k * (VALUE_BITS + (index_bits(d) if k < d else 0))
+
+    def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
+        """Wire arrays of one code: values, and packed indices if not all entries are sent."""
+        return [code.values] if len(code.values) == d else [code.values, pack_indices(code.indices, d)]
+
+    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
+        """Inverse of `pack`; ReplyError for anything that `pack` would not write."""
+        k = kept_entries(self.ratio, d)
+        expect_arrays(arrays, 1 if k == d else 2)
+        indices = np.arange(d) if k == d else unpack_indices(arrays[1], d, k)
+        return Code(indices, checked("values", arrays[0], (k,)))
+
+
+@dataclass(frozen=True)
+class RandK:
+    """Keep round(ratio * d) entries drawn from a public seed, the same on both sides."""
+
+    ratio: float
+
+    def encode(self, y: Array, seeds: Seeds) -> Code:
+        """The entries of y (..., d) chosen by seeds (...,)."""
+        indices = rand_k(seeds, y.shape[-1], kept_entries(self.ratio, y.shape[-1]))
+        return Code(indices, np.take_along_axis(y, indices, -1))
+
+    def bits(self, d: int) -> int:
+        """Bits of one message: values only, the seed came with the request."""
+        return kept_entries(self.ratio, d) * VALUE_BITS
+
+    def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
+        """Wire arrays of one code: its values."""
+        return [code.values]
+
+    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
+        """Inverse of `pack` given the seed of the request."""
+        k = kept_entries(self.ratio, d)
+        expect_arrays(arrays, 1)
+        return Code(rand_k(seed, d, k), checked("values", arrays[0], (k,)))
+
+
+SPARSIFIERS: dict[str, type[TopK] | type[RandK]] = {"top-k": TopK, "rand-k": RandK}
+
+
+def make_sparsifier(name: str, ratio: float) -> TopK | RandK:
+    """The sparsifier called `name`; SettingError for an unknown one or a ratio outside (0, 1]."""
+    require(name in SPARSIFIERS, f"sparsifier must be one of {', '.join(SPARSIFIERS)}; got '{name}'")
+    require(0 < ratio <= 1, f"a sparsification ratio must be above 0 and at most 1; got {ratio}")
+    return SPARSIFIERS[name](ratio)
