@@ -16,6 +16,8 @@ from twinflower.errors import SettingError, require
 
 Value = bool | int | float | str
 
+DEFAULT_CLIENTS = 10  # where num-clients is 0 and no Flower nodes say otherwise
+
 
 @dataclass(frozen=True)
 class Config:

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from twinflower.errors import RunError, require
 
-from .config import Config
+from .config import DEFAULT_CLIENTS, Config
 from .record import to_toml
 
 PROJECT = Path(__file__).resolve().parent.parent
+_CONNECTION = "ours"
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 20.0
 
@@ -39,11 +40,13 @@ class Engine:
 
         Raises RunError unless Flower says finished:completed.
         """
-        config = replace(config.with_clients(10), out=str(folder.absolute()))
+        config = replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder.absolute()))
+        run_config = self.home / "run-config.toml"
+        run_config.write_text(to_toml(config.items()))
+        nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
         output = self._flwr(
-            "run", str(PROJECT), "ours", "--stream",
-            "--run-config", " ".join(to_toml(config.items()).splitlines()),
-            "--federation-config", f"num-supernodes={config.num_clients} client-resources-num-cpus=1",
+            "run", str(PROJECT), _CONNECTION, "--stream", "--run-config", str(run_config),
+            "--federation-config", nodes,
         )  # fmt: skip
         status = self.last_status()
         if status != "finished:completed":
@@ -53,7 +56,7 @@ class Engine:
 
     def last_status(self) -> str:
         """Status of the newest run."""
-        listing = json.loads(self._flwr("ls", "ours", "--format", "json"))
+        listing = json.loads(self._flwr("ls", _CONNECTION, "--format", "json"))
         runs = sorted(listing["runs"], key=lambda run: run["pending-at"])
         return str(runs[-1]["status"]) if runs else "never started"
 
@@ -74,7 +77,7 @@ def engine() -> Iterator[Engine]:
         home = Path(name)
         port, control = _free_ports(2)
         (home / "config.toml").write_text(
-            f'[superlink.ours]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+            f'[superlink.{_CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         environment = os.environ | {
             "FLWR_HOME": name,

@@ -17,11 +17,9 @@ from twinflower.data.sets import Dataset, load_dataset
 from twinflower.errors import require
 from twinflower.objectives import Batch, LinearModel, majority_baseline, make_objective
 from twinflower.randomness import normals
-from twinflower.regularisers import Regulariser, Zero, make_regulariser
+from twinflower.regularisers import ZERO, Regulariser, make_regulariser
 
-from .config import Config
-
-_DEFAULT_CLIENTS = 10
+from .config import DEFAULT_CLIENTS, Config
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,8 @@ class Setup:
 @lru_cache(maxsize=2)
 def prepare(config: Config) -> Setup:
     """Check everything at the door and build what runs. Raises SettingError or DataError."""
-    config = config.with_clients(_DEFAULT_CLIENTS)
-    _page(config, Zero())  # settings first: they are checked without waiting for data
+    config = config.with_clients(DEFAULT_CLIENTS)
+    _page(config, ZERO)  # settings first: they are checked without waiting for data
     walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
     data = _dataset(
         config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise

@@ -191,7 +191,7 @@ def test_a_schedule_that_would_need_infinite_noise_is_refused():
 
 
 @given(EPSILONS, DELTAS, st.integers(1, 400), st.integers(0, 2**32 - 1))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_filter_stops_at_the_right_release(epsilon, delta, releases, seed):
     budget = Budget.for_target(epsilon, delta)
     weights = np.random.default_rng(seed).uniform(0.1, 1, releases)

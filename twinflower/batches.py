@@ -102,11 +102,12 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         for step in range(int(self.steps.max())):
-            if self.full is not None:
-                yield self.full
-            else:
-                assert self.shards is not None and self.places is not None
-                yield self.shards.take(self.places[..., step, :], self.weights)
+            yield self.full or self._gather(step)
+
+    def _gather(self, step: int) -> Batch:
+        assert self.shards is not None
+        assert self.places is not None
+        return self.shards.take(self.places[..., step, :], self.weights)
 
 
 @dataclass(frozen=True)

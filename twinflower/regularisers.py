@@ -46,6 +46,9 @@ class Zero:
         return u
 
 
+ZERO = Zero()
+
+
 @dataclass(frozen=True)
 class L1:
     """h(x) = weight * sum |x|."""

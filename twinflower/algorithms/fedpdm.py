@@ -19,7 +19,7 @@ from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Batches
 from ..errors import require
 from ..objectives import Objective
-from ..regularisers import Regulariser, Zero
+from ..regularisers import ZERO, Regulariser
 from ..sparsifiers import VALUE_BITS
 from ..wire import checked, expect_arrays
 from .averaging import Memory, empty_memory, mean_of_memory, mean_of_senders, remember
@@ -69,7 +69,7 @@ class FedPDM:
     name: ClassVar[str] = "fedpdm"
     title: ClassVar[str] = "FedPDM (000, 003): primal-dual, non-smooth h on the server"
 
-    regulariser: Regulariser = Zero()
+    regulariser: Regulariser = ZERO
     rho: float = 0.1
     step_size: float = 0.5
     step_decay: float = 0.0

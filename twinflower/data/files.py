@@ -97,9 +97,9 @@ def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_fields(path: Path, columns: int) -> list[list[str]]:
-    """The rows of a comma-separated text without header; blank lines and those starting with '|' are skipped."""
+    """The rows of a comma-separated text without header, but for blank lines and those starting with '|'."""
     try:
-        lines = read_bytes(path).decode("utf-8").splitlines()
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} must be comma-separated text; byte {error.start} is not text") from error
     kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip() and line[0] != "|")
@@ -117,7 +117,7 @@ def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
 
 
 def read_libsvm(paths: Sequence[Path], num_features: int = 0) -> list[tuple[Floats, Floats]]:
-    """LIBSVM texts, 'label index:value ...', of one data set: for each, features (rows, n) and labels (rows,).
+    """LIBSVM texts, 'label index:value ...', of one data set: of each, features (rows, n) and labels (rows,).
 
     n is num_features, or the largest number of columns in a file where num_features is 0. Indices start
     at 1, as LIBSVM's own; if any file has an index 0, they start at 0 in all of them (copies differ).

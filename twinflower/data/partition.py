@@ -24,6 +24,8 @@ from ..randomness import stream
 
 Ints = NDArray[np.int64]
 
+_DRAWS = 20  # of Dirichlet proportions, until no client is empty
+
 
 # ------------------------------------------------------------------------------------------ the value
 
@@ -52,26 +54,29 @@ class Partition:
 
 
 def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
-    """Two lines for a reader: rows per client, and labels per client unless num_classes is 0 (regression)."""
+    """Three lines for a reader, without the last, labels per client, if num_classes is 0 (regression)."""
     sizes = partition.sizes
-    lines = [f"{len(sizes)} clients hold {sizes.sum()} of {len(labels)} rows; each {_spread(sizes)} rows"]
+    lines = [
+        f"{len(sizes)} clients hold {sizes.sum()} of {len(labels)} rows",
+        f"rows per client, min / median / max: {_spread(sizes)}",
+    ]
     if num_classes:
         owner = np.repeat(np.arange(len(sizes)), sizes)
         pairs = np.unique(owner * num_classes + labels[partition.rows])
         held = np.bincount(pairs // num_classes, minlength=len(sizes))
-        lines.append(f"each client sees {_spread(held)} of {num_classes} labels")
+        lines.append(f"labels per client, min / median / max: {_spread(held)} of {num_classes}")
     return "\n".join(lines)
 
 
 def _spread(values: Ints) -> str:
-    return f"{values.min()} / {np.median(values):g} / {values.max()} (min / median / max)"
+    return f"{values.min()} / {np.median(values):g} / {values.max()}"
 
 
 # --------------------------------------------------------------------------------------- dividing rows
 
 
 class Task(NamedTuple):
-    """What a method works from; class_rows (C,) counts the rows of each class (one kind for blind methods)."""
+    """What a method works from; class_rows (C,) counts each class (one kind for blind methods)."""
 
     class_rows: Ints
     num_clients: int
@@ -142,7 +147,7 @@ def _check(labels: NDArray[Any], num_clients: int, samples_per_client: int) -> N
 def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
     blind = ", ".join(name for name, entry in PARTITIONERS.items() if not entry.by_class)
     require(labels.dtype.kind in "iu", f"partition {method!r} needs class labels; for regression use {blind}")
-    top = num_classes or labels.max() + 1
+    top = num_classes or int(labels.max()) + 1
     in_range = labels.min() >= 0 and labels.max() < top
     require(in_range, f"labels must be in 0..{top - 1}; got {labels.min()} to {labels.max()}")
     return labels.astype(np.int64)
@@ -228,9 +233,10 @@ def _one_class(task: Task) -> Ints:
     require(task.num_clients >= present, f"{text}; got {task.num_clients}")
     high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
     enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-    require(
-        enough, f"samples_per_client must leave each class a client; lower it or num_clients; got {wanted}"
+    text = (
+        "samples_per_client must be lower, or num_clients: the classes' rows do not suffice for 'one-class'"
     )
+    require(enough, f"{text}; got {wanted}")
     clients = _apportion(rows, task.num_clients, low, high)
     held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
     counts = np.zeros((task.num_clients, len(rows)), np.int64)
@@ -247,7 +253,7 @@ def _dirichlet(task: Task) -> Ints:
     a client empty are drawn again, at most `_DRAWS` times. Source: Yurochkin et al., ICML 2019, section 4.
     """
     alpha, clients = task.dirichlet_alpha, task.num_clients
-    require(0 < alpha < np.inf, f"dirichlet_alpha must be greater than 0; got {alpha}")
+    require(0 < alpha <= 1e6, f"dirichlet_alpha must be in (0, 1e6]; got {alpha}")
     for _ in range(_DRAWS):
         shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
         ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
@@ -256,10 +262,9 @@ def _dirichlet(task: Task) -> Ints:
         if counts.any(axis=1).all():
             return counts
     text = f"dirichlet_alpha {alpha} leaves one of {clients} clients without rows"
-    raise SettingError(f"{text} in {_DRAWS} draws; raise dirichlet_alpha or lower num_clients")
-
-
-_DRAWS = 20
+    raise SettingError(
+        f"{text} in {_DRAWS} draws; raise dirichlet_alpha, lower num_clients or change the seed"
+    )
 
 
 def _labels(task: Task) -> Ints:
@@ -267,9 +272,10 @@ def _labels(task: Task) -> Ints:
 
     Which labels: drawn at random so that the number of a label's clients is proportional to its rows
     (36 to 45 of 100 clients on MNIST, k = 4; equally many where classes are equally large).
-    How many rows: samples_per_client, or the largest number that these labels allow; that is rows // N
-    unless a few classes are far larger than the others. The rest of the rows, fewer than N then, is unused.
-    Of each label: at least one row, and as near to size / k as possible (the largest deviation is least).
+    How many rows: samples_per_client, or the largest number that these labels allow. That is rows // N, and
+    fewer than N rows stay unused, where clients share labels in many ways (k > 1, N well above C); with
+    k = 1 the label with the fewest rows per client decides. Of each label a client has at least one row,
+    and as near to size / k as possible: the largest deviation is the least.
     Source: section V of paper 003 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
     how 600 is met with classes of unequal size.
     """
@@ -293,10 +299,8 @@ def _held_labels(task: Task) -> NDArray[np.bool_]:
     require(1 <= k <= present, f"labels_per_client must be in 1..{present}, the classes; got {k}")
     high = np.minimum(rows, clients)
     enough = high.sum() >= clients * k
-    require(
-        enough,
-        f"num_clients must be lower for {k} labels each: some classes have too few rows; got {clients}",
-    )
+    text = f"num_clients must be lower for {k} labels each: the classes' rows do not suffice"
+    require(enough, f"{text}; got {clients}")
     low = np.minimum(high, 1 if clients * k >= present else 0)
     return _draw_labels(_apportion(rows, clients * k, low, high), clients, k, task.draw)
 

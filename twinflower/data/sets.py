@@ -5,6 +5,7 @@ A loader takes a `Source` (where and how it may look) and returns a `Dataset` wi
 `DATASETS` at the foot of this module.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +126,8 @@ def load_dataset(
     bias           append a column of ones
     row_norm       R > 0 multiplies each row, ones included, by min(1, R / its Euclidean norm); 0 is off.
                    It needs no statistic of the data, so it may carry a sensitivity bound.
-    download       fetch absent files from OpenML (mnist, adult), kept in data_dir for the next time
+    download       fetch absent files from OpenML (mnist, adult), kept in data_dir (scikit-learn's own data
+                   folder if that is '') for the next call with download
     test_fraction  held out, in (0, 1), by seed and alike in every class, where a set has no test rows
 
     Raises `DataError` for an unknown name and for missing or damaged files, `SettingError` for settings.
@@ -135,7 +137,7 @@ def load_dataset(
     entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") else name)
     if entry is None:
         raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
-    dataset = entry.load(Source(name, data_dir, download, test_fraction, seed))
+    dataset = entry.load(Source(name, os.path.expanduser(data_dir), download, test_fraction, seed))
     if standardise:
         dataset = _standardised(dataset)
     if bias:
@@ -223,23 +225,25 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
     except MissingFileError as error:
         if not source.download:
             raise MissingFileError(f"{source.name}: {error}, or switch download on") from error
-    return from_openml(source)
+    try:
+        return from_openml(source)
+    except DataError:
+        raise
+    except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
+        text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
+        raise DataError(f"{text}; put the files into data_dir") from error
 
 
 def _fetch(source: Source, openml_name: str, version: int) -> Any:
     """scikit-learn's bunch, cached in data_dir; categories come as codes, missing entries as NaN."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # retries are announced as warnings
-            bunch = sklearn_sets.fetch_openml(
-                openml_name,
-                version=version,
-                data_home=source.data_dir or None,
-                as_frame=False,
-                parser="liac-arff",  # slow (a minute for MNIST), but the other parser needs pandas
-            )
-    except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
-        text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
-        raise DataError(f"{text}; put the files into data_dir") from error
+    with warnings.catch_warnings(action="ignore"):  # retries are announced as warnings
+        bunch = sklearn_sets.fetch_openml(
+            openml_name,
+            version=version,
+            data_home=source.data_dir or None,
+            as_frame=False,
+            parser="liac-arff",  # slow (a minute or so for MNIST), but the other parser needs pandas
+        )
     rows, expected = len(bunch.data), sum(PUBLISHED_ROWS[source.name])
     _expect(rows == expected, f"{source.name}: OpenML must deliver {expected} rows; got {rows}")
     return bunch
@@ -339,7 +343,8 @@ def _adult_table(where: str, rows: Sequence[Sequence[str]]) -> Table:
     The paper does not say how it scales. Unscaled, capital-gain (to 99,999) drowns everything, so the
     numeric columns are divided by public constants, not by statistics of the data: age / 100,
     education-num / 16, capital-gain / 100,000, capital-loss / 5,000, hours-per-week / 100. All entries of
-    UCI's files then lie in [0, 1].
+    UCI's files then lie in [0, 1] and the largest row norm is 3.1 (181 after `standardise`, for rare
+    categories); logistic regression reaches 0.85 test accuracy either way.
     """
     columns = dict(zip(_ADULT_COLUMNS, zip(*rows, strict=True), strict=True))
     numbers = [_scaled(where, name, columns[name]) for name in _ADULT_SCALES]

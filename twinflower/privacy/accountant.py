@@ -100,7 +100,7 @@ def _mills(x: Array) -> Array:
 
 
 def _mills_drop(x: float, step: float) -> float:
-    """M(x) - M(x + step), step > 0; over short steps the integral of -M'(y) = 1 - y M(y), which cannot cancel."""
+    """M(x) - M(x + step); a short step as the integral of -M'(y) = 1 - y M(y), which does not cancel."""
     if step > _SHORT_STEP:
         near, far = _mills(np.array([x, x + step]))
         return float(near - far)
