@@ -5,7 +5,8 @@ first and writes last: if anything fails on the way, the state is what it was. T
 a repeated request gets the same numbers again and moves no dual twice; an older round is refused.
 """
 
-from typing import Any, ClassVar, NamedTuple
+import math
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array as WireArray
@@ -17,18 +18,27 @@ from twinflower.algorithms.page import Page
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, Objective
-from twinflower.wire import checked, expect_arrays, from_npy, to_npy
+from twinflower.wire import checked, dtype_name, from_npy, to_npy
 
 Arrays = list[NDArray[Any]]
 
-_STATE, _REPLY, _DONE = "twinflower.state", "twinflower.reply", "twinflower.done"
+_ARRAYS, _DONE = "twinflower.arrays", "twinflower.done"  # records of context.state
+_STATE, _REPLY = "state.", "reply."  # prefixes of the names in the first
 
 
-class _Kept(NamedTuple):
-    """What a client has of its last round: state arrays, reply arrays, metrics (with the round)."""
+class _Done(NamedTuple):
+    """A round's result: new state, reply arrays, metrics (with the round)."""
 
     state: Any
     reply: Arrays
+    metrics: dict[str, Any]
+
+
+class _Kept(NamedTuple):
+    """What context.state has of the last round; the reply is decoded only if it is asked for again."""
+
+    state: Any
+    reply: list[WireArray]
     metrics: dict[str, Any]
 
 
@@ -82,7 +92,7 @@ class PageClient(NumPyClient):
         kept = self._load()
         last = kept.metrics["round"] if kept else 0
         if kept and round_ == last:
-            return kept.reply, self._num_rows, kept.metrics
+            return [from_npy(array.data) for array in kept.reply], self._num_rows, kept.metrics
         if round_ < last:
             raise ReplyError(f"round {round_} is asked after round {last}")
         done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
@@ -93,7 +103,7 @@ class PageClient(NumPyClient):
     def _num_rows(self) -> int:
         return int(self.shards.sizes[0])
 
-    def _work(self, state: Any, parameters: Arrays, round_: int) -> _Kept:
+    def _work(self, state: Any, parameters: Arrays, round_: int) -> _Done:
         """Everything that may fail, with no side effect."""
         d = self.objective.d
         inbox = self.page.unpack_inbox(parameters, d)
@@ -107,25 +117,39 @@ class PageClient(NumPyClient):
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
         metrics = {"round": round_, "local-steps": int(report.steps), "stopped": bool(report.fired)}
-        return _Kept(state, reply, metrics)
+        return _Done(state, reply, metrics)
 
     def _load(self) -> _Kept | None:
         if _DONE not in self.context.state:
             return None
-        records = self.context.state.array_records
+        arrays = cast(ArrayRecord, self.context.state[_ARRAYS])
+        done = dict(cast(ConfigRecord, self.context.state[_DONE]))
         shapes = self.page.state_shapes(self.objective.d)
-        arrays = _decoded(records[_STATE])
-        expect_arrays(arrays, len(shapes))
-        fields = (checked(name, a, s) for name, a, s in zip(shapes._fields, arrays, shapes, strict=True))
-        return _Kept(
-            type(shapes)(*fields), _decoded(records[_REPLY]), dict(self.context.state.config_records[_DONE])
+        fields = (
+            _state_array(arrays, name, shape) for name, shape in zip(shapes._fields, shapes, strict=True)
         )
+        return _Kept(type(shapes)(*fields), [arrays[key] for key in arrays if key.startswith(_REPLY)], done)
 
-    def _save(self, kept: _Kept) -> None:
-        """Encode first, so that the three assignments cannot fail half-way."""
-        state, reply, done = _encoded(kept.state), _encoded(kept.reply), ConfigRecord(kept.metrics)
-        self.context.state[_STATE], self.context.state[_REPLY] = state, reply
-        self.context.state[_DONE] = done
+    def _save(self, done: _Done) -> None:
+        """Encode first, so that the two assignments cannot fail half-way."""
+        arrays = ArrayRecord()
+        for name, array in zip(done.state._fields, done.state, strict=True):
+            if array.size:
+                arrays[_STATE + name] = _encoded(array)
+        for place, array in enumerate(done.reply):
+            arrays[f"{_REPLY}{place}"] = _encoded(array)
+        metrics = ConfigRecord(done.metrics)
+        self.context.state[_ARRAYS] = arrays
+        self.context.state[_DONE] = metrics
+
+
+def _state_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """One array of the state; an empty one is not stored."""
+    return checked(name, from_npy(arrays[_STATE + name].data), shape) if math.prod(shape) else np.empty(shape)
+
+
+def _encoded(array: NDArray[Any]) -> WireArray:
+    return WireArray(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
 
 
 def _round_of(config: dict[str, Any]) -> int:
@@ -133,13 +157,3 @@ def _round_of(config: dict[str, Any]) -> int:
     if not isinstance(round_, int) or round_ < 1:
         raise ReplyError(f"the request must carry its round, a whole number from 1; got {round_!r}")
     return round_
-
-
-def _encoded(arrays: Any) -> ArrayRecord:
-    return ArrayRecord(
-        {str(i): WireArray(str(a.dtype), a.shape, "numpy.ndarray", to_npy(a)) for i, a in enumerate(arrays)}
-    )
-
-
-def _decoded(record: ArrayRecord) -> Arrays:
-    return [from_npy(array.data) for array in record.values()]

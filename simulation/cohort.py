@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from strategies import Round
-from twinflower.algorithms.page import Page, stack
+from twinflower.algorithms.page import Page, Report, stack
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Shards
 from twinflower.errors import RunError
@@ -20,6 +20,8 @@ from twinflower.randomness import participants
 
 from .record import Progress, Recorder, Result
 from .setup import Setup
+
+_BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
 
 
 class Cohort:
@@ -46,17 +48,13 @@ class Cohort:
         """Run one round; returns what it did, per seed."""
         chosen = [participants(seed, round_, self.n, self.k) for seed in self.seeds]
         clients = chosen[0] if self.alone else np.stack(chosen)
-        inbox = self.page.broadcast(self.server, round_, clients)
-        seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
-        batches = self.walk.batches(self.shards, clients, seed, round_)
-        states, uploads, report = self.page.client_update(
-            self._gather(chosen), inbox, self.objective, batches, 0.0, round_
-        )
+        blocks = [self._clients(round_, part) for part in self._parts(clients)]
+        states, uploads, report = (_join(values, clients.ndim - 1) for values in zip(*blocks, strict=True))
         if not all(np.isfinite(array).all() for array in uploads):
             raise RunError(
                 f"a local update of round {round_} is not finite, the run diverged: lower step-size"
             )
-        self._scatter(chosen, states)
+        self._scatter(clients, states)
         self.server = self.page.server_update(self.server, uploads, clients, round_)
         return [self._account(round_, *parts) for parts in zip(*map(np.atleast_2d, report), strict=True)]
 
@@ -64,23 +62,40 @@ class Cohort:
         """The model of each seed, (seeds, d)."""
         return np.atleast_2d(self.page.model(self.server))
 
-    def _gather(self, chosen: list[Index]) -> Any:
-        rows = [
-            [self._states.get((s, i)) or self.page.init_client(self.starts[s]) for i in clients.tolist()]
-            for s, clients in enumerate(chosen)
-        ]
-        return stack(rows[0]) if self.alone else stack([stack(row) for row in rows])
+    def _parts(self, clients: Index) -> list[Index]:
+        """The round's clients in blocks whose arrays stay in the processor's cache."""
+        size = max(1, _BLOCK // (self.objective.d * len(self.seeds)))
+        return np.array_split(clients, -(-self.k // size), axis=-1)
 
-    def _scatter(self, chosen: list[Index], states: Any) -> None:
-        for s, clients in enumerate(chosen):
+    def _clients(self, round_: int, clients: Index) -> tuple[Any, Any, Report]:
+        """The client side of some of the round's clients, (K,) or (seeds, K)."""
+        inbox = self.page.broadcast(self.server, round_, clients)
+        seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
+        batches = self.walk.batches(self.shards, clients, seed, round_)
+        return self.page.client_update(self._gather(clients), inbox, self.objective, batches, 0.0, round_)
+
+    def _gather(self, clients: Index) -> Any:
+        rows = [
+            stack([self._states.get((s, i)) or self.page.init_client(self.starts[s]) for i in row])
+            for s, row in enumerate(np.atleast_2d(clients).tolist())
+        ]
+        return rows[0] if self.alone else stack(rows)
+
+    def _scatter(self, clients: Index, states: Any) -> None:
+        for s, row in enumerate(np.atleast_2d(clients).tolist()):
             mine = states if self.alone else type(states)(*(array[s] for array in states))
-            for place, i in enumerate(clients.tolist()):
+            for place, i in enumerate(row):
                 # a copy: a view would keep the whole round's block alive
                 self._states[s, i] = type(states)(*(array[place].copy() for array in mine))
 
     def _account(self, round_: int, steps: Index, fired: Mask) -> Round:
         up, down = self.page.bits(self.objective.d)
         return Round(round_, self.k, self.k, {}, up * self.k, down * self.k, steps.mean(), fired.mean())
+
+
+def _join(blocks: Sequence[Any], axis: int) -> Any:
+    """States, uploads or reports of blocks of clients as one."""
+    return type(blocks[0])(*(np.concatenate(arrays, axis) for arrays in zip(*blocks, strict=True)))
 
 
 def run(setups: Sequence[Setup], progress: Progress | None = None) -> list[Result]:

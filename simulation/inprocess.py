@@ -8,9 +8,9 @@ This module is the only one that touches Flower's private parts (marked "private
 """
 
 import logging
-import uuid
 from collections.abc import Iterable
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.app.user_config import UserConfig
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from clients import PageClient
-from strategies.star import encode
+from strategies.star import record_of
 from twinflower.wire import from_npy
 
 from .loop import run_strategy
@@ -44,6 +44,7 @@ class InProcessGrid(Grid):
         self.contexts: dict[int, Context] = {}
         self._clients: dict[int, PageClient] = {}
         self._replies: dict[str, Message] = {}
+        self._ids = count(1)
         self._run = Run.create_empty(run_id=1)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 
@@ -68,7 +69,7 @@ class InProcessGrid(Grid):
         """Answer every message at once; its reply waits to be pulled."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())  # private
+            message.metadata.__dict__["_message_id"] = str(next(self._ids))  # private
             self._replies[message.metadata.message_id] = self.answer(message)
             ids.append(message.metadata.message_id)
         return ids
@@ -108,8 +109,9 @@ class InProcessGrid(Grid):
         if message.metadata.message_type == "get_properties":
             properties = ConfigRecord(client.get_properties({}))
             return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
-        arrays = [from_npy(array.data) for array in content.array_records["fitins.parameters"].values()]
-        reply, rows, metrics = client.fit(arrays, dict(content.config_records["fitins.config"]))
+        parameters = cast(ArrayRecord, content["fitins.parameters"])
+        config = cast(ConfigRecord, content["fitins.config"])
+        reply, rows, metrics = client.fit([from_npy(a.data) for a in parameters.values()], dict(config))
         return Message(_fit_result(reply, rows, metrics), reply_to=message)
 
     def _through_flower(self, message: Message) -> Message:
@@ -125,7 +127,7 @@ def _fit_result(reply: list[NDArray[Any]], rows: int, metrics: dict[str, Any]) -
     """The records that Flower writes for what `fit` returned."""
     return RecordDict(
         {
-            "fitres.parameters": ArrayRecord({str(i): encode(a) for i, a in enumerate(reply)}),
+            "fitres.parameters": record_of(reply),
             "fitres.num_examples": MetricRecord({"num_examples": rows}),
             "fitres.metrics": ConfigRecord(metrics),
             "fitres.status": ConfigRecord({"code": 0, "message": "Success"}),

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from strategies.star import encode
+from strategies.star import record_of
 from twinflower.errors import RunError
 from twinflower.wire import from_npy
 
@@ -29,7 +29,7 @@ def run_strategy(setup: Setup, grid: Grid, runtime: str, progress: Progress | No
         with np.errstate(all="ignore"):
             strategy.start(
                 grid,
-                ArrayRecord({"0": encode(setup.start)}),
+                record_of([setup.start]),
                 setup.config.rounds,
                 timeout=setup.config.round_timeout,
                 evaluate_fn=evaluate,

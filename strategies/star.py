@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.errors import ReplyError, RunError, require
 from twinflower.randomness import participants
-from twinflower.wire import from_npy, to_npy
+from twinflower.wire import dtype_name, from_npy, to_npy
 
 
 class Round(NamedTuple):
@@ -84,12 +84,17 @@ class StarStrategy(Strategy):
 
         Raises RunError when nodes are missing, no reply of a round is usable, or the model diverges.
         """
-        self._nodes = meet(grid, self.num_clients, self.node_timeout)
-        self.num_clients = len(self._nodes)
-        self._check_sample()
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
-        self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
+        self.begin(meet(grid, self.num_clients, self.node_timeout), start)
         return super().start(grid, initial_arrays, *args, **kwargs)
+
+    def begin(self, nodes: dict[int, int], start: NDArray[np.float64]) -> None:
+        """Forget earlier rounds; nodes maps partition -> node, start (d,) is the public start."""
+        self.num_clients = len(nodes)
+        self._check_sample()
+        self._nodes = nodes
+        self.rounds.clear()
+        self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -122,7 +127,7 @@ class StarStrategy(Strategy):
         model = self.page.model(self.server)
         if not np.isfinite(model).all():
             raise RunError(f"the model diverged in round {server_round}: lower step-size")
-        return ArrayRecord({"0": encode(model)}), None
+        return record_of([model]), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -142,13 +147,13 @@ class StarStrategy(Strategy):
         )
 
     def _request(self, inbox: Any, config: ConfigRecord, encoded: dict[int, Array]) -> RecordDict:
-        arrays = {}
+        arrays = ArrayRecord()
         for place, array in enumerate(self.page.pack_inbox(inbox)):
             # nodes share most arrays, which outlive `encoded`, so an id stands for one of them
             if id(array) not in encoded:
                 encoded[id(array)] = encode(array)
             arrays[str(place)] = encoded[id(array)]
-        return RecordDict({"fitins.parameters": ArrayRecord(arrays), "fitins.config": config})
+        return RecordDict({"fitins.parameters": arrays, "fitins.config": config})
 
     def _sort_out(
         self, server_round: int, replies: Iterable[Message]
@@ -173,15 +178,16 @@ class StarStrategy(Strategy):
         if reply.has_error():
             raise ReplyError(f"error {reply.error.code}: {reply.error.reason}")
         try:
-            records = reply.content.array_records["fitres.parameters"]
-            metrics = dict(reply.content.config_records["fitres.metrics"])
+            records, metrics = reply.content["fitres.parameters"], reply.content["fitres.metrics"]
             stamp = metrics["round"]
         except KeyError as missing:
             raise ReplyError(f"record {missing} is missing") from None
+        if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
+            raise ReplyError("the reply's records have the wrong kind")
         if stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         arrays = [from_npy(array.data) for array in records.values()]
-        return self.page.unpack_upload(arrays, inbox), metrics
+        return self.page.unpack_upload(arrays, inbox), dict(metrics)
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
         up, down = self.page.bits(self.page.model(self.server).shape[-1])
@@ -203,7 +209,15 @@ class StarStrategy(Strategy):
 def encode(array: NDArray[Any]) -> Array:
     """A Flower Array with the bytes that Flower's own NumPy serialisation gives."""
     array = np.asarray(array)
-    return Array(str(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
+    return Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
+
+
+def record_of(arrays: Iterable[NDArray[Any]]) -> ArrayRecord:
+    """An ArrayRecord "0", "1", ...; filled one by one, because from a dict Flower would copy every array."""
+    record = ArrayRecord()
+    for place, array in enumerate(arrays):
+        record[str(place)] = encode(array)
+    return record
 
 
 def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:

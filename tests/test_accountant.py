@@ -359,6 +359,12 @@ def dp():
     return pytest.importorskip("dp_accounting", reason="the extra `dp` is not installed")
 
 
+def test_a_dp_accounting_that_is_too_old_is_named(dp, monkeypatch):
+    monkeypatch.setattr(dp.pld.PLDAccountant, "supports", lambda self, event: False)
+    with pytest.raises(SettingError, match=r"must be version 0\.6"):
+        sampled_epsilon([SampledReleases(1.0, 0.1)], 1e-5)
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
 def test_noise_agrees_with_dp_accounting(dp, epsilon, delta):

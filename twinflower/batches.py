@@ -78,7 +78,7 @@ class Shards:
         """All clients' rows, weighted so that a mean over them is the mean of the clients' means."""
         weights = np.repeat(1.0 / (self.sizes * self.num_clients), self.sizes)
         places = np.concatenate([np.arange(a, a + m) for a, m in zip(self.starts, self.sizes, strict=True)])
-        by_row: Array = np.bincount(self.order[places], weights, len(self.labels))
+        by_row = np.bincount(self.order[places], weights, len(self.labels)).astype(float)
         used = np.flatnonzero(by_row)
         if len(used) == len(self.labels):  # the usual case: no copy of a large data set
             return Batch(self.features, self.labels, by_row)
@@ -141,16 +141,17 @@ class Walk:
 
     def batches(self, shards: Shards, clients: int | Index, seed: int | Index, round_: int) -> Batches:
         """The batches of one client, or of clients (...) under seeds that broadcast to them."""
-        clients, seeds = np.broadcast_arrays(clients, seed)
+        clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
+        steps = self.steps(sizes)
         if self.batch_size == 0:
-            return Batches(self.steps(sizes), full=_all_rows(shards, starts, sizes))
+            return Batches(steps, full=_all_rows(shards, starts, sizes))
+        seeds = np.broadcast_to(seed, clients.shape)
         addresses = zip(clients.flat, seeds.flat, starts.flat, sizes.flat, strict=True)
-        return _stacked(
-            shards,
-            [self._order(round_ if self.fresh else 1, *map(int, a)) for a in addresses],
-            self.steps(sizes),
-        )
+        orders = [self._order(round_ if self.fresh else 1, *map(int, address)) for address in addresses]
+        if all(order.shape == orders[0].shape for order in orders):
+            return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
+        return _ragged(shards, orders, steps)
 
     def _order(self, round_: int, client: int, seed: int, start: int, size: int) -> Index:
         """Places (steps, b) of one client: as many shuffled epochs as the steps need."""
@@ -169,12 +170,13 @@ def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
     return shards.take(starts[..., None] + np.where(there, place, 0), weights)
 
 
-def _stacked(shards: Shards, orders: list[Index], steps: Index) -> Batches:
+def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
     """The clients' orders in one array; shorter ones are filled with rows of weight 0 and idle steps."""
     sizes = np.array([order.shape[1] for order in orders])
     places = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
     for stacked, order in zip(places, orders, strict=True):
         stacked[: order.shape[0], : order.shape[1]] = order
-    there = np.arange(places.shape[-1]) < sizes[:, None]
-    weights = None if there.all() else (there / sizes[:, None]).reshape(steps.shape + (-1,))
-    return Batches(steps, shards, places.reshape(steps.shape + places.shape[1:]), weights)
+    weights = (np.arange(places.shape[-1]) < sizes[:, None]) / sizes[:, None]
+    return Batches(
+        steps, shards, places.reshape(steps.shape + places.shape[1:]), weights.reshape(steps.shape + (-1,))
+    )

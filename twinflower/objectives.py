@@ -216,10 +216,16 @@ class LinearModel:
         return (0.5 * self.l2 * squares + self.nonconvex * squares / (1.0 + squares)).sum(-1)
 
     def _add_penalty_grad(self, grad: Array, x: Array) -> Array:
+        """Add the penalty's gradient in place: large cohorts are bound by memory, not by arithmetic."""
         if self.l2:
-            grad = grad + self.l2 * x
-        if self.nonconvex:
-            grad = grad + (2.0 * self.nonconvex) * x / (1.0 + x * x) ** 2
+            grad += self.l2 * x
+        if self.nonconvex:  # 2 nonconvex x / (1 + x^2)^2
+            slope = x * x
+            slope += 1.0
+            slope *= slope
+            np.divide(x, slope, out=slope)
+            slope *= 2.0 * self.nonconvex
+            grad += slope
         return grad
 
 

@@ -34,20 +34,27 @@ def local_steps(
     (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off.
     """
     x = start
-    running = np.ones(batches.steps.shape, dtype=bool)
-    fired = np.zeros_like(running)
-    taken = np.zeros_like(batches.steps)
+    steps = batches.steps
+    running, fired = np.ones(steps.shape, dtype=bool), np.zeros(steps.shape, dtype=bool)
+    taken = np.zeros_like(steps)
+    alike = not tolerance and steps.min() == steps.max()  # nobody stops before the others
     for step, rows in enumerate(batches):
-        running = running & (step < batches.steps)
-        slope = objective.grad(x, rows) + shift + mu * (x - anchor)
-        x = x - step_size * slope if running.all() else np.where(running[..., None], x - step_size * slope, x)
-        taken = taken + running
-        if tolerance:
-            fired = fired | (running & ((slope * slope).sum(-1) <= tolerance))
+        slope = objective.grad(x, rows)
+        slope += shift                                      # in place: large cohorts are bound by memory
+        pull = x - anchor
+        pull *= mu
+        slope += pull
+        if not alike:
+            running = running & (step < steps)
+            slope = np.where(running[..., None], slope, 0.0)
+            taken = taken + running
+            fired = fired | (running & ((slope * slope).sum(-1) <= tolerance)) if tolerance else fired
             running = running & ~fired
-            if not running.any():
-                break
-    return Walked(x, Report(taken, fired))
+        slope *= step_size
+        x = x - slope
+        if not alike and not running.any():
+            break
+    return Walked(x, Report(steps if alike else taken, fired))
 
 
 def decayed(step_size: float, decay: float, round_: int) -> float:

@@ -82,14 +82,15 @@ def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """
     content = read_bytes(path)
     axes = 1 + len(item_shape)
-    start = 4 * (1 + axes)
+    magic, start = struct.pack(">I", 0x0800 + axes), 4 * (1 + axes)
+    if content[:4] != magic:
+        text = f"{path} must begin with the IDX magic number 0x{magic.hex()}"
+        raise DataError(f"{text}; its first bytes are 0x{content[:4].hex()}")
     if len(content) < start:
         raise DataError(f"{path} must begin with an IDX header of {start} bytes; it has {len(content)} bytes")
-    magic, *shape = struct.unpack(f">{1 + axes}I", content[:start])
-    if magic != 0x0800 + axes:
-        raise DataError(f"{path} must begin with the IDX magic number {0x0800 + axes}; got {magic}")
-    if tuple(shape[1:]) != item_shape:
-        raise DataError(f"{path} must hold items of shape {item_shape}; its header says {tuple(shape[1:])}")
+    shape = struct.unpack(f">{axes}I", content[4:start])
+    if shape[1:] != item_shape:
+        raise DataError(f"{path} must hold items of shape {item_shape}; its header says {shape[1:]}")
     expected, got = prod(shape), len(content) - start
     if got != expected or not expected:
         raise DataError(f"{path} must hold at least one item and, by its header, {expected} bytes; got {got}")

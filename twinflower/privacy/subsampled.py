@@ -2,7 +2,7 @@
 
 It holds for one kind of release only:
 
-    sum over the batch of g_j(records), ||g_j|| <= C,  plus  N(0, sigma^2 I),  over a PUBLIC number;
+    ( sum over the batch of g(record), ||g|| <= C,  plus  N(0, sigma^2 I) ) / a PUBLIC number;
 
 every record enters the batch by its own coin with probability q, thrown anew for every release and kept
 secret, and nothing un-noised (a private dual, a local step) is carried from one release to the next. A
@@ -113,10 +113,17 @@ def _accountant(library: Any) -> Any:
 
 
 def _library() -> Any:
+    """dp-accounting, if it is installed and knows Poisson sampling under replacement of a record."""
     try:
-        return import_module("dp_accounting")
+        library = import_module("dp_accounting")
     except ImportError as error:
         raise SettingError(
             "accounting for sampled mini-batches must have dp-accounting installed; got none: "
             "install the extra `dp` (pip install 'twinflower[dp]'), or account for full batches"
         ) from error
+    require(
+        _accountant(library).supports(_event(library, SampledReleases(1.0, 0.5))),
+        "dp-accounting must be version 0.6 for sampled mini-batches; got an older one "
+        "(pip install 'twinflower[dp]')",
+    )
+    return library
