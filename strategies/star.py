@@ -105,9 +105,9 @@ class StarStrategy(Strategy):
         inboxes = unstack(self.page.broadcast(self.server, server_round, clients), k)
         self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
         stamped = ConfigRecord({**config, "round": server_round})
-        encoded: dict[int, Array] = {}
+        packed: dict[tuple[int, ...], ArrayRecord] = {}
         return [
-            Message(self._request(asked.inbox, stamped, encoded), node, "train", group_id=str(server_round))
+            Message(self._request(asked.inbox, stamped, packed), node, "train", group_id=str(server_round))
             for node, asked in self._asked.items()
         ]
 
@@ -146,14 +146,14 @@ class StarStrategy(Strategy):
             f"got {self.clients_per_round}",
         )
 
-    def _request(self, inbox: Any, config: ConfigRecord, encoded: dict[int, Array]) -> RecordDict:
-        arrays = ArrayRecord()
-        for place, array in enumerate(self.page.pack_inbox(inbox)):
-            # nodes share most arrays, which outlive `encoded`, so an id stands for one of them
-            if id(array) not in encoded:
-                encoded[id(array)] = encode(array)
-            arrays[str(place)] = encoded[id(array)]
-        return RecordDict({"fitins.parameters": arrays, "fitins.config": config})
+    def _request(
+        self, inbox: Any, config: ConfigRecord, packed: dict[tuple[int, ...], ArrayRecord]
+    ) -> RecordDict:
+        """One node's message; nodes whose inboxes hold the very same arrays share the packed ones."""
+        same = tuple(map(id, inbox))  # the arrays live in _asked, so no id is used twice
+        if same not in packed:
+            packed[same] = record_of(self.page.pack_inbox(inbox))
+        return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
     def _sort_out(
         self, server_round: int, replies: Iterable[Message]

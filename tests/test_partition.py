@@ -360,6 +360,11 @@ def test_seats_are_proportional(weights, extra):
         assert all(share[i] >= share[j] for j, other in enumerate(weights) if one > other)
 
 
+def test_shares_round_without_favour_to_the_large():
+    low, high = np.zeros(3, np.int64), np.full(3, 7)
+    assert_array_equal(_apportion(np.array([53, 24, 23]), 7, low, high), [3, 2, 2])  # d'Hondt: 4, 2, 1
+
+
 def test_exact_shares_are_met():
     assert_array_equal(
         _apportion(np.array([30, 20, 50]), 10, np.zeros(3, np.int64), np.full(3, 10)), [3, 2, 5]

@@ -97,10 +97,10 @@ class BSDPFedPDM(FedPDM):
         return self._prox_of_mean(server, y, sent, clients, unheard)
 
     def _seeds(self, server: Server, round_: int, node: Index) -> Seeds:
-        """A public 64-bit seed for each node's rand-k; 0 where indices are sent anyway."""
+        """A public 64-bit seed for each node's rand-k; one 0 for all where indices are sent anyway."""
         node = np.asarray(node)
         if self.uplink != "rand-k":
-            return np.zeros(node.shape, dtype=np.uint64)
+            return np.zeros((1,) * node.ndim, dtype=np.uint64)
         keys = np.broadcast_to(server.key if node.ndim == 0 else server.key[..., None], node.shape)
         seeds = [
             stream(int(key), "rand-k", int(i), round_).integers(2**63)

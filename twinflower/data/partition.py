@@ -225,7 +225,7 @@ def _one_class(task: Task) -> Ints:
 
     The number of a label's clients is proportional to its rows (`_apportion`), at least one for every
     label that has rows. The label's rows are divided as equally as possible among them, or, with
-    samples_per_client = s, s for each; a label of r rows then has at most r // s clients.
+    samples_per_client = s, cut to s for each; a label of r rows then has at most r // s clients.
     """
     rows, wanted = task.class_rows, task.samples_per_client
     present = int(np.count_nonzero(rows))
@@ -233,16 +233,14 @@ def _one_class(task: Task) -> Ints:
     require(task.num_clients >= present, f"{text}; got {task.num_clients}")
     high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
     enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-    text = (
-        "samples_per_client must be lower, or num_clients: the classes' rows do not suffice for 'one-class'"
-    )
+    text = "samples_per_client must be lower, or num_clients: classes have too few rows for 'one-class'"
     require(enough, f"{text}; got {wanted}")
     clients = _apportion(rows, task.num_clients, low, high)
     held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
     counts = np.zeros((task.num_clients, len(rows)), np.int64)
     for label in np.flatnonzero(rows):
         owners = np.flatnonzero(held == label)
-        counts[owners, label] = wanted or _even(rows[label], len(owners))
+        counts[owners, label] = _even(rows[label], len(owners))
     return counts
 
 
@@ -257,14 +255,11 @@ def _dirichlet(task: Task) -> Ints:
     for _ in range(_DRAWS):
         shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
         ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
-        ends[:, -1] = task.class_rows
         counts = np.diff(ends, axis=1, prepend=0).T
         if counts.any(axis=1).all():
             return counts
-    text = f"dirichlet_alpha {alpha} leaves one of {clients} clients without rows"
-    raise SettingError(
-        f"{text} in {_DRAWS} draws; raise dirichlet_alpha, lower num_clients or change the seed"
-    )
+    text = f"dirichlet_alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
+    raise SettingError(f"{text}; raise dirichlet_alpha, lower num_clients or change the seed")
 
 
 def _labels(task: Task) -> Ints:
@@ -343,7 +338,8 @@ def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) ->
     start = np.concatenate([np.full(n, source), clients, n + np.arange(c)])
     end = np.concatenate([np.arange(n), n + labels, np.full(c, sink)])
     room = np.concatenate([supply, np.full(len(clients), most), demand])
-    graph = coo_array((room.astype(np.int32), (start, end)), shape=(sink + 1, sink + 1)).tocsr()
+    room, start, end = (array.astype(np.int32) for array in (room, start, end))  # what SciPy 1.13 takes
+    graph = coo_array((room, (start, end)), shape=(sink + 1, sink + 1)).tocsr()
     flow = maximum_flow(graph, source, sink).flow.tocoo()
     table = np.zeros((n, c), np.int64)
     inner = (flow.row < n) & (flow.col >= n) & (flow.col < source)

@@ -1,0 +1,76 @@
+"""Small problems and the table of all algorithms that the shared tests run through."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simulation.config import parse
+from simulation.setup import Setup, prepare
+from twinflower.batches import Shards
+from twinflower.objectives import Batch, LinearModel, make_objective
+
+# One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fedpdm": {"algorithm": "fedpdm", "rho": 0.5, "step-size": 0.4},
+    "fedpdm-memory-warm": {
+        "algorithm": "fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "aggregation": "memory",
+        "local-start": "warm",
+        "step-decay": 0.5,
+    },
+    "fedpdm-stopping": {"algorithm": "fedpdm", "rho": 1.0, "step-size": 0.5, "stopping-tolerance": 0.05},
+    "bsdp-top-k": {
+        "algorithm": "bsdp-fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "uplink-ratio": 0.3,
+        "downlink-ratio": 0.8,
+    },
+    "bsdp-rand-k": {
+        "algorithm": "bsdp-fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "uplink": "rand-k",
+        "uplink-ratio": 0.3,
+        "missing": "keep",
+        "aggregation": "memory",
+    },
+}
+
+SMALL = {"num-clients": 8, "clients-per-round": 3, "rounds": 5, "batch-size": 10, "max-local-steps": 3}
+
+
+def small(variant: str, **keys: Any) -> Setup:
+    """A quick run of a variant on the embedded digits; keys in snake case."""
+    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    return prepare(parse(SMALL | VARIANTS[variant] | own))
+
+
+def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:
+    """Clients of these sizes with rows of norm at most 1 and every class (or real labels) somewhere."""
+    rng = np.random.default_rng(seed)
+    total = sum(sizes)
+    rows = rng.normal(size=(total, features))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = rng.integers(classes, size=total) if classes else rng.normal(size=total)
+    return Shards.grouped(rows, labels, np.arange(total), np.cumsum([0, *sizes]))
+
+
+def convex_problem(clients: int = 6, rows: int = 12, features: int = 5) -> tuple[Shards, LinearModel]:
+    """Strongly convex l2-logistic regression over clients that disagree."""
+    shards = random_shards([rows] * clients, features, 2, seed=1)
+    tilt = np.repeat(np.linspace(-0.5, 0.5, clients), rows)[:, None]
+    shards = replace(shards, features=shards.features + tilt)
+    return shards, make_objective("logistic", features, 2, l2=0.1)
+
+
+def central_optimum(objective: LinearModel, h: Any, rows: Batch, steps: int = 20_000) -> np.ndarray:
+    """Minimiser of f + h by a long proximal gradient run on all rows."""
+    x = np.zeros(objective.d)
+    step = 1.0 / (0.25 * (rows.features**2).sum(1).max() + objective.l2)
+    for _ in range(steps):
+        x = h.prox(x - step * objective.grad(x, rows), step)
+    return x

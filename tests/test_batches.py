@@ -1,0 +1,211 @@
+"""Rows, batches and weights: each row as often as promised, and a cohort's batches are its clients'."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from twinflower.batches import Shards, Walk
+from twinflower.errors import SettingError
+from twinflower.objectives import Batch, make_objective
+
+RAGGED, EQUAL = [7, 12, 3, 1, 10], [8, 8, 8]
+WALKS = [Walk(3), Walk(3, 11), Walk(3, 11, fresh=False), Walk(5, 2), Walk(20), Walk(0, 4)]
+
+every_walk = pytest.mark.parametrize("walk", WALKS, ids=str)
+even_and_ragged = pytest.mark.parametrize("sizes", [RAGGED, EQUAL], ids=str)
+
+
+def draw_shards(rng, sizes):
+    """Rows in random order, three of them nobody's; the label of a row is its number."""
+    total = sum(sizes) + 3
+    offsets = np.cumsum([0, *sizes])
+    order = rng.permutation(total)[: offsets[-1]]
+    return Shards.grouped(rng.uniform(1, 2, (total, 4)), np.arange(total), order, offsets)
+
+
+def walked(walk, shards, client, seed=0, round_=1):
+    """Row numbers (T, b) of one client's steps."""
+    return np.array([batch.labels for batch in walk.batches(shards, client, seed, round_)])
+
+
+# --- one client ---
+
+
+@pytest.mark.parametrize("m, b", [(12, 3), (10, 3), (7, 7), (5, 9), (4, 1)])
+def test_an_epoch_takes_no_row_twice_and_full_epochs_take_all_equally(m, b):
+    shards = draw_shards(np.random.default_rng(1), [6, m])
+    size, per_epoch = min(b, m), max(m // b, 1)
+    epochs = 1000
+    rows = walked(Walk(b, epochs * per_epoch), shards, 1).reshape(epochs, per_epoch * size)
+    assert (np.diff(np.sort(rows), axis=1) > 0).all()
+    own, counts = np.unique(rows, return_counts=True)
+    assert_array_equal(own, np.sort(shards.rows(1).labels))
+    share = per_epoch * size / m  # 1 where the batches fill the epoch
+    assert (np.abs(counts - epochs * share) <= 4 * np.sqrt(epochs * share * (1 - share))).all()
+
+
+def test_epochs_are_shuffled_anew():
+    shards = draw_shards(np.random.default_rng(2), [12])
+    epochs = walked(Walk(3, 12), shards, 0).reshape(3, 12)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_more_steps_go_on_where_fewer_end():
+    shards = draw_shards(np.random.default_rng(3), [10])
+    assert_array_equal(walked(Walk(3, 20), shards, 0)[:7], walked(Walk(3, 7), shards, 0))
+
+
+def test_default_steps_are_one_less_than_an_epoch():
+    sizes = np.arange(1, 61)
+    for b in range(1, 15):
+        assert Walk(b).steps(sizes).tolist() == [max(m // b - 1, 1) for m in sizes]
+        assert Walk(b, 4).steps(sizes).tolist() == [4] * 60
+    assert Walk(0, 4).steps(sizes).tolist() == [4] * 60
+
+
+@pytest.mark.parametrize("client", range(len(RAGGED)))
+def test_a_walk_has_the_steps_and_the_batch_size_that_it_tells(client):
+    shards, m = draw_shards(np.random.default_rng(4), RAGGED), RAGGED[client]
+    for b in (1, 3, 10, 11):
+        batches = Walk(b).batches(shards, client, 0, 1)
+        rows = [batch.labels for batch in batches]
+        assert len(rows) == batches.steps == max(m // b - 1, 1)
+        assert all(len(r) == min(b, m) for r in rows)
+
+
+def test_fresh_batches_change_from_round_to_round_and_fixed_ones_do_not():
+    shards = draw_shards(np.random.default_rng(5), [12, 12])
+    fresh, fixed = Walk(3, 8), Walk(3, 8, fresh=False)
+    first = walked(fresh, shards, 1, round_=1)
+    assert_array_equal(walked(fresh, shards, 1, round_=1), first)
+    assert_array_equal(walked(fixed, shards, 1, round_=1), first)
+    assert_array_equal(walked(fixed, shards, 1, round_=9), first)
+    assert (walked(fresh, shards, 1, round_=2) != first).any()
+    assert (walked(fresh, shards, 1, seed=1) != first).any()
+    places = [np.argsort(walked(fresh, shards, client).ravel()[:12]) for client in (0, 1)]
+    assert (places[0] != places[1]).any()  # clients draw orders of their own
+
+
+@even_and_ragged
+def test_full_batches_are_all_own_rows_in_every_step(sizes):
+    shards = draw_shards(np.random.default_rng(6), sizes)
+    for client in range(len(sizes)):
+        steps = list(Walk(0, 3).batches(shards, client, 0, 1))
+        assert len(steps) == 3 and all(batch.weights is None for batch in steps)
+        for batch in steps:
+            assert_array_equal(batch.labels, shards.rows(client).labels)
+            assert_array_equal(batch.features, shards.rows(client).features)
+
+
+# --- cohorts ---
+
+
+@every_walk
+@even_and_ragged
+def test_a_cohorts_batches_are_its_clients(walk, sizes):
+    shards = draw_shards(np.random.default_rng(7), sizes)
+    clients = np.array([2, 0, 1]) if sizes is EQUAL else np.array([0, 3, 4, 1])
+    together = walk.batches(shards, clients, 5, 2)
+    steps = list(together)
+    for place, client in enumerate(clients):
+        alone = list(walk.batches(shards, client, 5, 2))
+        assert together.steps[place] == len(alone)
+        for ours, own in zip(steps, alone, strict=False):  # idle steps follow
+            weights = np.ones(ours.labels.shape) if ours.weights is None else ours.weights
+            there = weights[place] > 0
+            assert_array_equal(ours.labels[place][there], own.labels)
+            assert_array_equal(ours.features[place][there], own.features)
+            assert own.weights is None
+            if ours.weights is not None:
+                assert_array_equal(weights[place][there], 1 / len(own.labels))
+
+
+@every_walk
+def test_weighted_means_are_the_clients_own_means(walk):
+    shards = draw_shards(np.random.default_rng(8), RAGGED)
+    objective = make_objective("least-squares", 4, 0)
+    x = np.random.default_rng(9).normal(size=(len(RAGGED), 4))
+    together = walk.batches(shards, np.arange(len(RAGGED)), 0, 1)
+    for step, ours in enumerate(together):
+        grads, values = objective.grad(x, ours), objective.value(x, ours)
+        for client in np.flatnonzero(step < together.steps):
+            own = list(walk.batches(shards, client, 0, 1))[step]
+            if ours.weights is not None:
+                means = ours.weights[client] @ ours.features[client]
+                assert_allclose(means, own.features.mean(0), rtol=1e-15)
+            assert_allclose(values[client], objective.value(x[client], own), rtol=1e-14)
+            assert_allclose(grads[client], objective.grad(x[client], own), rtol=1e-13)
+
+
+@every_walk
+@even_and_ragged
+def test_stacked_seeds_are_single_runs(walk, sizes):
+    seeds, parts = [4, 9], [draw_shards(np.random.default_rng(seed), sizes) for seed in (10, 11)]
+    features, labels = parts[0].features, parts[0].labels
+    parts = [Shards(features, labels, p.order, p.starts, p.sizes) for p in parts]
+    clients = np.array([[0, 2], [1, 2]])
+    together = walk.batches(Shards.stacked(parts), clients, np.array(seeds)[:, None], 3)
+    for s, seed in enumerate(seeds):
+        for k, client in enumerate(clients[s]):
+            alone = list(walk.batches(parts[s], client, seed, 3))
+            assert together.steps[s, k] == len(alone)
+            for ours, own in zip(together, alone, strict=False):
+                there = slice(None) if ours.weights is None else ours.weights[s, k] > 0
+                assert_array_equal(ours.labels[s, k][there], own.labels)
+
+
+@every_walk
+def test_a_site_walks_as_in_the_whole(walk):
+    shards = draw_shards(np.random.default_rng(12), RAGGED)
+    for client in range(len(RAGGED)):
+        site = Shards.site(shards.rows(client), client)
+        assert site.num_clients == 1
+        assert_array_equal(site.rows(client).features, shards.rows(client).features)
+        assert_array_equal(walked(walk, site, client), walked(walk, shards, client))
+
+
+# --- everyone ---
+
+
+@even_and_ragged
+def test_everyones_mean_is_the_mean_of_the_clients_means(sizes):
+    shards = draw_shards(np.random.default_rng(13), sizes)
+    everyone = shards.everyone()
+    assert sorted(everyone.labels) == sorted(shards.order)  # nobody's rows stay out
+    means = [shards.rows(client).features.mean(0) for client in range(len(sizes))]
+    assert_allclose(everyone.weights @ everyone.features, np.mean(means, axis=0), rtol=1e-15)
+
+
+def test_everyones_mean_where_clients_share_rows():
+    rng = np.random.default_rng(14)
+    order = rng.permutation(20)
+    starts, sizes = np.array([0, 4, 9, 12]), np.array([8, 8, 3, 8])
+    shards = Shards(rng.uniform(1, 2, (20, 4)), np.arange(20), order, starts, sizes)
+    means = [shards.rows(client).features.mean(0) for client in range(4)]
+    everyone = shards.everyone()
+    assert_allclose(everyone.weights @ everyone.features, np.mean(means, axis=0), rtol=1e-15)
+
+
+def test_grouped_rows_are_their_clients():
+    shards = draw_shards(np.random.default_rng(15), RAGGED)
+    assert shards.num_clients == len(RAGGED)
+    assert [len(shards.rows(client).labels) for client in range(len(RAGGED))] == RAGGED
+    assert_array_equal(np.concatenate([shards.rows(c).labels for c in range(len(RAGGED))]), shards.order)
+    batch = shards.take(np.array([[0, 1], [2, 3]]), np.full((2, 2), 0.5))
+    assert isinstance(batch, Batch) and batch.features.shape == (2, 2, 4)
+
+
+# --- at the door ---
+
+
+@pytest.mark.parametrize(
+    "settings, text",
+    [
+        ((-1, 1), "batch-size must be at least 0 .* got -1"),
+        ((10, -1), "max-local-steps must be at least 1 with full batches, and at least 0 .* got -1"),
+        ((0, 0), "max-local-steps must be at least 1 with full batches.* got 0"),
+    ],
+)
+def test_walks_that_cannot_be_are_refused(settings, text):
+    with pytest.raises(SettingError, match=text):
+        Walk(*settings)

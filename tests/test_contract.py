@@ -1,0 +1,177 @@
+"""What every algorithm promises, by one table (tests/problems.py)."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import VARIANTS, small
+
+from clients import CLIENTS
+from simulation import cohort, inprocess
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from strategies import STRATEGIES
+from strategies.star import record_of
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.page import stack, unstack
+from twinflower.randomness import participants
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def test_the_tables_agree():
+    assert set(ALGORITHMS) == set(STRATEGIES) == set(CLIENTS)
+    assert set(ALGORITHMS) == {keys["algorithm"] for keys in VARIANTS.values()}
+    for name, page in ALGORITHMS.items():
+        assert STRATEGIES[name].page_class is CLIENTS[name].page_class is page
+
+
+def one_round(setup, clients, server=None, states=None, round_=2):
+    page = setup.page
+    server = server or page.init_server(setup.start, setup.config.num_clients, np.array(0, np.uint64))
+    states = states or stack([page.init_client(setup.start)] * len(clients))
+    inbox = page.broadcast(server, round_, clients)
+    batches = setup.walk.batches(setup.shards, clients, 0, round_)
+    return page.client_update(states, inbox, setup.objective, batches, 0.0, round_)
+
+
+@every_variant
+def test_a_slice_of_the_cohort_is_one_client(variant):
+    setup = small(variant)
+    page, clients = setup.page, np.array([1, 4, 6])
+    server = page.init_server(setup.start, 8, np.array(0, np.uint64))
+    states, uploads, report = one_round(setup, clients)
+    for place, i in enumerate(clients):
+        inbox = page.broadcast(server, 2, i)
+        batches = setup.walk.batches(setup.shards, int(i), 0, 2)
+        alone = page.client_update(page.init_client(setup.start), inbox, setup.objective, batches, 0.0, 2)
+        for whole, single in zip(
+            (*states, *uploads, *report), (*alone[0], *alone[1], *alone[2]), strict=True
+        ):
+            assert_allclose(whole[place], single, rtol=1e-12, atol=1e-15)
+
+
+@every_variant
+def test_client_update_changes_nothing_it_was_given(variant):
+    setup = small(variant)
+    clients = np.array([0, 3])
+    states = stack([setup.page.init_client(setup.start)] * 2)
+    before = [array.copy() for array in states]
+    one_round(setup, clients, states=states)
+    for array, old in zip(states, before, strict=True):
+        assert_array_equal(array, old)
+
+
+@every_variant
+def test_messages_survive_the_wire(variant):
+    setup = small(variant)
+    page, d = setup.page, setup.objective.d
+    server = page.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
+    inbox = page.broadcast(server, 3, np.array(2))
+    batches = setup.walk.batches(setup.shards, 2, 0, 3)
+    _, upload, _ = page.client_update(page.init_client(setup.start), inbox, setup.objective, batches, 0.0, 3)
+    back = page.unpack_inbox(page.pack_inbox(inbox), d)
+    for sent, received in zip(inbox, back, strict=True):
+        assert_array_equal(received, sent)
+    wire = page.pack_upload(upload, d)
+    for sent, received in zip(upload, page.unpack_upload(wire, inbox), strict=True):
+        assert_array_equal(received, sent)
+    bits_up, bits_down = page.bits(d)
+    for bits, arrays in ((bits_up, wire), (bits_down, page.pack_inbox(inbox))):
+        assert 0 <= sum(8 * a.nbytes for a in arrays) - bits < 8  # filled up to a byte
+
+
+@every_variant
+def test_a_nodes_inbox_is_its_part_of_everybodys(variant):
+    setup = small(variant)
+    server = setup.page.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
+    nodes = np.array([0, 2, 7])
+    for node, part in zip(nodes, unstack(setup.page.broadcast(server, 4, nodes), 3), strict=True):
+        for ours, alone in zip(part, setup.page.broadcast(server, 4, node), strict=True):
+            assert_array_equal(ours, alone)
+
+
+@every_variant
+def test_only_sampled_clients_have_a_state_and_nobody_is_left_out(variant):
+    setup = small(variant)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.start(grid, record_of([setup.start]), num_rounds=5)
+    visited = {node - 1 for node, context in grid.contexts.items() if len(context.state)}
+    assert visited == {int(i) for t in range(1, 6) for i in participants(0, t, 8, 3)} != set(range(8))
+    assert [(r.accepted, r.rejected) for r in strategy.rounds] == [(3, {})] * 5
+
+
+@every_variant
+def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
+    setup = small(variant)
+    context = Context(1, 1, {}, RecordDict(), {})
+    server = setup.page.init_server(setup.start, 8, np.array(0, np.uint64))
+    request = setup.page.pack_inbox(setup.page.broadcast(server, 1, np.array(1)))
+    first, rows, metrics = setup.client(1, context).fit(request, {"round": 1})
+    kept = dict(context.state.items())
+    again, _, same = setup.client(1, context).fit(request, {"round": 1})
+    assert (rows, metrics) == (len(setup.shards.rows(1).labels), same)
+    for a, b in zip(first, again, strict=True):
+        assert_array_equal(a, b)
+    assert all(context.state[name] is record for name, record in kept.items())
+
+
+@every_variant
+def test_a_later_round_goes_on_from_the_stored_state(variant):
+    """Two calls of fresh client objects over one context equal two rounds of the page."""
+    setup = small(variant)
+    page, d = setup.page, setup.objective.d
+    context = Context(1, 1, {}, RecordDict(), {})
+    server = page.init_server(setup.start + 0.05, 8, np.array(0, np.uint64))
+    state = page.init_client(setup.start)
+    for round_ in (1, 2):
+        inbox = page.broadcast(server, round_, np.array(1))
+        reply, _, _ = setup.client(1, context).fit(page.pack_inbox(inbox), {"round": round_})
+        batches = setup.walk.batches(setup.shards, 1, 0, round_)
+        state, upload, _ = page.client_update(state, inbox, setup.objective, batches, 0.0, round_)
+        for ours, theirs in zip(page.pack_upload(upload, d), reply, strict=True):
+            assert_array_equal(ours, theirs)
+
+
+def same_rows(a, b, **tolerance):
+    assert len(a.rows) == len(b.rows)
+    for x, y in zip(a.rows, b.rows, strict=True):
+        for key in x.keys() - {"seconds"}:
+            assert_allclose(x[key], y[key], err_msg=key, **tolerance)
+
+
+@every_variant
+def test_the_runtimes_agree(variant):
+    """In process with fast bytes, in process through Flower's own ClientApp, and as a cohort."""
+    setup = small(variant)
+    fast, exact = inprocess.run(setup), inprocess.run(setup, exact_wire=True)
+    (stacked,) = cohort.run([setup])
+    assert_array_equal(fast.model, exact.model)
+    same_rows(fast, exact, rtol=0)
+    assert_allclose(stacked.model, fast.model, rtol=1e-9, atol=1e-12)
+    same_rows(stacked, fast, rtol=1e-9)
+    assert np.any(fast.model)
+
+
+@every_variant
+def test_seeds_stacked_are_seeds_alone(variant):
+    setups = [small(variant, seed=s, partition="dirichlet", dirichlet_alpha=1.0) for s in (3, 4)]
+    together = cohort.run(setups)
+    for setup, result in zip(setups, together, strict=True):
+        (alone,) = cohort.run([setup])
+        assert_allclose(result.model, alone.model, rtol=1e-9, atol=1e-12)
+        same_rows(result, alone, rtol=1e-9)
+    assert not np.allclose(together[0].model, together[1].model)
+
+
+@every_variant
+def test_the_order_of_replies_does_not_matter(variant):
+    setup = small(variant)
+
+    class Shuffled(InProcessGrid):
+        def pull_messages(self, message_ids):
+            return list(super().pull_messages(message_ids))[::-1]
+
+    ordered = run_strategy(setup, InProcessGrid(setup), "inprocess")
+    shuffled = run_strategy(setup, Shuffled(setup), "inprocess")
+    assert_array_equal(ordered.model, shuffled.model)

@@ -1,0 +1,263 @@
+"""FedPDM and BSDP-FedPDM against the papers, line by line, and against central optima."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import central_optimum, convex_problem, random_shards
+
+from twinflower.algorithms import BSDPFedPDM, FedPDM
+from twinflower.batches import Walk
+from twinflower.objectives import make_objective
+from twinflower.randomness import participants
+from twinflower.regularisers import L1, ElasticNet
+from twinflower.sparsifiers import index_bits
+
+KEY = np.array(7, dtype=np.uint64)
+
+
+def run(page, shards, objective, walk, rounds, k=None, seed=0):
+    """All clients stacked; yields server and client states after every round."""
+    n, d = shards.num_clients, objective.d
+    server = page.init_server(np.zeros(d), n, KEY)
+    states = page.init_client(np.zeros((n, d)))
+    for round_ in range(1, rounds + 1):
+        clients = participants(seed, round_, n, k or n)
+        mine = type(states)(*(a[clients] for a in states))
+        inbox = page.broadcast(server, round_, clients)
+        batches = walk.batches(shards, clients, seed, round_)
+        new, uploads, report = page.client_update(mine, inbox, objective, batches, 0.0, round_)
+        states = type(states)(*(a.copy() for a in states))
+        for whole, part in zip(states, new, strict=True):
+            whole[clients] = part
+        server = page.server_update(server, uploads, clients, round_)
+        yield server, states, report
+
+
+def last(steps):
+    *_, final = steps
+    return final
+
+
+# ------------------------------------------------------------------ a slow loop straight from the papers
+
+
+def paper_gradient(x, rows, labels, classes, beta):
+    """Gradient of 003 (41), sample by sample."""
+    matrix = x.reshape(classes, -1)
+    total = np.zeros_like(matrix)
+    for a, y in zip(rows, labels, strict=True):
+        total[y] += -a / (1 + np.exp(matrix[y] @ a))
+    smooth = 2 * beta * matrix / (1 + matrix**2) ** 2
+    return (total / len(labels) + smooth).ravel()
+
+
+def top(v, k):
+    """The k largest entries of v in magnitude, one after the other; ties to the lowest index."""
+    left = list(range(len(v)))
+    kept = []
+    for _ in range(k):
+        best = max(left, key=lambda j: (abs(v[j]), -j))
+        kept.append(best)
+        left.remove(best)
+    return sorted(kept)
+
+
+def paper_run(shards, rounds, k, rho, eta0, nu, gamma, beta, classes, walk, chosen_entries=None, down=None):
+    """003 Algorithms 1 and 2 in plain loops over clients, entries and samples."""
+    n, d = shards.num_clients, shards.features.shape[1] * classes
+    x0, dual = np.zeros(d), np.zeros((n, d))
+    for t in range(rounds):
+        eta = eta0 / np.sqrt(1 + t)
+        sent = {j: [] for j in range(d)}
+        received = np.zeros(d)
+        for j in top(x0, down or d):
+            received[j] = x0[j]
+        for i in participants(0, t + 1, n, k):
+            x = received.copy()                                              # line 6
+            for rows in walk.batches(shards, int(i), 0, t + 1):
+                g = (
+                    paper_gradient(x, rows.features, rows.labels, classes, beta)
+                    - dual[i]
+                    + rho * (x - received)
+                )
+                x = x - eta * g                                              # (8a)
+                if np.sum(g**2) <= nu:                                       # (10)
+                    break
+            dual[i] = dual[i] + rho * (received - x)                         # (8c)
+            y = x - dual[i] / rho                                            # (8d)
+            for j in range(d) if chosen_entries is None else chosen_entries(y, int(i), t + 1):
+                sent[j].append(y[j])
+        mean = np.array([np.mean(sent[j]) if sent[j] else 0.0 for j in range(d)])   # (20), (23)
+        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0)       # (12), step 1/rho
+    return x0, dual
+
+
+@pytest.mark.parametrize("nu", [0.0, 0.04])
+def test_fedpdm_is_algorithm_1(nu):
+    shards = random_shards([20, 13, 31, 20, 8], 4, 3)
+    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
+    walk = Walk(batch_size=4)
+    page = FedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, stopping_tolerance=nu)
+    server, states, report = last(run(page, shards, objective, walk, 25, k=3))
+    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, nu, 0.02, 0.2, 3, walk)
+    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
+    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
+    assert np.count_nonzero(x0) > 0
+    assert report.fired.any() == bool(nu)
+
+
+def test_bsdp_top_k_is_algorithm_2():
+    shards = random_shards([20, 13, 31, 20, 8], 4, 3)
+    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
+    walk = Walk(batch_size=4)
+    page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink_ratio=0.4, downlink_ratio=0.75)
+    server, states, _ = last(run(page, shards, objective, walk, 25, k=3))
+    x0, dual = paper_run(
+        shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, lambda y, i, t: top(y, 5), down=9
+    )
+    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
+    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
+
+
+def test_bsdp_rand_k_is_algorithm_2():
+    shards = random_shards([20, 13, 31, 20, 8], 4, 3)
+    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
+    walk = Walk(batch_size=4)
+    page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink="rand-k", uplink_ratio=0.4)
+    server, states, _ = last(run(page, shards, objective, walk, 25, k=3))
+    nowhere = page.init_server(np.zeros(objective.d), 5, KEY)
+
+    def entries(y, i, t):
+        seed = page.broadcast(nowhere, t, np.array(i)).seed
+        return page.up.encode(y, seed).indices
+
+    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, entries)
+    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
+    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------- central optima
+
+
+def test_full_participation_reaches_the_central_optimum():
+    shards, objective = convex_problem()
+    h = L1(0.01)
+    best = central_optimum(objective, h, shards.everyone())
+    page = FedPDM(h, rho=0.4, step_size=0.9)
+    server, states, _ = last(run(page, shards, objective, Walk(0, 10), 400))
+    assert_allclose(server.x0, best, atol=1e-5)
+    assert np.count_nonzero(best) < len(best)
+    assert_array_equal(server.x0 != 0, best != 0)
+    # stationarity on both sides: dual_i = grad f_i, and minus their mean is a sub-gradient of h
+    slope = -states.dual.mean(0)
+    assert_allclose(slope[best != 0], h.weight * np.sign(best[best != 0]), atol=1e-5)
+    assert (np.abs(slope) <= h.weight + 1e-9).all()
+
+
+def test_sampled_averaging_stalls_and_memory_converges():
+    shards, objective = convex_problem()
+    h = L1(0.01)
+    best = central_optimum(objective, h, shards.everyone())
+
+    def distances(aggregation):
+        page = FedPDM(h, rho=0.4, step_size=0.9, aggregation=aggregation)
+        steps = run(page, shards, objective, Walk(0, 10), 1500, k=2)
+        return np.array([np.linalg.norm(s.x0 - best) for s, _, _ in steps])
+
+    assert distances("sampled")[-200:].min() > 1e-2
+    assert distances("memory")[-1] < 1e-5
+
+
+@pytest.mark.parametrize("k", [4, 2])
+def test_feddyn_with_a_server_prox_is_fedpdm_when_all_take_part(k):
+    """FedDyn (Acar et al. 2021), alpha = rho: same client, server h and mean - h/alpha, then the prox."""
+    shards, objective = convex_problem(clients=4)
+    h, alpha, eta, rounds, walk = ElasticNet(0.01, 0.1), 0.4, 0.9, 40, Walk(4, 5)
+    n, d = 4, objective.d
+    x0, dual, drift = np.zeros(d), np.zeros((n, d)), np.zeros(d)
+    for t in range(1, rounds + 1):
+        clients = participants(0, t, n, k)
+        x = np.tile(x0, (k, 1))
+        for rows in walk.batches(shards, clients, 0, t):
+            x = x - eta * (objective.grad(x, rows) - dual[clients] + alpha * (x - x0))
+        dual[clients] = dual[clients] - alpha * (x - x0)
+        drift = drift - alpha / n * (x - x0).sum(0)
+        x0 = h.prox(x.mean(0) - drift / alpha, 1 / alpha)
+    server, states, _ = last(run(FedPDM(h, rho=alpha, step_size=eta), shards, objective, walk, rounds, k=k))
+    agrees = np.allclose(server.x0, x0, rtol=0, atol=1e-12) and np.allclose(states.dual, dual, rtol=0, atol=1e-12)
+    assert agrees == (k == n)
+
+
+def test_ratios_of_one_are_plain_fedpdm():
+    shards, objective = convex_problem()
+    settings = {"rho": 0.4, "step_size": 0.9}
+    plain = last(run(FedPDM(L1(0.01), **settings), shards, objective, Walk(3, 4), 20, k=3))
+    sparse = last(
+        run(BSDPFedPDM(L1(0.01), **settings, uplink_ratio=1.0), shards, objective, Walk(3, 4), 20, k=3)
+    )
+    assert_allclose(sparse[0].x0, plain[0].x0, rtol=0, atol=1e-15)
+    assert_allclose(sparse[1].dual, plain[1].dual, rtol=0, atol=1e-15)
+
+
+def test_entries_nobody_sent_are_zero_or_kept():
+    before = np.array([1.0, 2.0, 3.0, 4.0])
+    uploads_of = {"zero": 0.0, "keep": 4.0}
+    for missing, expected in uploads_of.items():
+        page = BSDPFedPDM(rho=1.0, step_size=0.5, uplink_ratio=0.5, missing=missing)
+        server = page.init_server(before, 2, KEY)
+        uploads = page.up.encode(np.array([[9.0, 8.0, 0.0, 0.0], [0.0, 6.0, 5.0, 0.0]]), KEY)
+        after = page.server_update(server, uploads, np.array([0, 1]), 1)
+        assert_array_equal(after.x0, [9.0, 7.0, 5.0, expected])
+
+
+def test_noise_enters_the_message_only():
+    """(12): y + noise is sent; the dual of this mode is the noise-free one."""
+    shards, objective = convex_problem(clients=1)
+    page, walk = FedPDM(rho=0.5, step_size=0.5), Walk(0, 3)
+    server = page.init_server(np.zeros(objective.d), 1, KEY)
+    state = page.init_client(np.zeros(objective.d))
+    inbox, batches = page.broadcast(server, 1, np.array(0)), walk.batches(shards, 0, 0, 1)
+    noise = np.arange(objective.d, dtype=float)
+    quiet, clean, _ = page.client_update(state, inbox, objective, batches, 0.0, 1)
+    loud, noisy, _ = page.client_update(state, inbox, objective, batches, noise, 1)
+    assert_allclose(noisy.y - clean.y, noise, rtol=1e-14)
+    assert_array_equal(quiet.dual, loud.dual)
+
+
+def test_the_printed_step_of_000_diverges():
+    """eta = 1/sqrt(1+t) with rho = 10: |1 - rho eta| = 9 in the first round."""
+    shards, objective = convex_problem()
+    page = FedPDM(rho=10.0, step_size=1.0, step_decay=0.5, unstable_steps="allow")
+    with np.errstate(all="ignore"):
+        server, *_ = last(run(page, shards, objective, Walk(2, 5), 25))
+    assert not np.linalg.norm(server.x0) < 1e10
+
+
+@pytest.mark.parametrize(("factor", "silent_rounds"), [(1.01, 1), (2.02, 400)])
+def test_gamma_above_the_slope_at_zero_ends_in_the_zero_model(factor, silent_rounds):
+    """x = 0 is then stationary (003 as printed). Since y = 2x - x0 in the first round, a factor of 2 more
+    keeps the model at zero from the start."""
+    shards, objective = convex_problem()
+    slope = np.abs(objective.grad(np.zeros(objective.d), shards.everyone())).max()
+    page = FedPDM(L1(factor * slope), rho=0.4, step_size=0.9)
+    models = [server.x0 for server, _, _ in run(page, shards, objective, Walk(0, 5), 400)]
+    assert_array_equal(models[-silent_rounds:], 0.0)
+
+
+def test_the_stopping_rule_tests_the_step_just_taken():
+    shards, objective = convex_problem(clients=1)
+    page = FedPDM(rho=0.5, step_size=0.5, stopping_tolerance=1e9)
+    _server, states, report = last(run(page, shards, objective, Walk(0, 50), 1))
+    assert_array_equal(report.steps, [1])
+    assert report.fired.all()
+    assert np.any(states.dual)
+
+
+def test_bits_count_values_indices_and_the_papers_way():
+    d = 7850
+    page = BSDPFedPDM(uplink_ratio=0.1, downlink_ratio=0.5)
+    assert index_bits(d) == 13
+    assert page.bits(d) == (785 * (64 + 13), 3925 * (64 + 13))
+    assert page.paper_bits(d) == 32 * 785
+    assert FedPDM().bits(d) == (64 * d, 64 * d)
+    assert BSDPFedPDM(uplink="rand-k", uplink_ratio=0.1).bits(d) == (785 * 64, 64 * d + 64)
