@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
-console = Console()
+console = Console() if sys.stdout.isatty() else Console(width=140)
 
 RUNTIMES = ("inprocess", "cohort", "flower")
 

@@ -18,13 +18,13 @@ def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
     results.
     """
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for folder in folders:
+    for folder in map(Path.absolute, folders):
         summaries = sorted(folder.rglob("summary.json"))
         require(bool(summaries), f"{folder} holds no summary.json: give the folder of a run or an experiment")
         for path in summaries:
             run = path.parent
             name = run.parent if run.name.startswith("seed-") else run
-            groups[str(name)].append(json.loads(path.read_text()))
+            groups[str(name.relative_to(folder.parent))].append(json.loads(path.read_text()))
     return [_row(name, runs) for name, runs in groups.items()]
 
 

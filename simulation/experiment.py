@@ -74,14 +74,24 @@ def read_experiment(
     Raises SettingError, naming the file, for a missing or malformed one and for any bad setting.
     """
     raw = _load(path)
+    _check_tables(path, raw)
     run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
-    stray = sorted(raw.keys() - _HEAD) if "run" in raw else []
-    require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
     try:
         curves = [_curve(c, run, overrides or {}) for c in raw.get("curve", [{}])]
         return _assemble(path, raw, curves, seeds)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
+
+
+def _check_tables(path: Path, raw: dict[str, Any]) -> None:
+    curves = raw.get("curve", [{}])
+    tables = isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)
+    require(bool(tables), f"{path}: curves are written as [[curve]] tables, at least one")
+    require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
+    stray = sorted(raw.keys() - _HEAD) if "run" in raw or "curve" in raw else []
+    require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
+    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y"))
+    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], and y a list of columns")
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.batches import Shards, Walk
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch, make_objective
+from twinflower.objectives import make_objective
 
 RAGGED, EQUAL = [7, 12, 3, 1, 10], [8, 8, 8]
 WALKS = [Walk(3), Walk(3, 11), Walk(3, 11, fresh=False), Walk(5, 2), Walk(20), Walk(0, 4)]
@@ -192,7 +192,7 @@ def test_grouped_rows_are_their_clients():
     assert [len(shards.rows(client).labels) for client in range(len(RAGGED))] == RAGGED
     assert_array_equal(np.concatenate([shards.rows(c).labels for c in range(len(RAGGED))]), shards.order)
     batch = shards.take(np.array([[0, 1], [2, 3]]), np.full((2, 2), 0.5))
-    assert isinstance(batch, Batch) and batch.features.shape == (2, 2, 4)
+    assert batch.features.shape == (2, 2, 4) and batch.weights.shape == batch.labels.shape
 
 
 # --- at the door ---

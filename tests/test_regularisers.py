@@ -135,9 +135,7 @@ def test_moreau(step):
     assert_allclose(ball.prox(u, step) + step * norm.prox(u / step, 1 / step), u, atol=1e-14)
     groups = u.reshape(200, ROWS, -1).swapaxes(-1, -2)  # every column is a group
     balls = step * ball.prox(groups / step, 1 / step)
-    assert_allclose(
-        GroupL1(1.1, ROWS).prox(u, step) + balls.swapaxes(-1, -2).reshape(u.shape), u, atol=1e-14
-    )
+    assert_allclose(GroupL1(1.1, ROWS).prox(u, step) + balls.swapaxes(-1, -2).reshape(u.shape), u, atol=1e-14)
 
 
 # --- reductions ---
@@ -196,5 +194,5 @@ def test_an_infinite_weight_is_refused(key):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(SettingError, match="regulariser must be one of none, l1, .*; got 'l3'"):
+    with pytest.raises(SettingError, match=r"regulariser must be one of none, l1, .*; got 'l3'"):
         make_regulariser("l3")

@@ -1,0 +1,228 @@
+"""The command line as a user meets it: results, sentences, exit status."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulation import cli
+from simulation.record import COLUMNS, read_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = str(ROOT / "experiments" / "digits.toml")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Run the command line; returns status, standard output and standard error."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["python -m simulation", *map(str, words)])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = end.code or 0
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_a_run_leaves_a_complete_folder(call, tmp_path):
+    out = tmp_path / "run"
+    status, text, err = call("run", DIGITS, "--set", "rounds=4", "--out", out)
+    assert (status, err) == (0, "")
+    assert f"results: {out}" in text
+    assert {p.name for p in out.iterdir()} == {
+        "config.toml", "metrics.csv", "summary.json", "model.npz", "figure.png", "environment.json",
+    }  # fmt: skip
+    summary = json.loads((out / "summary.json").read_text())
+    rows = read_rows(out)
+    assert summary["finished"] is True
+    assert summary["rounds"] == 4 == rows[-1]["round"]
+    assert tuple(rows[0]) == COLUMNS
+    assert [summary[k] for k in ("test_accuracy", "objective", "nonzeros")] == [
+        rows[-1][k] for k in ("test_accuracy", "objective", "nonzeros")
+    ]
+    assert summary["uplink_bits"] == 4 * 10 * 650 * 64
+    assert np.count_nonzero(np.load(out / "model.npz")["x"]) == summary["nonzeros"]
+    assert json.loads((out / "environment.json").read_text())["libraries"]["flwr"]
+
+
+def test_a_run_can_be_repeated_from_its_own_config(call, tmp_path):
+    call("run", DIGITS, "--set", "rounds=3", "--set", "seed=5", "--out", tmp_path / "a")
+    status, _, _ = call("run", tmp_path / "a" / "config.toml", "--out", tmp_path / "b")
+    assert status == 0
+    models = [np.load(tmp_path / name / "model.npz")["x"] for name in "ab"]
+    np.testing.assert_array_equal(*models)
+    configs = [tomllib.loads((tmp_path / name / "config.toml").read_text()) for name in "ab"]
+    assert configs[0] == configs[1]
+
+
+def experiment(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+CURVES = """
+title = "two curves"
+seeds = [0, 1]
+y = ["test_accuracy"]
+[run]
+num-clients = 5
+rounds = 3
+[[curve]]
+label = "l1 = 0.001"
+[[curve]]
+label = "l1 = 0.1"
+regulariser-l1 = 0.1
+"""
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_an_experiment_runs_every_curve_and_seed_and_draws(call, tmp_path, runtime):
+    out = tmp_path / "out"
+    status, _, _ = call("run", experiment(tmp_path, CURVES), "--runtime", runtime, "--out", out)
+    assert status == 0
+    folders = sorted(str(p.parent.relative_to(out)) for p in out.rglob("summary.json"))
+    assert folders == ["l1-0.001/seed-0", "l1-0.001/seed-1", "l1-0.1/seed-0", "l1-0.1/seed-1"]
+    picture = (out / "figure.png").read_bytes()
+    (out / "figure.png").unlink()
+    assert call("figure", out)[0] == 0
+    assert (out / "figure.png").read_bytes() == picture
+    status, text, _ = call("compare", out)
+    assert status == 0
+    assert "l1-0.1" in text.replace("\n", "")
+    assert "+-" in text
+
+
+def test_list_names_what_there_is(call):
+    status, text, _ = call("list")
+    assert status == 0
+    for word in ("fedpdm", "bsdp-fedpdm", "mnist", "digits.toml", "softmax", "dirichlet", "rand-k"):
+        assert word in text
+
+
+BAD = {
+    "rho * step-size must be below 2": ["rho=10", "step-size=0.3"],
+    "a sparsification ratio must keep between 1 and all": ["algorithm=bsdp-fedpdm", "uplink-ratio=0.0001"],
+    "clients-per-round can be at most num-clients = 10; got 11": ["clients-per-round=11"],
+    "labels-per-client": ["partition=labels", "labels-per-client=11"],
+    "did you mean 'step-size'?": ["stepsize=1"],
+    "algorithm must be one of fedpdm, bsdp-fedpdm": ["algorithm=fedsgd"],
+    "known": ["dataset=imagenet"],
+    "train-images-idx3-ubyte": ["dataset=mnist", "data-dir=/nowhere"],
+    "objective must be one of softmax": ["objective=hinge"],
+    "regulariser must be one of none": ["regulariser=l0"],
+    "partition must be one of": ["partition=random"],
+    "rounds must be at least 1; got 0": ["rounds=0"],
+    "rounds must be a whole number; got 2.5": ["rounds=2.5"],
+    "rho must be above 0": ["rho=0"],
+    "step-size must be above 0": ["step-size=-1"],
+    "step-decay must be in [0, 1]": ["step-decay=2"],
+    "stopping-tolerance must be at least 0": ["stopping-tolerance=-1"],
+    "aggregation must be one of sampled, memory": ["aggregation=median"],
+    "local-start must be one of server, warm": ["local-start=hot"],
+    "max-local-steps must be at least 1 with full batches": ["max-local-steps=0"],
+    "batch-size must be at least 0": ["batch-size=-3"],
+    "uplink-ratio": ["uplink-ratio=0.5"],
+    "--set takes key=value": ["rounds"],
+    "objective 'logistic' needs 2 classes": ["objective=logistic"],
+    "num-clients": ["num-clients=100000"],
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_a_bad_setting_is_one_sentence_and_status_2(call, tmp_path, sentence):
+    words = [w for assignment in BAD[sentence] for w in ("--set", assignment)]
+    status, _, err = call("run", DIGITS, *words, "--out", tmp_path / "x")
+    assert status == 2
+    assert sentence in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not list((tmp_path / "x").glob("*.npz"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[run]\nrounds = \n", "not valid TOML"),
+        ("[run]\nrounds = [1, 2]\n", "rounds must be a whole number"),
+        ("rounds = 3\n[run]\nseed = 1\n", "'rounds' must stand in the [run] table"),
+        ('y = ["loss"]\n[run]\nseed = 1\n', "x and y must be among"),
+        ("seeds = [-1]\n[run]\nrounds = 1\n", "seeds must be whole numbers from 0"),
+        ('[[curve]]\nlabel = "a"\n[[curve]]\nlabel = "A"\n', "a panel and label of its own"),
+        ("[run]\nrho = nan\n", "rho must be a number"),
+        ("seed = 3\nrun = 1\n", "[run]"),
+        ('curve = "x"\n', "[[curve]]"),
+        ('seeds = "0"\n', "seeds must be a list"),
+    ],
+)
+def test_a_bad_experiment_file_is_one_sentence_and_status_2(call, tmp_path, text, sentence):
+    path = experiment(tmp_path, text)
+    status, _, err = call("run", path, "--out", tmp_path / "x")
+    assert status == 2
+    assert sentence in err
+    assert str(path) in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "nowhere.toml"],
+        ["run", "."],
+        ["figure", "nowhere"],
+        ["figure", "."],
+        ["compare", "tests"],
+        ["run", DIGITS, "--runtime", "cloud"],
+        ["run", DIGITS, "--seeds", "1,x"],
+        ["run", DIGITS, "--seeds", "1,1"],
+        ["run"],
+        ["fly"],
+    ],
+)
+def test_a_bad_call_has_status_2_and_no_traceback(call, words):
+    status, _, err = call(*words)
+    assert status == 2
+    assert "Traceback" not in err
+    assert err
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
+    words = ["--set", "step-size=1e300", "--set", "unstable-steps=allow", "--runtime", runtime]
+    status, _, err = call("run", DIGITS, *words, "--out", tmp_path)
+    assert status == 1
+    assert "not finite" in err
+    assert not (tmp_path / "model.npz").exists()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["finished"] is False
+    assert "not finite" in summary["failure"]
+
+
+def test_a_stationary_zero_is_announced(call, tmp_path):
+    call("run", DIGITS, "--set", "regulariser-l1=5", "--set", "rounds=2", "--out", tmp_path)
+    partition = json.loads((tmp_path / "summary.json").read_text())["partition"]
+    assert "x = 0 is stationary" in partition
+
+
+def test_the_module_is_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "simulation", "run", "nowhere.toml"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot read the experiment file nowhere.toml")
+
+
+def test_numerics_know_nothing_of_flower():
+    code = "import sys, twinflower.algorithms, twinflower.data.sets, twinflower.privacy; print('flwr' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,268 @@
+"""What clients may do wrong, and what the run does then."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from numpy.testing import assert_array_equal
+from problems import VARIANTS, small
+
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from strategies.star import encode, meet, record_of
+from twinflower.errors import ReplyError, RunError
+from twinflower.randomness import participants
+
+ROUND = 2
+VICTIM = int(participants(0, ROUND, 8, 3)[1])
+
+
+def rewrite(reply, arrays=None, metrics=None, drop=None):
+    """The reply with other arrays or metrics, or without a record."""
+    content = RecordDict(dict(reply.content.items()))
+    if arrays is not None:
+        content["fitres.parameters"] = arrays
+    if metrics is not None:
+        content["fitres.metrics"] = ConfigRecord(metrics)
+    if drop:
+        del content[drop]
+    return with_content(reply, content)
+
+
+def with_content(reply, content):
+    return Message(content=content, metadata=reply.metadata)
+
+
+def arrays_of(reply):
+    return [array.numpy().copy() for array in reply.content["fitres.parameters"].values()]
+
+
+def with_first(change):
+    """A fault that changes the reply's first array."""
+
+    def fault(reply):
+        first, *rest = arrays_of(reply)
+        return rewrite(reply, record_of([change(first), *rest]))
+
+    return fault
+
+
+def poison(value):
+    def change(array):
+        array[1] = value
+        return array
+
+    return change
+
+
+FAULTS = {
+    "raises": lambda reply: Message(error=Error(3, "ValueError: boom"), metadata=reply.metadata),
+    "NaN": with_first(poison(np.nan)),
+    "infinity": with_first(poison(np.inf)),
+    "shape": with_first(lambda a: a[:-1]),
+    "more axes": with_first(lambda a: a[None]),
+    "float32": with_first(lambda a: a.astype(np.float32)),
+    "int64": with_first(lambda a: a.astype(np.int64)),
+    "objects": lambda reply: rewrite(
+        reply, ArrayRecord({"0": Array("object", (1,), "numpy.ndarray", b"\x93NUMPY\x01\x00\x04\x00{}\n\n")})
+    ),
+    "pickle": lambda reply: rewrite(reply, ArrayRecord({"0": Array("x", (), "numpy.ndarray", b"\x80\x04.")})),
+    "nothing": lambda reply: rewrite(reply, ArrayRecord()),
+    "an array too many": lambda reply: rewrite(reply, record_of([*arrays_of(reply), np.zeros(1)])),
+    "no parameters": lambda reply: rewrite(reply, drop="fitres.parameters"),
+    "no metrics": lambda reply: rewrite(reply, drop="fitres.metrics"),
+    "no round": lambda reply: rewrite(reply, metrics={"local-steps": 1}),
+    "wrong kind of record": lambda reply: rewrite(reply, arrays=MetricRecord({"a": 1.0})),
+    "an old round": lambda reply: rewrite(reply, metrics={"round": ROUND - 1}),
+    "a round in words": lambda reply: rewrite(reply, metrics={"round": "two"}),
+    "no reply": lambda reply: None,
+}
+
+
+class Faulty(InProcessGrid):
+    """One client's reply of one round goes through a fault."""
+
+    def __init__(self, setup, fault, victims=(VICTIM,), rounds=(ROUND,)):
+        super().__init__(setup)
+        self.fault, self.victims, self.rounds = fault, victims, rounds
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        return [r for r in map(self._spoil, replies) if r is not None]
+
+    def _spoil(self, reply):
+        here = reply.metadata.message_type == "train" and int(reply.metadata.group_id) in self.rounds
+        return self.fault(reply) if here and reply.metadata.src_node_id - 1 in self.victims else reply
+
+
+def duals(grid):
+    return {node: grid.client(node)._load().state.dual for node, c in grid.contexts.items() if len(c.state)}
+
+
+@pytest.mark.parametrize("variant", ["fedpdm", "bsdp-top-k", "bsdp-rand-k"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_reply_is_named_and_left_out_and_the_run_goes_on(variant, fault, caplog):
+    setup = small(variant, rounds=ROUND)
+    grid, strategy = Faulty(setup, FAULTS[fault]), setup.strategy()
+    with caplog.at_level(logging.WARNING):
+        strategy.start(grid, record_of([setup.start]), num_rounds=ROUND)
+    last = strategy.rounds[-1]
+    assert (last.accepted, list(last.rejected)) == (2, [VICTIM])
+    assert (last.rejected[VICTIM] == "no reply") == (fault == "no reply")
+    assert f"round {ROUND}: client {VICTIM} left out: {last.rejected[VICTIM]}" in caplog.text
+    assert np.isfinite(setup.page.model(strategy.server)).all()
+    # the others' duals, and the server's mean over them, are as if the victim had not answered
+    silent, without = Faulty(setup, FAULTS["no reply"]), setup.strategy()
+    without.start(silent, record_of([setup.start]), num_rounds=ROUND)
+    assert_array_equal(setup.page.model(strategy.server), setup.page.model(without.server))
+    for node, dual in duals(silent).items():
+        assert_array_equal(duals(grid)[node], dual)
+
+
+def test_indices_out_of_range_or_twice_are_left_out():
+    setup = small("bsdp-top-k", rounds=1)
+    page, d = setup.page, setup.objective.d
+    inbox = page.broadcast(page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0))
+    batches = setup.walk.batches(setup.shards, 0, 0, 1)
+    _, upload, _ = page.client_update(page.init_client(setup.start), inbox, setup.objective, batches, 0.0, 1)
+    k = len(upload.indices)
+    for place, index in ((k - 1, d), (k - 1, 1023), (1, upload.indices[0])):
+        bad = upload.indices.copy()
+        bad[place] = index
+        with pytest.raises(ReplyError, match="indices must be distinct, ascending and below 650"):
+            page.unpack_upload(page.pack_upload(upload._replace(indices=bad), d), inbox)
+
+
+def test_when_all_replies_are_bad_the_run_says_so_and_stops():
+    setup = small("fedpdm")
+    result = run_strategy(setup, Faulty(setup, FAULTS["NaN"], range(8)), "inprocess")
+    assert result.failure == (
+        f"round {ROUND}: none of the 3 replies could be used, the run stops (client "
+        f"{participants(0, ROUND, 8, 3)[0]}: y must be finite, but holds NaN or infinity)"
+    )
+    assert result.model is None
+    assert [row["round"] for row in result.rows] == [0, 1]
+
+
+def test_a_diverging_run_says_so_and_gives_no_model():
+    setup = small("fedpdm", rho=10.0, step_size=1e30, unstable_steps="allow", rounds=30)
+    result = run_strategy(setup, InProcessGrid(setup), "inprocess")
+    assert "not finite" in result.failure
+    assert result.model is None
+
+
+def test_a_client_that_fails_keeps_its_state():
+    setup = small("fedpdm")
+    grid = InProcessGrid(setup)
+    client = grid.client(1)
+    x0 = np.linspace(-5.0, 5.0, setup.objective.d)
+    client.fit([x0], {"round": 1})
+    before = dict(client.context.state.items())
+    with pytest.raises(ReplyError, match="client 0: the local update of round 2 is not finite"):
+        client.fit([x0 * 3e307], {"round": 2})
+    for request, config in (([x0 * np.inf], {"round": 2}), ([x0[1:]], {"round": 2}), ([x0], {}), ([x0], {"round": "2"}), ([], {"round": 2})):
+        with pytest.raises(ReplyError):
+            client.fit(request, config)
+    assert dict(client.context.state.items()) == before
+    client.fit([x0], {"round": 3})
+    with pytest.raises(ReplyError, match="round 2 is asked after round 3"):
+        client.fit([x0], {"round": 2})
+
+
+def mutate(rng, reply):
+    """The reply with one random corruption that changes its meaning."""
+    content = RecordDict(dict(reply.content.items()))
+    arrays = arrays_of(reply)
+    kind = rng.integers(7)
+    at = int(rng.integers(len(arrays)))
+    if kind == 0:
+        data = bytearray(encode(arrays[at]).data)
+        del data[int(rng.integers(len(data))) :]
+        content["fitres.parameters"] = _raw(arrays, at, bytes(data))
+    elif kind == 1:
+        data = bytearray(encode(arrays[at]).data)
+        data[int(rng.integers(11))] ^= int(rng.integers(1, 256))
+        content["fitres.parameters"] = _raw(arrays, at, bytes(data))
+    elif kind == 2:
+        content["fitres.parameters"] = _raw(arrays, at, rng.bytes(int(rng.integers(200))))
+    elif kind == 3:
+        arrays[0][int(rng.integers(arrays[0].size))] = rng.choice([np.nan, np.inf, -np.inf])
+        content["fitres.parameters"] = record_of(arrays)
+    elif kind == 4:
+        dtypes = [np.float32, np.float16, np.int64, np.int8, np.bool_, np.uint64, np.complex128]
+        arrays[0] = arrays[0].astype(rng.choice(dtypes))
+        content["fitres.parameters"] = record_of(arrays)
+    elif kind == 5:
+        shapes = [(), (0,), (1,), (arrays[0].size, 1), (arrays[0].size + 1,), (10**9,)]
+        shape = shapes[rng.integers(len(shapes))]
+        arrays[0] = np.broadcast_to(np.zeros(()), shape) if np.prod(shape) < 1e6 else np.zeros(3)
+        content["fitres.parameters"] = record_of(arrays)
+    else:
+        del content[rng.choice(["fitres.parameters", "fitres.metrics"])]
+    return with_content(reply, content)
+
+
+def _raw(arrays, at, data):
+    record = record_of(arrays)
+    record[str(at)] = Array("float64", (1,), "numpy.ndarray", data)
+    return record
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fuzzed_replies_are_never_accepted(variant):
+    setup = small(variant)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.begin(meet(grid, 8, 10), setup.start)
+    requests = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(requests))
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        good, rejected = strategy._sort_out(1, [mutate(rng, replies[rng.integers(3)])])
+        assert good == {}
+        assert sorted(reason == "no reply" for reason in rejected.values()) == [False, True, True]
+
+
+def test_replies_of_strangers_are_ignored():
+    setup = small("fedpdm", clients_per_round=2)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.begin(meet(grid, 8, 10), setup.start)
+    messages = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(messages))
+    outsider = next(n for n in range(1, 9) if n not in strategy._asked)
+    replies[0].metadata.__dict__["_src_node_id"] = outsider
+    strategy.aggregate_train(1, replies)
+    assert strategy.rounds[-1].accepted == 1
+
+
+class Short(InProcessGrid):
+    """A grid on which only some nodes are connected."""
+
+    def get_node_ids(self):
+        return range(1, 4)
+
+
+def test_too_few_nodes_end_in_one_sentence():
+    setup = small("fedpdm")
+    with pytest.raises(RunError, match="waited 0.3 s for 8 nodes, but only 3 told their partition"):
+        meet(Short(setup), 8, 0.3)
+
+
+def test_a_wrong_number_of_partitions_is_named():
+    setup = small("fedpdm")
+    with pytest.raises(RunError, match="num-clients is 5, but a node holds partition 0 of 8"):
+        meet(InProcessGrid(setup), 5, 1.0)
+
+
+def test_nodes_tell_how_many_clients_there_are():
+    setup = small("fedpdm")
+    assert meet(InProcessGrid(setup), 0, 1.0) == {i: i + 1 for i in range(8)}
+
+
+def test_nodes_that_cannot_start_are_named_at_once():
+    class Broken(InProcessGrid):
+        def answer(self, message):
+            return Message(Error(3, "DataError: mnist is not here"), reply_to=message)
+
+    with pytest.raises(RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not"):
+        meet(Broken(small("fedpdm")), 8, 30.0)
