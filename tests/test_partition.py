@@ -269,6 +269,13 @@ def test_labels_are_exact_and_sizes_equal(data):
         assert np.all((counts > 0).any(axis=0) == (np.bincount(labels) > 0))
 
 
+def test_a_rare_label_is_held_where_there_are_places_for_all():
+    labels = shuffled([1000, 800, 3])  # in proportion, the last would have 0.01 of 8 places
+    counts = table(partition(labels, 4, "labels", 0, labels_per_client=2), labels)
+    assert_array_equal((counts > 0).sum(axis=0), [4, 3, 1])
+    assert_array_equal(counts.sum(axis=1), 450)
+
+
 def test_a_client_with_all_labels_of_unequal_size_gets_the_small_one_in_full():
     labels = shuffled([90, 10])
     parts = partition(labels, 10, "labels", 0, labels_per_client=2)

@@ -1,0 +1,129 @@
+"""On Flower itself: its simulation engine, its ClientApp, and the app's packaging."""
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import flwr
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client import ClientApp
+from numpy.testing import assert_array_equal
+from packaging.version import Version
+from problems import SMALL, VARIANTS, small
+
+from clients import BSDPFedPDMClient, FedPDMClient
+from simulation import inprocess
+from simulation.config import parse
+from simulation.engine import engine
+from simulation.inprocess import InProcessGrid
+from simulation.record import read_rows
+from simulation.setup import prepare
+from strategies import FedPDM
+from strategies.star import record_of
+from twinflower.errors import RunError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
+    """100 clients, 30 sampled, on Ray; then a run that must fail, and one of the sparse method."""
+    large = parse(
+        {"num-clients": 100, "clients-per-round": 30, "rounds": 3, "batch-size": 4, "max-local-steps": 3}
+    )
+    with engine() as flower:
+        output = flower.run(large, tmp_path / "flower")
+        assert flower.last_status() == "finished:completed"
+        assert f"results: {tmp_path / 'flower'}" in output
+        with pytest.raises(RunError, match="rho \\* step-size must be below 2"):
+            flower.run(replace(large, settings=(("rho", 9.0), ("step_size", 1.0))), tmp_path / "bad")
+        assert flower.last_status() == "finished:failed"
+        sparse = parse(SMALL | VARIANTS["bsdp-rand-k"])
+        flower.run(sparse, tmp_path / "sparse")
+    assert not (tmp_path / "bad" / "model.npz").exists()
+    for config, name in ((large, "flower"), (sparse, "sparse")):
+        ours = inprocess.run(prepare(config))
+        assert_array_equal(np.load(tmp_path / name / "model.npz")["x"], ours.model)
+        theirs = read_rows(tmp_path / name)
+        assert [{k: v for k, v in row.items() if k != "seconds"} for row in theirs] == [
+            {k: v for k, v in row.items() if k != "seconds"} for row in ours.rows
+        ]
+        assert json.loads((tmp_path / name / "summary.json").read_text())["runtime"] == "flower"
+    done = subprocess.run(["pgrep", "-f", str(flower.home)], capture_output=True, text=True)
+    assert done.stdout == ""
+    assert not flower.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("variant", "client_class"), [("fedpdm", FedPDMClient), ("bsdp-top-k", BSDPFedPDMClient)]
+)
+def test_clients_work_in_a_plain_client_app(variant, client_class):
+    setup = small(variant)
+    InProcessGrid(setup)  # gives Flower's messages an identity
+
+    def client_fn(context: Context):
+        rows = setup.shards.rows(0)
+        return client_class(
+            context, setup.page, setup.objective, rows, setup.start, client=0, num_clients=8, walk=setup.walk
+        ).to_client()
+
+    app, context = ClientApp(client_fn), Context(1, 1, {}, RecordDict(), {})
+    inbox = setup.page.broadcast(
+        setup.page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0)
+    )
+    request = {
+        "fitins.parameters": record_of(setup.page.pack_inbox(inbox)),
+        "fitins.config": ConfigRecord({"round": 1}),
+    }
+    reply = app(Message(RecordDict(request), 1, "train"), context).content
+    assert reply["fitres.num_examples"]["num_examples"] == len(setup.shards.rows(0).labels)
+    assert dict(reply["fitres.metrics"]) == {"round": 1, "local-steps": 3, "stopped": False}
+    arrays = [array.numpy() for array in reply["fitres.parameters"].values()]
+    setup.page.unpack_upload(arrays, inbox)
+    question = Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), 1, "get_properties")
+    answer = app(question, context).content["getpropertiesres.properties"]
+    assert dict(answer) == {"partition-id": 0, "num-partitions": 8}
+
+
+def test_a_strategy_refuses_a_foreign_page():
+    with pytest.raises(ValueError, match="FedPDM needs a FedPDM page; got str"):
+        FedPDM("fedpdm")  # type: ignore[arg-type]
+
+
+def test_the_bundle_holds_the_four_packages_and_no_more(tmp_path):
+    """What `flwr run` ships: everything the apps import, no tests, no results."""
+    flwr_command = Path(sys.executable).parent / "flwr"
+    subprocess.run(
+        [flwr_command, "build", "--app", str(ROOT)], cwd=tmp_path, check=True, capture_output=True
+    )
+    (bundle,) = tmp_path.glob("*.fab")
+    names = zipfile.ZipFile(bundle).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {
+        "pyproject.toml", "README.md", "LICENSE", ".info", "twinflower", "strategies", "clients", "simulation",
+    }  # fmt: skip
+    python = {str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py")}
+    assert python <= set(names)
+    assert bundle.stat().st_size < 2**20
+
+
+def test_no_federation_is_shipped():
+    """`flwr run` would rewrite the user's own configuration."""
+    app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]
+    assert set(app) == {"app"}
+
+
+def test_private_parts_of_flower_are_where_we_know_them():
+    """simulation/inprocess.py touches them; look again when Flower moves on."""
+    assert Version("1.41") <= Version(flwr.__version__) < Version("2")
+    setup = small("fedpdm")
+    message = Message(RecordDict(), 1, "train")
+    message.metadata.__dict__["_message_id"] = "7"
+    assert message.metadata.message_id == "7"
+    exact = inprocess.run(replace(setup, config=replace(setup.config, rounds=1)), exact_wire=True)
+    assert exact.failure == ""
