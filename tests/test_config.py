@@ -68,6 +68,7 @@ def test_algorithms_agree_on_what_a_shared_setting_is():
 def test_pyproject_and_the_main_experiment_are_the_same_run():
     (curve,) = read_experiment(ROOT / "experiments" / "digits.toml").curves
     assert parse_run_config(run_config()).with_clients(10) == curve.config
+    assert Config(settings=curve.config.settings).with_clients(10) == curve.config
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -92,6 +93,7 @@ def test_a_stored_config_is_the_same_run(config):
     again = parse(tomllib.loads(to_toml(config.items())))
     assert again.items() == config.items()
     assert replace(again, settings=()) == replace(config, settings=())
+    assert dict(again.settings).items() >= dict(config.settings).items()
     assert parse_run_config(config.items()).items() == config.items() | defaults_of_empty_texts(config)
 
 

@@ -161,7 +161,13 @@ def test_a_client_that_fails_keeps_its_state():
     before = dict(client.context.state.items())
     with pytest.raises(ReplyError, match="client 0: the local update of round 2 is not finite"):
         client.fit([x0 * 3e307], {"round": 2})
-    for request, config in (([x0 * np.inf], {"round": 2}), ([x0[1:]], {"round": 2}), ([x0], {}), ([x0], {"round": "2"}), ([], {"round": 2})):
+    for request, config in (
+        ([x0 * np.inf], {"round": 2}),
+        ([x0[1:]], {"round": 2}),
+        ([x0], {}),
+        ([x0], {"round": "2"}),
+        ([], {"round": 2}),
+    ):
         with pytest.raises(ReplyError):
             client.fit(request, config)
     assert dict(client.context.state.items()) == before
@@ -264,5 +270,7 @@ def test_nodes_that_cannot_start_are_named_at_once():
         def answer(self, message):
             return Message(Error(3, "DataError: mnist is not here"), reply_to=message)
 
-    with pytest.raises(RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not"):
+    with pytest.raises(
+        RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not"
+    ):
         meet(Broken(small("fedpdm")), 8, 30.0)

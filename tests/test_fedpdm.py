@@ -73,22 +73,22 @@ def paper_run(shards, rounds, k, rho, eta0, nu, gamma, beta, classes, walk, chos
         for j in top(x0, down or d):
             received[j] = x0[j]
         for i in participants(0, t + 1, n, k):
-            x = received.copy()                                              # line 6
+            x = received.copy()  # line 6
             for rows in walk.batches(shards, int(i), 0, t + 1):
                 g = (
                     paper_gradient(x, rows.features, rows.labels, classes, beta)
                     - dual[i]
                     + rho * (x - received)
                 )
-                x = x - eta * g                                              # (8a)
-                if np.sum(g**2) <= nu:                                       # (10)
+                x = x - eta * g  # (8a)
+                if np.sum(g**2) <= nu:  # (10)
                     break
-            dual[i] = dual[i] + rho * (received - x)                         # (8c)
-            y = x - dual[i] / rho                                            # (8d)
+            dual[i] = dual[i] + rho * (received - x)  # (8c)
+            y = x - dual[i] / rho  # (8d)
             for j in range(d) if chosen_entries is None else chosen_entries(y, int(i), t + 1):
                 sent[j].append(y[j])
-        mean = np.array([np.mean(sent[j]) if sent[j] else 0.0 for j in range(d)])   # (20), (23)
-        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0)       # (12), step 1/rho
+        mean = np.array([np.mean(sent[j]) if sent[j] else 0.0 for j in range(d)])  # (20), (23)
+        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0)  # (12), step 1/rho
     return x0, dual
 
 
@@ -112,9 +112,7 @@ def test_bsdp_top_k_is_algorithm_2():
     walk = Walk(batch_size=4)
     page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink_ratio=0.4, downlink_ratio=0.75)
     server, states, _ = last(run(page, shards, objective, walk, 25, k=3))
-    x0, dual = paper_run(
-        shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, lambda y, i, t: top(y, 5), down=9
-    )
+    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, lambda y, i, t: top(y, 5), down=9)
     assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
     assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
 
@@ -184,7 +182,9 @@ def test_feddyn_with_a_server_prox_is_fedpdm_when_all_take_part(k):
         drift = drift - alpha / n * (x - x0).sum(0)
         x0 = h.prox(x.mean(0) - drift / alpha, 1 / alpha)
     server, states, _ = last(run(FedPDM(h, rho=alpha, step_size=eta), shards, objective, walk, rounds, k=k))
-    agrees = np.allclose(server.x0, x0, rtol=0, atol=1e-12) and np.allclose(states.dual, dual, rtol=0, atol=1e-12)
+    agrees = np.allclose(server.x0, x0, rtol=0, atol=1e-12) and np.allclose(
+        states.dual, dual, rtol=0, atol=1e-12
+    )
     assert agrees == (k == n)
 
 

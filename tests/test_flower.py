@@ -98,9 +98,7 @@ def test_a_strategy_refuses_a_foreign_page():
 def test_the_bundle_holds_the_four_packages_and_no_more(tmp_path):
     """What `flwr run` ships: everything the apps import, no tests, no results."""
     flwr_command = Path(sys.executable).parent / "flwr"
-    subprocess.run(
-        [flwr_command, "build", "--app", str(ROOT)], cwd=tmp_path, check=True, capture_output=True
-    )
+    subprocess.run([flwr_command, "build", "--app", str(ROOT)], cwd=tmp_path, check=True, capture_output=True)
     (bundle,) = tmp_path.glob("*.fab")
     names = zipfile.ZipFile(bundle).namelist()
     tops = {name.split("/")[0] for name in names}

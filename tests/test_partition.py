@@ -112,7 +112,7 @@ def test_a_cut_keeps_the_first_rows_of_each_client(method):
 
 @pytest.mark.parametrize("method", ["iid", "contiguous", "labels", "one-class"])
 def test_equal_sizes_out_of_reach_are_refused(method):
-    with pytest.raises(SettingError, match="samples_per_client"):
+    with pytest.raises(SettingError, match="samples-per-client"):
         partition(LABELS, 6, method, 0, **OPTIONS[method], samples_per_client=31)
 
 
@@ -121,36 +121,36 @@ def test_one_client_for_each_row_is_the_most(method):
     labels = np.resize([0, 1], 6)
     options = OPTIONS[method] | {"labels_per_client": 1, "sizes": [1] * 6, "dirichlet_alpha": 1e6}
     assert_array_equal(np.sort(partition(labels, 6, method, 0, **options).rows), np.arange(6))
-    with pytest.raises(SettingError, match=r"num_clients must be in 1\.\.6"):
+    with pytest.raises(SettingError, match=r"num-clients must be in 1\.\.6"):
         partition(labels, 7, method, 0, **options)
 
 
 @pytest.mark.parametrize(
     ("method", "options", "word"),
     [
-        ("idd", {}, "known: iid, labels, one-class, dirichlet, sizes, contiguous"),
-        ("iid", {"num_clients": 0}, "num_clients"),
-        ("iid", {"samples_per_client": -1}, "samples_per_client"),
+        ("idd", {}, "one of iid, labels, one-class, dirichlet, sizes, contiguous"),
+        ("iid", {"num_clients": 0}, "num-clients"),
+        ("iid", {"samples_per_client": -1}, "samples-per-client"),
         ("iid", {"seed": -1}, "seed"),
         ("iid", {"labels": LABELS[:0]}, "labels"),
         ("iid", {"labels": LABELS[:, None]}, "labels"),
-        ("labels", {}, r"labels_per_client must be in 1\.\.4"),
-        ("labels", {"labels_per_client": 5}, r"labels_per_client must be in 1\.\.4.*got 5"),
-        ("labels", {"labels_per_client": 5, "num_classes": 9}, r"labels_per_client must be in 1\.\.4"),
-        ("labels", {"labels_per_client": 2, "num_clients": 91}, "num_clients must be lower"),
-        ("labels", {"labels_per_client": 3, "samples_per_client": 2}, "samples_per_client"),
+        ("labels", {}, r"labels-per-client must be in 1\.\.4"),
+        ("labels", {"labels_per_client": 5}, r"labels-per-client must be in 1\.\.4.*got 5"),
+        ("labels", {"labels_per_client": 5, "num_classes": 9}, r"labels-per-client must be in 1\.\.4"),
+        ("labels", {"labels_per_client": 2, "num_clients": 91}, "num-clients must be lower"),
+        ("labels", {"labels_per_client": 3, "samples_per_client": 2}, "samples-per-client"),
         ("labels", {"labels_per_client": 2, "num_classes": 3}, r"labels must be in 0\.\.2"),
         ("labels", {"labels_per_client": 2, "labels": LABELS - 1}, "labels must be in"),
-        ("one-class", {"num_clients": 3}, "num_clients must be at least 4"),
-        ("one-class", {"samples_per_client": 21}, "samples_per_client must be lower"),
-        ("dirichlet", {}, "dirichlet_alpha"),
-        ("dirichlet", {"dirichlet_alpha": -1.0}, "dirichlet_alpha"),
-        ("dirichlet", {"dirichlet_alpha": np.nan}, "dirichlet_alpha"),
-        ("dirichlet", {"dirichlet_alpha": np.inf}, "dirichlet_alpha"),
+        ("one-class", {"num_clients": 3}, "num-clients must be at least 4"),
+        ("one-class", {"samples_per_client": 21}, "samples-per-client must be lower"),
+        ("dirichlet", {}, "dirichlet-alpha"),
+        ("dirichlet", {"dirichlet_alpha": -1.0}, "dirichlet-alpha"),
+        ("dirichlet", {"dirichlet_alpha": np.nan}, "dirichlet-alpha"),
+        ("dirichlet", {"dirichlet_alpha": np.inf}, "dirichlet-alpha"),
         (
             "dirichlet",
             {"dirichlet_alpha": 1e-3, "num_clients": 100},
-            "raise dirichlet_alpha, lower num_clients",
+            "raise dirichlet-alpha, lower num-clients",
         ),
         ("sizes", {}, "sizes"),
         ("sizes", {"sizes": [10] * 5}, "sizes must be 6"),

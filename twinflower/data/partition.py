@@ -125,7 +125,7 @@ def partition(
 
     Raises `SettingError`. Rows that no client holds are simply not in `Partition.rows`.
     """
-    require(method in PARTITIONERS, f"unknown partition {method!r}; known: {', '.join(PARTITIONERS)}")
+    require(method in PARTITIONERS, f"partition must be one of {', '.join(PARTITIONERS)}; got {method!r}")
     chosen = PARTITIONERS[method]
     _check(labels, num_clients, samples_per_client)
     kinds = _classes(labels, num_classes, method) if chosen.by_class else np.zeros(len(labels), np.int64)
@@ -140,8 +140,8 @@ def partition(
 def _check(labels: NDArray[Any], num_clients: int, samples_per_client: int) -> None:
     rows = len(labels)
     require(labels.ndim == 1 and rows > 0, f"labels must have shape (rows,), rows > 0; got {labels.shape}")
-    require(1 <= num_clients <= rows, f"num_clients must be in 1..{rows}, the rows; got {num_clients}")
-    require(samples_per_client >= 0, f"samples_per_client must be from 0 (all); got {samples_per_client}")
+    require(1 <= num_clients <= rows, f"num-clients must be in 1..{rows}, the rows; got {num_clients}")
+    require(samples_per_client >= 0, f"samples-per-client must be from 0 (all); got {samples_per_client}")
 
 
 def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
@@ -177,7 +177,7 @@ def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
     smallest = whole.sizes.min()
     if not samples:
         return whole
-    text = f"samples_per_client must be at most {smallest}, the rows of the smallest client; got {samples}"
+    text = f"samples-per-client must be at most {smallest}, the rows of the smallest client; got {samples}"
     require(samples <= smallest or not equal, text)
     place = np.arange(len(whole.rows)) - np.repeat(whole.offsets[:-1], whole.sizes)
     return Partition(whole.rows[place < samples], _offsets(np.minimum(whole.sizes, samples)))
@@ -196,12 +196,14 @@ def _equal_sizes(task: Task) -> Ints:
 
 
 def _given_sizes(task: Task) -> Ints:
-    require(task.sizes is not None, "sizes must list the rows of every client for the partition 'sizes'")
+    require(
+        task.sizes is not None, "client-sizes must list the rows of every client for the partition 'sizes'"
+    )
     sizes, rows = np.asarray(task.sizes), task.class_rows.sum()
     right = sizes.shape == (task.num_clients,) and sizes.dtype.kind in "iu"
-    require(right, f"sizes must be {task.num_clients} whole numbers, one per client; got {task.sizes}")
-    require(sizes.min() >= 1, f"sizes must be at least 1, or drop the client; got {sizes.min()}")
-    require(sizes.sum() <= rows, f"sizes must add up to at most {rows}, the rows; got {sizes.sum()}")
+    require(right, f"client-sizes must be {task.num_clients} whole numbers, one per client; got {task.sizes}")
+    require(sizes.min() >= 1, f"client-sizes must be at least 1, or drop the client; got {sizes.min()}")
+    require(sizes.sum() <= rows, f"client-sizes must add up to at most {rows}, the rows; got {sizes.sum()}")
     return sizes.astype(np.int64)[:, None]
 
 
@@ -229,11 +231,11 @@ def _one_class(task: Task) -> Ints:
     """
     rows, wanted = task.class_rows, task.samples_per_client
     present = int(np.count_nonzero(rows))
-    text = f"num_clients must be at least {present}, one for each class, for 'one-class'"
+    text = f"num-clients must be at least {present}, one for each class, for 'one-class'"
     require(task.num_clients >= present, f"{text}; got {task.num_clients}")
     high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
     enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-    text = "samples_per_client must be lower, or num_clients: classes have too few rows for 'one-class'"
+    text = "samples-per-client must be lower, or num-clients: classes have too few rows for 'one-class'"
     require(enough, f"{text}; got {wanted}")
     clients = _apportion(rows, task.num_clients, low, high)
     held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
@@ -251,15 +253,15 @@ def _dirichlet(task: Task) -> Ints:
     a client empty are drawn again, at most `_DRAWS` times. Source: Yurochkin et al., ICML 2019, section 4.
     """
     alpha, clients = task.dirichlet_alpha, task.num_clients
-    require(0 < alpha <= 1e6, f"dirichlet_alpha must be in (0, 1e6]; got {alpha}")
+    require(0 < alpha <= 1e6, f"dirichlet-alpha must be in (0, 1e6]; got {alpha}")
     for _ in range(_DRAWS):
         shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
         ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
         counts = np.diff(ends, axis=1, prepend=0).T
         if counts.any(axis=1).all():
             return counts
-    text = f"dirichlet_alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
-    raise SettingError(f"{text}; raise dirichlet_alpha, lower num_clients or change the seed")
+    text = f"dirichlet-alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
+    raise SettingError(f"{text}; raise dirichlet-alpha, lower num-clients or change the seed")
 
 
 def _labels(task: Task) -> Ints:
@@ -279,7 +281,7 @@ def _labels(task: Task) -> Ints:
     k = task.labels_per_client
     largest = k + bisect_left(range(k + 1, top + 1), True, key=lambda size: fill(size, size) is None)
     size = task.samples_per_client or largest
-    text = f"samples_per_client must be in {k}..{largest} for these labels; got {size}"
+    text = f"samples-per-client must be in {k}..{largest} for these labels; got {size}"
     require(k <= size <= largest, text)
     slack = bisect_left(range(size), True, key=lambda width: fill(size, width) is not None)
     counts = fill(size, slack)
@@ -291,10 +293,10 @@ def _held_labels(task: Task) -> NDArray[np.bool_]:
     """Which client holds which label (N, C), k per client."""
     rows, clients, k = task.class_rows, task.num_clients, task.labels_per_client
     present = int(np.count_nonzero(rows))
-    require(1 <= k <= present, f"labels_per_client must be in 1..{present}, the classes; got {k}")
+    require(1 <= k <= present, f"labels-per-client must be in 1..{present}, the classes; got {k}")
     high = np.minimum(rows, clients)
     enough = high.sum() >= clients * k
-    text = f"num_clients must be lower for {k} labels each: the classes' rows do not suffice"
+    text = f"num-clients must be lower for {k} labels each: the classes' rows do not suffice"
     require(enough, f"{text}; got {clients}")
     low = np.minimum(high, 1 if clients * k >= present else 0)
     return _draw_labels(_apportion(rows, clients * k, low, high), clients, k, task.draw)
@@ -351,9 +353,9 @@ def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) ->
 
 PARTITIONERS: dict[str, Method] = {
     "iid": Method("at random, equal sizes", _equal_sizes, by_class=False),
-    "labels": Method("labels_per_client labels for each client, equal sizes", _labels),
+    "labels": Method("labels-per-client labels for each client, equal sizes", _labels),
     "one-class": Method("one label for each client", _one_class),
-    "dirichlet": Method("class proportions drawn from Dirichlet(dirichlet_alpha)", _dirichlet, equal=False),
+    "dirichlet": Method("class proportions drawn from Dirichlet(dirichlet-alpha)", _dirichlet, equal=False),
     "sizes": Method("at random, with a list of sizes", _given_sizes, by_class=False, equal=False),
     "contiguous": Method("in file order, equal chunks", _equal_sizes, by_class=False, shuffled=False),
 }

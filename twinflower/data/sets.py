@@ -132,8 +132,8 @@ def load_dataset(
 
     Raises `DataError` for an unknown name and for missing or damaged files, `SettingError` for settings.
     """
-    require(0 <= row_norm < np.inf, f"row_norm must be a number from 0 (off); got {row_norm}")
-    require(0 < test_fraction < 1, f"test_fraction must be in (0, 1); got {test_fraction}")
+    require(0 <= row_norm < np.inf, f"row-norm must be a number from 0 (off); got {row_norm}")
+    require(0 < test_fraction < 1, f"test-fraction must be in (0, 1); got {test_fraction}")
     entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") else name)
     if entry is None:
         raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")

@@ -1,0 +1,10 @@
+# make check: formatter, linter, types and the quick tests, in about a minute
+.PHONY: check test bench
+check:
+	ruff format --check . && ruff check . && mypy && pytest --ignore tests/test_flower.py
+
+test:
+	pytest
+
+bench:
+	OMP_NUM_THREADS=1 python benchmarks/rounds.py --flower
