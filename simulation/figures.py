@@ -1,5 +1,6 @@
 """Figures, drawn from stored results only."""
 
+import json
 from pathlib import Path
 
 import matplotlib
@@ -34,7 +35,8 @@ def draw_run(folder: Path) -> Path:
     for ax, column in zip(axes[0], ("objective", "test_accuracy", "nonzeros"), strict=True):
         ax.plot([r["round"] for r in rows], [r[column] for r in rows], color="C0")
         _label(ax, "round", column)
-    figure.suptitle(folder.name)
+    summary = json.loads((folder / "summary.json").read_text())
+    figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}")
     return _save(figure, folder)
 
 
