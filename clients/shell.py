@@ -18,6 +18,7 @@ from twinflower.algorithms.page import Page
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, Objective
+from twinflower.privacy.release import no_noise
 from twinflower.wire import checked, dtype_name, from_npy, to_npy
 
 Arrays = list[NDArray[Any]]
@@ -110,7 +111,7 @@ class PageClient(NumPyClient):
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                state, inbox, self.objective, batches, 0.0, round_
+                state, inbox, self.objective, batches, no_noise, round_
             )
         reply = self.page.pack_upload(upload, d)
         for array in reply:

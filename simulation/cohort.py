@@ -16,6 +16,7 @@ from twinflower.algorithms.page import Page, Report, stack
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Shards
 from twinflower.errors import RunError
+from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 
 from .record import Progress, Recorder, Result
@@ -72,7 +73,9 @@ class Cohort:
         inbox = self.page.broadcast(self.server, round_, clients)
         seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
         batches = self.walk.batches(self.shards, clients, seed, round_)
-        return self.page.client_update(self._gather(clients), inbox, self.objective, batches, 0.0, round_)
+        return self.page.client_update(
+            self._gather(clients), inbox, self.objective, batches, no_noise, round_
+        )
 
     def _gather(self, clients: Index) -> Any:
         rows = [

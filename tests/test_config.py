@@ -113,7 +113,7 @@ def test_kebab_and_snake_are_inverse_on_all_keys():
 
 def test_keys_are_understood_with_either_stroke():
     assert parse({"batch-size": 7, "step-size": 0.3}) == parse({"batch_size": 7, "step_size": 0.3})
-    config = parse({"num-clients": 4, "rho": 2, "step-size": 0.3})
+    config = parse({"step-size": 0.3, "rho": 2, "num-clients": 4})  # in any order
     assert config == Config(num_clients=4, settings=(("rho", 2.0), ("step_size", 0.3)))
 
 

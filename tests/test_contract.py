@@ -14,6 +14,7 @@ from strategies import STRATEGIES
 from strategies.star import record_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
+from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -32,7 +33,7 @@ def one_round(setup, clients, server=None, states=None, round_=2):
     states = states or stack([page.init_client(setup.start)] * len(clients))
     inbox = page.broadcast(server, round_, clients)
     batches = setup.walk.batches(setup.shards, clients, 0, round_)
-    return page.client_update(states, inbox, setup.objective, batches, 0.0, round_)
+    return page.client_update(states, inbox, setup.objective, batches, no_noise, round_)
 
 
 @every_variant
@@ -44,7 +45,9 @@ def test_a_slice_of_the_cohort_is_one_client(variant):
     for place, i in enumerate(clients):
         inbox = page.broadcast(server, 2, i)
         batches = setup.walk.batches(setup.shards, int(i), 0, 2)
-        alone = page.client_update(page.init_client(setup.start), inbox, setup.objective, batches, 0.0, 2)
+        alone = page.client_update(
+            page.init_client(setup.start), inbox, setup.objective, batches, no_noise, 2
+        )
         for whole, single in zip(
             (*states, *uploads, *report), (*alone[0], *alone[1], *alone[2]), strict=True
         ):
@@ -69,7 +72,9 @@ def test_messages_survive_the_wire(variant):
     server = page.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
     inbox = page.broadcast(server, 3, np.array(2))
     batches = setup.walk.batches(setup.shards, 2, 0, 3)
-    _, upload, _ = page.client_update(page.init_client(setup.start), inbox, setup.objective, batches, 0.0, 3)
+    _, upload, _ = page.client_update(
+        page.init_client(setup.start), inbox, setup.objective, batches, no_noise, 3
+    )
     back = page.unpack_inbox(page.pack_inbox(inbox), d)
     for sent, received in zip(inbox, back, strict=True):
         assert_array_equal(received, sent)
@@ -128,7 +133,7 @@ def test_a_later_round_goes_on_from_the_stored_state(variant):
         inbox = page.broadcast(server, round_, np.array(1))
         reply, _, _ = setup.client(1, context).fit(page.pack_inbox(inbox), {"round": round_})
         batches = setup.walk.batches(setup.shards, 1, 0, round_)
-        state, upload, _ = page.client_update(state, inbox, setup.objective, batches, 0.0, round_)
+        state, upload, _ = page.client_update(state, inbox, setup.objective, batches, no_noise, round_)
         for ours, theirs in zip(page.pack_upload(upload, d), reply, strict=True):
             assert_array_equal(ours, theirs)
 

@@ -8,6 +8,7 @@ from problems import central_optimum, convex_problem, random_shards
 from twinflower.algorithms import BSDPFedPDM, FedPDM
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
+from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ElasticNet
 from twinflower.sparsifiers import index_bits
@@ -25,7 +26,7 @@ def run(page, shards, objective, walk, rounds, k=None, seed=0):
         mine = type(states)(*(a[clients] for a in states))
         inbox = page.broadcast(server, round_, clients)
         batches = walk.batches(shards, clients, seed, round_)
-        new, uploads, report = page.client_update(mine, inbox, objective, batches, 0.0, round_)
+        new, uploads, report = page.client_update(mine, inbox, objective, batches, no_noise, round_)
         states = type(states)(*(a.copy() for a in states))
         for whole, part in zip(states, new, strict=True):
             whole[clients] = part
@@ -210,18 +211,43 @@ def test_entries_nobody_sent_are_zero_or_kept():
         assert_array_equal(after.x0, [9.0, 7.0, 5.0, expected])
 
 
-def test_noise_enters_the_message_only():
-    """(12): y + noise is sent; the dual of this mode is the noise-free one."""
+def one_client_with(noise, **settings):
+    """State and y of one noisy round of one client."""
     shards, objective = convex_problem(clients=1)
-    page, walk = FedPDM(rho=0.5, step_size=0.5), Walk(0, 3)
+    page, walk = FedPDM(rho=0.5, step_size=0.5, **settings), Walk(0, 3)
     server = page.init_server(np.zeros(objective.d), 1, KEY)
     state = page.init_client(np.zeros(objective.d))
     inbox, batches = page.broadcast(server, 1, np.array(0)), walk.batches(shards, 0, 0, 1)
-    noise = np.arange(objective.d, dtype=float)
-    quiet, clean, _ = page.client_update(state, inbox, objective, batches, 0.0, 1)
-    loud, noisy, _ = page.client_update(state, inbox, objective, batches, noise, 1)
-    assert_allclose(noisy.y - clean.y, noise, rtol=1e-14)
-    assert_array_equal(quiet.dual, loud.dual)
+    state, upload, _ = page.client_update(state, inbox, objective, batches, noise, 1)
+    return state.dual, upload.y
+
+
+def test_where_noise_enters():
+    """On y alone as published, so the dual is exact; on x in the public state, so y moves twice as much
+    and the dual with it; not at all without privacy."""
+    shift = np.arange(5.0)
+    dual, y = one_client_with(no_noise)
+    published = one_client_with(lambda value, **_: value + shift, privacy="as-published")
+    assert_array_equal(published[0], dual)
+    assert_allclose(published[1], y + shift, rtol=1e-14)
+    public = one_client_with(lambda value, **_: value + shift, privacy="public-state")
+    assert_allclose(public[0], dual - 0.5 * shift, rtol=1e-13)
+    assert_allclose(public[1], y + 2 * shift, rtol=1e-13)
+    assert_array_equal(one_client_with(lambda value, **_: value + shift)[1], y)
+
+
+def test_every_gradient_is_noisy_in_gradient_mode():
+    draws = []
+
+    def noise(value, draw=0, shrink=1.0):
+        draws.append(draw)
+        return value + 0.1
+
+    dual, y = one_client_with(no_noise)
+    noisy_dual, noisy_y = one_client_with(noise, privacy="gradient")
+    assert draws == [0, 1, 2]
+    assert (noisy_y < y).all()
+    assert (noisy_dual > dual).all()
 
 
 def test_the_printed_step_of_000_diverges():

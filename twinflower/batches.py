@@ -7,6 +7,7 @@ receives, for one client or for a stacked cohort, with the same draws either way
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,6 +111,14 @@ class Batches:
         return self.shards.take(self.places[..., step, :], self.weights)
 
 
+class Pace(NamedTuple):
+    """What is public about a client's round: local steps, rows in each, batches in an epoch."""
+
+    steps: int
+    rows: int
+    per_epoch: int
+
+
 @dataclass(frozen=True)
 class Walk:
     """How a client walks through its rows in one round.
@@ -131,6 +140,11 @@ class Walk:
             "max-local-steps must be at least 1 with full batches, and at least 0 (0 = an epoch less one) "
             f"otherwise; got {self.max_local_steps}",
         )
+
+    def pace(self, size: int) -> Pace:
+        """The pace of a client with this many rows."""
+        rows = min(self.batch_size or size, size)
+        return Pace(int(self.steps(np.array(size))), rows, size // rows)
 
     def steps(self, sizes: Index) -> Index:
         """Local steps of clients with this many rows."""

@@ -17,6 +17,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..batches import Batches
 from ..objectives import Objective
+from ..privacy.release import Noise
 from ..randomness import stream
 from ..sparsifiers import Code, RandK, TopK, kept_entries, make_sparsifier, scatter
 from ..wire import checked, expect_arrays
@@ -74,18 +75,12 @@ class BSDPFedPDM(FedPDM):
         )
 
     def client_update(
-        self,
-        state: State,
-        inbox: Any,
-        objective: Objective,
-        batches: Batches,
-        noise: Array | float,
-        round_: int,
+        self, state: State, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
     ) -> tuple[State, Code, Report]:
         """FedPDM's round; k entries of y are sent.
 
-        The paper thins out first and adds noise to the k entries (18), (19); their places would then be
-        released without noise. Noise on all entries, then top-k, is post-processing.
+        The paper thins out first and adds noise to the k entries (18), (19); their places are then released
+        without noise. Here all entries are noisy before the largest are chosen, which is post-processing.
         """
         state, upload, report = super().client_update(state, inbox, objective, batches, noise, round_)
         return state, self.up.encode(upload.y, np.broadcast_to(inbox.seed, upload.y.shape[:-1])), report

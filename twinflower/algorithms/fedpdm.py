@@ -8,6 +8,10 @@ client keeps     dual (..., d), and its last x (..., d) for a warm start
        sends     y (..., d)
 server keeps     x0 (..., d), and with aggregation = "memory" every client's last y (..., N, d)
 A client that is not sampled, or whose reply is lost, keeps its dual as it is.
+
+Privacy. The paper adds noise to y and keeps a dual that has none: over the rounds Theorem 1's sensitivity
+is then false. "public-state" adds the noise to x, so that dual and y are functions of what is public;
+"gradient" adds it to every local gradient; "as-published" is the paper's way, for its figures.
 """
 
 from dataclasses import dataclass
@@ -16,9 +20,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches
+from ..batches import Batches, Pace
 from ..errors import require
 from ..objectives import Objective
+from ..privacy.release import SENSITIVITIES, Bounds, Noise, Release, no_noise, published_sensitivity
 from ..regularisers import ZERO, Regulariser
 from ..sparsifiers import VALUE_BITS
 from ..wire import checked, expect_arrays
@@ -63,7 +68,8 @@ class FedPDM:
     of (11), 0 = off. aggregation: "sampled" averages this round's y as printed and stalls when not all
     clients take part; "memory" averages every client's last y and converges. local_start: "server" starts
     at x0 (003 line 6), "warm" at the client's last x. unstable_steps: "allow" lets rho * step_size >= 2
-    through, to show what the printed setting does.
+    through, to show what the printed setting does. privacy: "none", "public-state", "gradient" or
+    "as-published". sensitivity: "coupled" or "norm", the bound behind public-state noise.
     """
 
     name: ClassVar[str] = "fedpdm"
@@ -77,6 +83,8 @@ class FedPDM:
     aggregation: str = "sampled"
     local_start: str = "server"
     unstable_steps: str = "refuse"
+    privacy: str = "none"
+    sensitivity: str = "coupled"
 
     def __post_init__(self) -> None:
         check_steps(self.step_size, self.step_decay)
@@ -93,6 +101,13 @@ class FedPDM:
         check_choice("aggregation", self.aggregation, ("sampled", "memory"))
         check_choice("local-start", self.local_start, ("server", "warm"))
         check_choice("unstable-steps", self.unstable_steps, ("refuse", "allow"))
+        check_choice("privacy", self.privacy, ("none", "public-state", "gradient", "as-published"))
+        check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
+        require(
+            self.privacy != "public-state" or not self.stopping_tolerance,
+            "stopping-tolerance must be 0 with privacy public-state: a number of steps chosen by the data "
+            f"would leak; got {self.stopping_tolerance}: use privacy gradient for the rule",
+        )
 
     def init_client(self, start: Array) -> State:
         """dual = 0; the first warm start is the public start."""
@@ -107,24 +122,40 @@ class FedPDM:
         return Inbox(to_nodes(server.x0, node))
 
     def client_update(
-        self,
-        state: State,
-        inbox: Any,
-        objective: Objective,
-        batches: Batches,
-        noise: Array | float,
-        round_: int,
+        self, state: State, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
     ) -> tuple[State, Any, Report]:
-        """Local steps on L_i, then the dual step; sends y, with noise (..., d) added if there is any."""
+        """Local steps on L_i, then the dual step; sends y. `privacy` says where noise enters."""
         x0, dual = inbox.x0, state.dual
         warm = self.local_start == "warm"
         eta = decayed(self.step_size, self.step_decay, round_)
         x, report = local_steps(
-            objective, state.x if warm else x0, x0, self.rho, -dual, eta, batches, self.stopping_tolerance
-        )  # (10a), (11)
-        dual = dual + self.rho * (x0 - x)  # (10c)
-        y = x - dual / self.rho + noise  # (10d), (12)
+            objective, state.x if warm else x0, x0, self.rho, -dual, eta, batches, self.stopping_tolerance,
+            noise if self.privacy == "gradient" else no_noise,
+        )                                                                       # (10a), (11)
+        if self.privacy == "public-state":
+            x = noise(x)  # The paper: noise on y only; see the module's docstring
+        dual = dual + self.rho * (x0 - x)                                       # (10c)
+        y = x - dual / self.rho                                                 # (10d)
+        if self.privacy == "as-published":
+            y = noise(y, shrink=self._share_of_noise(eta, report, batches))     # (12)
         return State(dual, x if warm else state.x), Upload(y), report
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """The noisy primal, all noisy gradients, or the published y with the sensitivity of Theorem 1."""
+        eta = decayed(self.step_size, self.step_decay, round_)
+        if self.privacy == "gradient":
+            return Release(2 * bounds.gradient / pace.rows, pace.steps)
+        if self.privacy == "as-published":
+            return Release(published_sensitivity(bounds, eta, self.rho, pace.steps))
+        return Release(SENSITIVITIES[self.sensitivity](bounds, eta, self.rho, pace))
+
+    def _share_of_noise(self, eta: float, report: Report, batches: Batches) -> Array | float:
+        """Theorem 1 scales the noise by the steps really taken, which leaks when the rule chooses them."""
+        if not self.stopping_tolerance:
+            return 1.0
+        decay = abs(1 - eta * self.rho)
+        sums = np.cumsum(decay ** np.arange(batches.steps.max()))
+        return sums[report.steps - 1] / sums[batches.steps - 1]
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Average and prox.
@@ -142,7 +173,7 @@ class FedPDM:
             mean = mean_of_memory(memory, unheard)
         else:
             memory, mean = server.memory, mean_of_senders(y, sent, unheard)
-        x0 = self.regulariser.prox(mean, 1.0 / self.rho)  # (13)
+        x0 = self.regulariser.prox(mean, 1.0 / self.rho)                        # (13)
         return server._replace(x0=x0, memory=memory)
 
     def model(self, server: Server) -> Array:

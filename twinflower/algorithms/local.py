@@ -8,6 +8,7 @@ import numpy as np
 from ..arrays import Array
 from ..batches import Batches
 from ..objectives import Objective
+from ..privacy.release import Noise, no_noise
 from .page import Report
 
 
@@ -27,11 +28,13 @@ def local_steps(
     step_size: float,
     batches: Batches,
     tolerance: float = 0.0,
+    noise: Noise = no_noise,
 ) -> Walked:
     """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (000 (10a), 003 (8a)).
 
     Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
-    (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off.
+    (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off. noise, if
+    any, is added to every gradient before anything is done with it, draw number = step.
     """
     x = start
     steps = batches.steps
@@ -39,7 +42,7 @@ def local_steps(
     taken = np.zeros_like(steps)
     alike = not tolerance and steps.min() == steps.max()  # nobody stops before the others
     for step, rows in enumerate(batches):
-        slope = objective.grad(x, rows)
+        slope = noise(objective.grad(x, rows), step)
         slope += shift                                      # in place: large cohorts are bound by memory
         pull = x - anchor
         pull *= mu

@@ -1,6 +1,6 @@
 """The interface of every algorithm page.
 
-A page is a frozen value that holds an algorithm's settings and six pure functions of arrays. The
+A page is a frozen value that holds an algorithm's settings and a few pure functions of arrays. The
 leading axes of every array are clients (and seeds before them), so one NumPyClient's call is a slice
 of a whole cohort's. Time, files, randomness and Flower belong to the callers.
 
@@ -8,6 +8,7 @@ of a whole cohort's. Time, files, randomness and Flower belong to the callers.
     init_server(start, num_clients, key)        -> server     what the server keeps
     broadcast(server, round_, node)             -> inbox      server to one node, or to nodes (..., K)
     client_update(state, inbox, objective, batches, noise, round_) -> state, upload, report
+    release(bounds, pace, round_)               -> release    what that round lets out (private runs)
     server_update(server, uploads, clients, round_)                -> server
     model(server)                               -> x          what is evaluated and deployed
 
@@ -23,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches
+from ..batches import Batches, Pace
 from ..objectives import Objective
+from ..privacy.release import Bounds, Release
 from ..regularisers import Regulariser
 
 Arrays = list[NDArray[Any]]
@@ -64,13 +66,20 @@ class Page(Protocol):
         inbox: Any,
         objective: Objective,
         batches: Batches,
-        noise: Array | float,
+        noise: Noise,
         round_: int,
     ) -> tuple[Any, Any, Report]:
         """One client's round, or a whole cohort's."""
 
     def server_update(self, server: Any, uploads: Any, clients: Index, round_: int) -> Any:
         """Server state after the uploads (..., K, ...) of clients (..., K), ascending."""
+
+    @property
+    def privacy(self) -> str:
+        """"none", or how the client's releases are protected."""
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """What one round of one client releases, for `noise` and for the ledger; privacy not "none"."""
 
     def model(self, server: Any) -> Array:
         """The point to evaluate and to deploy, (..., d)."""

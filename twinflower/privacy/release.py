@@ -1,0 +1,135 @@
+"""What a client releases in a round, and how far one record can move it.
+
+Neighbouring data sets differ by the replacement of one record. A local loop starts at a public point,
+with a public shift, and takes public numbers of steps and rows:
+
+    x <- x - eta ( grad f(x; batch) + shift + mu (x - anchor) ),      Q times
+
+Its end x^Q is the one place where private data enter, so its sensitivity is the sensitivity of the round.
+The noise that goes with it is a `Noise`: pages call it on the value they release, and on nothing else.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ..arrays import Array
+from ..batches import Pace
+from ..errors import require
+
+
+class Noise(Protocol):
+    """Adds the noise of draw number `draw` of the round to a value (..., d); the only way out for data.
+
+    shrink (...,) in (0, 1] scales the noise down where a page knows that less is at stake.
+    """
+
+    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+        """The noisy value."""
+
+
+def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+    """The value itself: a run without privacy."""
+    return value
+
+
+class Bounds(NamedTuple):
+    """Public facts about an objective on allowed rows.
+
+    gradient: C, the largest norm of one record's data gradient. curvature: the data loss of any record has
+    its curvature in [0, curvature]; infinity if that is not known. penalty: the interval that holds the
+    curvature of the smooth penalty, which is the same for neighbouring data.
+    """
+
+    gradient: float
+    curvature: float
+    penalty: tuple[float, float] = (0.0, 0.0)
+
+
+class Release(NamedTuple):
+    """`count` independent Gaussian releases in a round, each of this sensitivity (Euclidean norm)."""
+
+    sensitivity: float
+    count: int = 1
+
+
+def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) -> float:
+    """2 C eta sum_{j<Q} k^j with k the Lipschitz constant of x -> x - eta (mu x + penalty'(x)).
+
+    Valid whatever the batches; without a penalty k = |1 - eta mu|. Every step's mean gradient may move by
+    2 C, and earlier differences shrink by k.
+    """
+    return (
+        2 * bounds.gradient * step_size * _geometric(_shrink(bounds, step_size, mu, 0.0), range(pace.steps))
+    )
+
+
+def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) -> float:
+    """2 C eta / n_b times the largest possible sum of kappa^j over the steps that see the replaced record.
+
+    Both runs use the same batch indices, so a step without the record only shrinks (or stretches) the
+    difference, by kappa = max |1 - eta (mu + c)| over the curvatures c of loss and penalty. A record is in
+    one batch per epoch; the worst place in each epoch is taken. Full batches see it in every step.
+    """
+    kappa = _shrink(bounds, step_size, mu, bounds.curvature)
+    if not math.isfinite(kappa):
+        return math.inf
+    epochs = range(0, pace.steps, pace.per_epoch)
+    last = [range(max(pace.steps - e - pace.per_epoch, 0), pace.steps - e) for e in epochs]
+    worst = sum(max(kappa ** places[0], kappa ** places[-1]) for places in last)
+    return 2 * bounds.gradient * step_size / pace.rows * worst
+
+
+SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Pace], float]] = {
+    "coupled": lambda *facts: min(coupled_sensitivity(*facts), norm_sensitivity(*facts)),
+    "norm": norm_sensitivity,
+}
+
+
+def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
+    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of 000 and 003, true for one round only."""
+    return 4 * bounds.gradient * step_size * _geometric(abs(1 - step_size * rho), range(steps))
+
+
+def published_true_sensitivities(
+    bounds: Bounds, step_sizes: list[float], rho: float, steps: int
+) -> list[float]:
+    """How far one record really moves the published message y of each round a client takes part in.
+
+    The carried dual is private state that Theorem 1 forgets. With w = eta sum_{j<Q} |1 - eta rho|^j and
+    a = (1 - eta rho)^Q, unrolling the loop gives
+
+        y = x0 - 2 eta sum_j (1 - eta rho)^j g_j + (1 - 2a)/rho dual,     dual' = a dual + rho eta sum_j ... g_j
+
+    so with D the possible difference of the duals, ||dy|| <= 4 w G + |1 - 2a| D / rho and D' <= |a| D + 2 rho w G
+    (from 0). With constant steps, eta rho <= 1: (2G/rho) max(1, 3 - 4a) in the long run.
+    """
+    dual, moves = 0.0, []
+    for step_size in step_sizes:
+        w = step_size * _geometric(abs(1 - step_size * rho), range(steps))
+        a = (1 - step_size * rho) ** steps
+        moves.append(4 * w * bounds.gradient + abs(1 - 2 * a) * dual / rho)
+        dual = abs(a) * dual + 2 * rho * w * bounds.gradient
+    return moves
+
+
+def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:
+    """epsilon of one round from the papers' total loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
+
+    000 (20), 003 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
+    formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
+    """
+    require(
+        0 < q < 1,
+        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower max-local-steps",
+    )
+    return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
+
+
+def _geometric(ratio: float, exponents: range) -> float:
+    return math.fsum(ratio**j for j in exponents)
+
+
+def _shrink(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:
+    low, high = bounds.penalty
+    return max(abs(1 - step_size * (mu + low)), abs(1 - step_size * (mu + curvature + high)))
