@@ -23,7 +23,15 @@ from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Batches, Pace
 from ..errors import require
 from ..objectives import Objective
-from ..privacy.release import SENSITIVITIES, Bounds, Noise, Release, no_noise, published_sensitivity
+from ..privacy.release import (
+    SENSITIVITIES,
+    Bounds,
+    Noise,
+    Release,
+    gradient_release,
+    no_noise,
+    published_sensitivity,
+)
 from ..regularisers import ZERO, Regulariser
 from ..sparsifiers import VALUE_BITS
 from ..wire import checked, expect_arrays
@@ -144,7 +152,7 @@ class FedPDM:
         """The noisy primal, all noisy gradients, or the published y with the sensitivity of Theorem 1."""
         eta = decayed(self.step_size, self.step_decay, round_)
         if self.privacy == "gradient":
-            return Release(2 * bounds.gradient / pace.rows, pace.steps)
+            return gradient_release(bounds, pace)
         if self.privacy == "as-published":
             return Release(published_sensitivity(bounds, eta, self.rho, pace.steps))
         return Release(SENSITIVITIES[self.sensitivity](bounds, eta, self.rho, pace))

@@ -47,10 +47,16 @@ class Bounds(NamedTuple):
 
 
 class Release(NamedTuple):
-    """`count` independent Gaussian releases in a round, each of this sensitivity (Euclidean norm)."""
+    """What a round lets out: Gaussian releases of this sensitivity (Euclidean norm), of which one record can
+    touch at most `touched`. A record sits in one batch per epoch, so other steps do not feel it."""
 
     sensitivity: float
-    count: int = 1
+    touched: int = 1
+
+
+def gradient_release(bounds: Bounds, pace: Pace) -> Release:
+    """All noisy gradients of a round: one record moves a batch's mean by 2 C / n_b, once per epoch."""
+    return Release(2 * bounds.gradient / pace.rows, -(-pace.steps // pace.per_epoch))
 
 
 def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) -> float:
