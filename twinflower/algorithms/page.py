@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Batches, Pace
 from ..objectives import Objective
-from ..privacy.release import Bounds, Release
+from ..privacy.release import Bounds, Noise, Release
 from ..regularisers import Regulariser
 
 Arrays = list[NDArray[Any]]
