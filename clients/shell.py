@@ -18,7 +18,9 @@ from twinflower.algorithms.page import Page
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, Objective
-from twinflower.privacy.release import no_noise
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.release import Noise, no_noise
 from twinflower.wire import checked, dtype_name, from_npy, to_npy
 
 Arrays = list[NDArray[Any]]
@@ -49,6 +51,7 @@ class PageClient(NumPyClient):
     context: Flower's, whose state holds the duals. page: the algorithm with its settings, the same as the
     server's. objective, rows: this client's f_i and its data. start: the public starting point (d,).
     client, num_clients: partition number and count. seed: of the batches. walk: how local steps take rows.
+    guard: the client's privacy, for pages whose `privacy` is not "none".
     """
 
     page_class: ClassVar[type[Page]]
@@ -64,6 +67,7 @@ class PageClient(NumPyClient):
         num_clients: int,
         walk: Walk | None = None,
         seed: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         require(
             isinstance(page, self.page_class),
@@ -78,6 +82,11 @@ class PageClient(NumPyClient):
         self.num_clients = num_clients
         self.walk = walk or Walk()
         self.seed = seed
+        self.guard = guard
+        require(
+            (guard is None) == (page.privacy == "none"),
+            f"privacy '{page.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
+        )
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Which partition this node holds, and of how many."""
@@ -86,8 +95,9 @@ class PageClient(NumPyClient):
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
         """One round; config holds its number, "round". Returns upload arrays, row count, metrics.
 
-        Raises ReplyError, and leaves the state alone, for a request that is malformed or out of date, or
-        when the result is not finite.
+        A private client whose budget is spent refuses: no arrays, and "refused" in the metrics. Raises
+        ReplyError, and leaves the state alone, for a request that is malformed or out of date, or when the
+        result is not finite.
         """
         round_ = _round_of(config)
         kept = self._load()
@@ -96,7 +106,10 @@ class PageClient(NumPyClient):
             return [from_npy(array.data) for array in kept.reply], self._num_rows, kept.metrics
         if round_ < last:
             raise ReplyError(f"round {round_} is asked after round {last}")
-        done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
+        try:
+            done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
+        except BudgetSpent:
+            return [], 0, {"round": round_, "refused": True}
         self._save(done)
         return done.reply, self._num_rows, done.metrics
 
@@ -105,20 +118,30 @@ class PageClient(NumPyClient):
         return int(self.shards.sizes[0])
 
     def _work(self, state: Any, parameters: Arrays, round_: int) -> _Done:
-        """Everything that may fail, with no side effect."""
+        """Everything that may fail, with no side effect but the charge in the ledger."""
         d = self.objective.d
         inbox = self.page.unpack_inbox(parameters, d)
+        noise = self._open(round_)
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                state, inbox, self.objective, batches, no_noise, round_
+                state, inbox, self.objective, batches, noise, round_
             )
         reply = self.page.pack_upload(upload, d)
         for array in reply:
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
-        metrics = {"round": round_, "local-steps": int(report.steps), "stopped": bool(report.fired)}
+        metrics: dict[str, Any] = {"round": round_}
+        if self.guard is None:  # step counts may depend on private data
+            metrics |= {"local-steps": int(report.steps), "stopped": bool(report.fired)}
         return _Done(state, reply, metrics)
+
+    def _open(self, round_: int) -> Noise:
+        """Pay for the round before anything private is computed."""
+        if self.guard is None:
+            return no_noise
+        pace = self.walk.pace(self._num_rows)
+        return self.guard.open(self.page.release(self.guard.bounds, pace, round_), round_)
 
     def _load(self) -> _Kept | None:
         if _DONE not in self.context.state:

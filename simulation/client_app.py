@@ -1,18 +1,33 @@
 """What `flwr run` loads on every node: the NumPyClient of the configured algorithm.
 
-A simulated node gets its partition from Flower. A deployed node says `partition-id` and `num-partitions`
-in its node config, and its `data-dir` there, if given, stands before the run's.
+A simulated node gets its partition from Flower. A deployed node says in its node config
+
+    partition-id, num-partitions     which part of the data it holds
+    data-dir                         where they are, instead of the run's
+    state-dir                        where its ledgers are; default ~/.twinflower
+    lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
+    max-epsilon, max-delta           most that one run may plan
+    min-noise-multiplier             least sigma / sensitivity
+
+and a private run there has secret noise and a ledger on the disk, whatever the server asks.
 """
 
+import sys
+from pathlib import Path
+
 from flwr.app import Context
+from flwr.app.user_config import UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
-from twinflower.errors import SettingError
+from twinflower.errors import SettingError, require
+from twinflower.privacy.guard import Guard, Policy
+from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.privacy.mechanism import secret
 
 from .config import parse_run_config
-from .setup import prepare
+from .setup import Setup, prepare
 
 
 def client_fn(context: Context) -> Client:
@@ -25,7 +40,45 @@ def client_fn(context: Context) -> Client:
     if "data-dir" in node:
         raw["data-dir"] = node["data-dir"]
     setup = prepare(parse_run_config(raw).with_clients(int(node["num-partitions"])))
-    return setup.client(int(node["partition-id"]), context).to_client()
+    number = int(node["partition-id"])
+    guard = None if simulated() else site_guard(setup, number, node, str(context.run_id))
+    return setup.client(number, context, guard).to_client()
+
+
+def simulated() -> bool:
+    """Whether this process is a worker of Flower's simulation engine."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard | None:
+    """The privacy of a deployed site, under its own policy; nothing in it comes from a message."""
+    if setup.plan is None:
+        return None
+    lifetime = _number(node, "lifetime-epsilon", 0.0)
+    require(
+        lifetime > 0, 'a private run needs --node-config "lifetime-epsilon=E" with E above 0 on every node'
+    )
+    policy = Policy(
+        _number(node, "min-noise-multiplier", 0.0), _number(node, "max-epsilon", lifetime),
+        _number(node, "max-delta", 1e-4),
+    )  # fmt: skip
+    policy.check(setup.plan.noise_multiplier, setup.plan.budget)
+    rows = setup.shards.rows(number)
+    data = fingerprint(rows.features.data, rows.labels.data)
+    folder = Path(str(node.get("state-dir", Path.home() / ".twinflower"))).expanduser()
+    ledger = FileLedger(folder / f"{data[:16]}.ledger", data, lifetime, _number(node, "lifetime-delta", 1e-4))
+    plan = setup.plan
+    return Guard(
+        plan.bounds, plan.noise_multiplier, plan.budget, ledger, lambda round_: secret,
+        secret=True, run=run, config=setup.config.digest,
+    )  # fmt: skip
+
+
+def _number(node: UserConfig, key: str, default: float) -> float:
+    value = node.get(key, default)
+    require(isinstance(value, int | float), f"node config {key} must be a number; got {value!r}")
+    return float(value)
 
 
 app = ClientApp(client_fn)

@@ -6,7 +6,7 @@ a million registered clients cost what the sampled ones do.
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,9 +16,11 @@ from twinflower.algorithms.page import Page, Report, stack
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Shards
 from twinflower.errors import RunError
-from twinflower.privacy.release import no_noise
+from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
+from twinflower.privacy.release import Noise, no_noise
 from twinflower.randomness import participants
 
+from .privacy import Plan
 from .record import Progress, Recorder, Result
 from .setup import Setup
 
@@ -35,6 +37,7 @@ class Cohort:
         first = setups[0]
         self.page: Page = first.page
         self.objective, self.walk = first.objective, first.walk
+        self.plans = [s.plan for s in setups]
         self.n, self.k = first.config.num_clients, first.config.sampled
         self.seeds = [s.config.seed for s in setups]
         self.alone = len(setups) == 1
@@ -57,7 +60,8 @@ class Cohort:
             )
         self._scatter(clients, states)
         self.server = self.page.server_update(self.server, uploads, clients, round_)
-        return [self._account(round_, *parts) for parts in zip(*map(np.atleast_2d, report), strict=True)]
+        done = zip(*map(np.atleast_2d, (clients, *report)), strict=True)
+        return [self._account(round_, *parts) for parts in done]
 
     def models(self) -> Array:
         """The model of each seed, (seeds, d)."""
@@ -73,9 +77,21 @@ class Cohort:
         inbox = self.page.broadcast(self.server, round_, clients)
         seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
         batches = self.walk.batches(self.shards, clients, seed, round_)
-        return self.page.client_update(
-            self._gather(clients), inbox, self.objective, batches, no_noise, round_
-        )
+        noise = self._noise(round_, clients) if self.plans[0] else no_noise
+        return self.page.client_update(self._gather(clients), inbox, self.objective, batches, noise, round_)
+
+    def _noise(self, round_: int, clients: Index) -> Noise:
+        """The noise of stacked clients, each with the sigma of its seed's plan and its number of rows."""
+        plans = [cast(Plan, plan) for plan in self.plans]
+        sizes = self.shards.extent(clients)[1]
+        release = {
+            m: self.page.release(plans[0].bounds, self.walk.pace(int(m)), round_).sensitivity
+            for m in set(sizes.flat)
+        }
+        sigma = np.reshape([release[m] for m in sizes.flat], sizes.shape)
+        multipliers = np.array([plan.noise_multiplier for plan in plans])
+        sigma = sigma * (multipliers[0] if self.alone else multipliers[:, None])
+        return GaussianNoise(sigma[..., None], seeded_cohort(self.seeds, clients, round_))
 
     def _gather(self, clients: Index) -> Any:
         rows = [
@@ -91,9 +107,10 @@ class Cohort:
                 # a copy: a view would keep the whole round's block alive
                 self._states[s, i] = type(states)(*(array[place].copy() for array in mine))
 
-    def _account(self, round_: int, steps: Index, fired: Mask) -> Round:
+    def _account(self, round_: int, clients: Index, steps: Index, fired: Mask) -> Round:
         up, down = self.page.bits(self.objective.d)
-        return Round(round_, self.k, self.k, {}, up * self.k, down * self.k, steps.mean(), fired.mean())
+        told = (np.nan, np.nan) if self.plans[0] else (float(steps.mean()), float(fired.mean()))
+        return Round(round_, tuple(clients.tolist()), self.k, {}, up * self.k, down * self.k, *told)
 
 
 def _join(blocks: Sequence[Any], axis: int) -> Any:
@@ -114,7 +131,7 @@ def run(setups: Sequence[Setup], progress: Progress | None = None) -> list[Resul
     seconds = time.perf_counter() - began
     models = [None] * len(setups) if failure else list(cohort.models())
     return [
-        Result(s, "cohort", r.rows, seconds, x, failure)
+        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds)
         for s, r, x in zip(setups, recorders, models, strict=True)
     ]
 

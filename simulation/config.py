@@ -6,8 +6,10 @@ fields of its page; all others are the fields of `Config`.
 """
 
 import difflib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any
 
 from twinflower.algorithms import ALGORITHMS, find_algorithm
@@ -25,7 +27,8 @@ class Config:
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
     batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are.
-    settings holds the algorithm's own keys that differ from its page's defaults.
+    settings holds the algorithm's own keys that were set. A private run (the
+    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier.
     """
 
     algorithm: str = "fedpdm"
@@ -63,17 +66,34 @@ class Config:
     fresh_batches: bool = True
     evaluate_every: int = 1
 
+    epsilon: float = 0.0
+    delta: float = 1e-4
+    noise_multiplier: float = 0.0
+    clip_norm: float = 0.0
+    published_c0: float = 1.0
+
     out: str = ""
+    state_dir: str = ""
     node_timeout: float = 120.0
     round_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self) if f.type is float):
+            require(isfinite(getattr(self, name)), f"{kebab(name)} must be finite; got {getattr(self, name)}")
+        require(self.seed < 2**64, f"seed must be below 2^64; got {self.seed}")
         for name in ("num_clients", "clients_per_round", "samples_per_client", "seed", "labels_per_client"):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
         for name in ("rounds", "evaluate_every"):
             require(getattr(self, name) >= 1, f"{kebab(name)} must be at least 1; got {getattr(self, name)}")
         for name in ("node_timeout", "round_timeout"):
             require(getattr(self, name) > 0, f"{kebab(name)} must be above 0; got {getattr(self, name)}")
+        for name in ("epsilon", "noise_multiplier", "clip_norm"):
+            require(
+                getattr(self, name) >= 0,
+                f"{kebab(name)} must be at least 0; got {getattr(self, name)}",
+            )
+        require(0 < self.delta < 1, f"delta must be in (0, 1); got {self.delta}")
+        require(self.published_c0 > 0, f"published-c0 must be above 0; got {self.published_c0}")
         require(self.row_norm >= 0, f"row-norm must be at least 0 (0 = as they are); got {self.row_norm}")
         require(self.start_scale >= 0, f"start-scale must be at least 0; got {self.start_scale}")
         require(
@@ -97,6 +117,11 @@ class Config:
             raise SettingError(
                 f"client-sizes must be whole numbers with commas between; got '{self.client_sizes}'"
             ) from None
+
+    @property
+    def digest(self) -> str:
+        """A short identity of the whole configuration."""
+        return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
 
     def with_clients(self, count: int) -> "Config":
         """The same run with num-clients decided, if it was left open."""
@@ -178,7 +203,7 @@ def _read(text: str) -> Value:
 
 
 def _typed(key: str, value: Any, kind: type) -> Value:
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     word = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
     require(type(value) is kind and value == value, f"{key} must be {word}; got {value!r}")

@@ -8,6 +8,7 @@ This module is the only one that touches Flower's private parts (marked "private
 """
 
 import logging
+import os
 from collections.abc import Iterable
 from itertools import count
 from typing import Any, cast
@@ -45,8 +46,9 @@ class InProcessGrid(Grid):
         self._clients: dict[int, PageClient] = {}
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
-        self._run = Run.create_empty(run_id=1)
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+        run = int.from_bytes(os.urandom(7))  # a ledger on disk must not take two runs for one
+        self._run = Run.create_empty(run_id=run)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 0, 1
 
     def set_run(self, run: Run) -> None:
         """Flower's run information."""
@@ -95,7 +97,7 @@ class InProcessGrid(Grid):
         """The node's context."""
         if node not in self.contexts:
             config: UserConfig = {"partition-id": node - 1, "num-partitions": self.setup.config.num_clients}
-            self.contexts[node] = Context(1, node, config, RecordDict(), {})
+            self.contexts[node] = Context(self._run.run_id, node, config, RecordDict(), {})
         return self.contexts[node]
 
     def client(self, node: int) -> PageClient:

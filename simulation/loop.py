@@ -37,4 +37,4 @@ def run_strategy(setup: Setup, grid: Grid, runtime: str, progress: Progress | No
         model = setup.page.model(strategy.server)
     except RunError as error:
         failure = str(error)
-    return Result(setup, runtime, recorder.rows, time.perf_counter() - began, model, failure)
+    return Result(setup, runtime, recorder.rows, time.perf_counter() - began, model, failure, strategy.rounds)

@@ -19,6 +19,7 @@ from twinflower.arrays import Array
 from twinflower.errors import RunError
 
 from .config import Config, Value
+from .privacy import spent
 from .setup import Setup
 
 COLUMNS = (
@@ -65,7 +66,7 @@ class Recorder:
 
     def evaluate(self, round_: int, x: Array) -> dict[str, Any]:
         """Evaluate x and add a row."""
-        since = self.rounds[-self.setup.config.evaluate_every :] if round_ else []
+        since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
         per_upload = self.setup.page.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
         row = {"round": round_, **self.setup.evaluate(x)} | {
@@ -98,6 +99,14 @@ class Result:
     seconds: float
     model: Array | None = None
     failure: str = ""
+    rounds: list[Round] = field(default_factory=list)
+
+    def _privacy(self) -> dict[str, Any] | None:
+        """What was really spent: every client pays for each round it was asked in."""
+        if self.setup.plan is None:
+            return None
+        asked = [client for done in self.rounds for client in done.asked]
+        return spent(self.setup.plan, np.bincount(asked, minlength=self.setup.config.num_clients))
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""
@@ -121,7 +130,7 @@ class Result:
             "paper_uplink_bits": last.get("paper_uplink_bits"),
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
             "rejected_replies": last.get("rejected"),
-            "privacy": None,
+            "privacy": self._privacy(),
             "partition": self.setup.report(),
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
@@ -135,7 +144,12 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 def to_toml(values: dict[str, Value]) -> str:
     """Flat keys as TOML."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: Value) -> str:
+    text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
+    return text.replace("\x7f", "\\u007f").replace("Infinity", "inf")
 
 
 def write_run(result: Result, folder: Path) -> Path:

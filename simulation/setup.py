@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Context
 
 from clients import CLIENTS, PageClient
+from clients.ledger import ContextLedger
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
 from twinflower.arrays import Array
@@ -16,10 +18,14 @@ from twinflower.data.partition import Partition, describe, partition
 from twinflower.data.sets import Dataset, load_dataset
 from twinflower.errors import require
 from twinflower.objectives import Batch, LinearModel, majority_baseline, make_objective
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
+from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals
 from twinflower.regularisers import ZERO, Regulariser, make_regulariser
 
 from .config import DEFAULT_CLIENTS, Config
+from .privacy import Plan, make_plan
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Setup:
     page: Page
     walk: Walk
     start: Array
+    plan: Plan | None = None
 
     @cached_property
     def shards(self) -> Shards:
@@ -83,8 +90,28 @@ class Setup:
             ]
         return []
 
-    def client(self, number: int, context: Context) -> PageClient:
-        """The NumPyClient of one partition around Flower's context."""
+    def guard(self, number: int, ledger: Ledger, run: str) -> Guard | None:
+        """The privacy of one simulated partition: seeded noise, as the cohort draws it."""
+        if self.plan is None:
+            return None
+        seed = self.config.seed
+
+        def draws(round_: int) -> Draws:
+            return seeded(seed, number, round_)
+
+        return Guard(self.plan.bounds, self.plan.noise_multiplier, self.plan.budget, ledger, draws, run=run)
+
+    def _ledger(self, number: int, context: Context) -> Ledger:
+        config = self.config
+        if not config.state_dir or self.plan is None:
+            return ContextLedger(context.state)
+        path = Path(config.state_dir) / f"{config.dataset}-{number}.ledger".replace(":", "-")
+        rows = self.shards.rows(number)
+        budget = (self.plan.epsilon_limit, config.delta)
+        return FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget)
+
+    def client(self, number: int, context: Context, guard: Guard | None = None) -> PageClient:
+        """The NumPyClient of one partition around Flower's context; with a guard of the site's own, or ours."""
         return CLIENTS[self.config.algorithm](
             context,
             self.page,
@@ -95,6 +122,7 @@ class Setup:
             self.config.num_clients,
             self.walk,
             self.config.seed,
+            guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
         )
 
     def strategy(self) -> StarStrategy:
@@ -113,7 +141,12 @@ def prepare(config: Config) -> Setup:
         config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
     )
     objective = make_objective(
-        config.objective, data.features.shape[1], data.num_classes, config.l2, config.nonconvex
+        config.objective,
+        data.features.shape[1],
+        data.num_classes,
+        config.l2,
+        config.nonconvex,
+        config.clip_norm,
     )
     h = make_regulariser(
         config.regulariser,
@@ -125,7 +158,9 @@ def prepare(config: Config) -> Setup:
     )
     page = _page(config, h)
     page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
-    return Setup(config, data, _divide(config, data), objective, page, walk, _start(config, objective.d))
+    division = _divide(config, data)
+    plan = make_plan(config, page, objective, walk, division.sizes)
+    return Setup(config, data, division, objective, page, walk, _start(config, objective.d), plan)
 
 
 def _page(config: Config, regulariser: Regulariser) -> Page:

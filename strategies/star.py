@@ -26,10 +26,14 @@ from twinflower.wire import dtype_name, from_npy, to_npy
 
 
 class Round(NamedTuple):
-    """What one round did; bits are those on the wire, of accepted replies up and of requests down."""
+    """What one round did: clients asked, number of accepted replies, reasons of the others.
+
+    Bits are those on the wire, of accepted replies up and of requests down. local_steps and stopped are means
+    over the clients that tell them, else nan.
+    """
 
     round: int
-    asked: int
+    asked: tuple[int, ...]
     accepted: int
     rejected: dict[int, str]
     uplink_bits: int
@@ -184,6 +188,8 @@ class StarStrategy(Strategy):
             raise ReplyError(f"record {missing} is missing") from None
         if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
             raise ReplyError("the reply's records have the wrong kind")
+        if metrics.get("refused") is True:
+            raise ReplyError("it refuses: its privacy budget is spent")
         if stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         arrays = [from_npy(array.data) for array in records.values()]
@@ -191,19 +197,24 @@ class StarStrategy(Strategy):
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
         up, down = self.page.bits(self.page.model(self.server).shape[-1])
-        asked, accepted = len(self._asked), len(metrics)
-        steps = [float(m.get("local-steps", np.nan)) for m in metrics]
-        stopped = [float(m.get("stopped", np.nan)) for m in metrics]
+        asked, accepted = tuple(a.client for a in self._asked.values()), len(metrics)
+        steps, stopped = _mean(metrics, "local-steps"), _mean(metrics, "stopped")
         return Round(
             server_round,
             asked,
             accepted,
             rejected,
             up * accepted,
-            down * asked,
-            float(np.mean(steps)),
-            float(np.mean(stopped)),
+            down * len(asked),
+            steps,
+            stopped,
         )
+
+
+def _mean(metrics: list[dict[str, Any]], key: str) -> float:
+    """Mean of what the clients tell, nan if one does not tell a number."""
+    told = [m.get(key) for m in metrics]
+    return float(np.mean([float(v) if isinstance(v, int | float) else np.nan for v in told]))
 
 
 def encode(array: NDArray[Any]) -> Array:

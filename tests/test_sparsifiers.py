@@ -234,7 +234,7 @@ def test_of_all_strings_only_the_written_ones_are_read():
 
 
 def test_settings_are_checked():
-    with pytest.raises(SettingError, match="sparsifier must be one of top-k, rand-k; got 'best'"):
+    with pytest.raises(SettingError, match="uplink must be one of top-k, rand-k; got 'best'"):
         make_sparsifier("best", 0.5)
     for name in SPARSIFIERS:
         for ratio in (0.0, -0.1, 1.5, math.nan):

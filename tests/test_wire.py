@@ -191,3 +191,13 @@ def test_arrays_are_counted():
     for count in (0, 1, 3):
         with pytest.raises(ReplyError, match=f"expected 2 arrays, got {count}"):
             expect_arrays([np.ones(1)] * count, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((True, 3), 24), ((0, 10**30), 0), ((0, 2**62), 0), ((2**63, 0), 0), ((1,) * 65, 8)],
+    ids=str,
+)
+def test_a_shape_that_numpy_cannot_have_is_refused(shape, size):
+    with pytest.raises(ReplyError):
+        from_npy(npy("<f8", shape, bytes(size)))

@@ -8,6 +8,7 @@ scores, and in the smooth penalty that lives inside every client's f_i:
     f_i(X) = mean_j loss(X a_j, y_j) + l2/2 ||X||^2 + nonconvex sum X^2 / (1 + X^2)
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from scipy.special import expit, logsumexp, softmax
 
 from .arrays import Array, Labels, Mask
 from .errors import require
+from .privacy.release import Bounds
 
 
 class Batch(NamedTuple):
@@ -54,6 +56,9 @@ class Loss(Protocol):
     """A loss of scores (..., b, outputs) against labels (..., b)."""
 
     classifies: bool
+    slope_bound: float  # largest norm of `slopes` of a row
+    curvature_bound: float  # of the loss by the scores
+    vector_slopes: bool  # a row's slope has more than one entry that is not 0
 
     def outputs(self, num_classes: int) -> int:
         """Scores per row."""
@@ -80,6 +85,7 @@ class RowwiseLogistic:
     """
 
     classifies = True
+    slope_bound, curvature_bound, vector_slopes = 1.0, 0.25, False
 
     def outputs(self, num_classes: int) -> int:
         return num_classes
@@ -98,6 +104,7 @@ class Softmax:
     """Multinomial logistic regression: logsumexp(X a) - <X[y], a>."""
 
     classifies = True
+    slope_bound, curvature_bound, vector_slopes = math.sqrt(2.0), 0.5, True
 
     def outputs(self, num_classes: int) -> int:
         return num_classes
@@ -116,6 +123,7 @@ class Logistic:
     """Binary logistic regression ln(1 + exp(-s <x, a>)) with s = +1 for label 1 and -1 for label 0."""
 
     classifies = True
+    slope_bound, curvature_bound, vector_slopes = 1.0, 0.25, False
 
     def outputs(self, num_classes: int) -> int:
         require(num_classes == 2, f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
@@ -140,6 +148,7 @@ class Squared:
     """Least squares (<x, a> - y)^2 / 2 for real labels."""
 
     classifies = False
+    slope_bound, curvature_bound, vector_slopes = math.inf, 1.0, False
 
     def outputs(self, num_classes: int) -> int:
         require(num_classes == 0, "objective 'least-squares' needs real labels; this data set has classes")
@@ -168,7 +177,7 @@ class LinearModel:
     """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
 
     outputs x num_features is the shape of the matrix behind a flat point; `l2` and `nonconvex` are
-    the papers' theta_2 and beta, both >= 0.
+    the papers' theta_2 and beta, both >= 0. clip_norm > 0 clips the data gradient of every row to that norm.
     """
 
     loss: Loss
@@ -176,6 +185,7 @@ class LinearModel:
     num_features: int
     l2: float = 0.0
     nonconvex: float = 0.0
+    clip_norm: float = 0.0
 
     @property
     def d(self) -> int:
@@ -194,6 +204,8 @@ class LinearModel:
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        if self.clip_norm:
+            slopes *= self._clipping(slopes, rows.features)
         slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self._add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
@@ -210,6 +222,24 @@ class LinearModel:
         residual = _mean((predicted - rows.labels) ** 2, rows)
         centre = _mean(np.asarray(rows.labels, float), rows)
         return 1.0 - residual / _mean((rows.labels - centre[..., None]) ** 2, rows)
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
+        slope = self.loss.slope_bound * row_norm if row_norm else math.inf
+        gradient = min(slope, self.clip_norm or math.inf)
+        require(
+            math.isfinite(gradient),
+            "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
+        )
+        # a clipped slope in one score belongs to a Huber-like convex loss; a clipped vector to none
+        smooth = row_norm and (gradient == slope or not self.loss.vector_slopes)
+        curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
+        return Bounds(gradient, curvature, (self.l2 - self.nonconvex / 2, self.l2 + 2 * self.nonconvex))
+
+    def _clipping(self, slopes: Array, features: Array) -> Array:
+        """Factors (..., b, 1): a row's data gradient is slope x row, so its norm is a product."""
+        norms = np.sqrt((slopes * slopes).sum(-1) * (features * features).sum(-1))
+        return (self.clip_norm / np.maximum(norms, self.clip_norm))[..., None]
 
     def _penalty(self, x: Array) -> Array:
         squares = x * x
@@ -234,21 +264,27 @@ def _mean(values: Array, rows: Batch) -> Array:
 
 
 def make_objective(
-    name: str, num_features: int, num_classes: int, l2: float = 0.0, nonconvex: float = 0.0
+    name: str,
+    num_features: int,
+    num_classes: int,
+    l2: float = 0.0,
+    nonconvex: float = 0.0,
+    clip_norm: float = 0.0,
 ) -> LinearModel:
     """The objective called `name` (a key of LOSSES) for rows of num_features entries.
 
     Raises SettingError for an unknown name, a negative weight, or labels the loss cannot take.
     """
     require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
-    require(l2 >= 0, f"l2 must be at least 0; got {l2}")
-    require(nonconvex >= 0, f"nonconvex must be at least 0; got {nonconvex}")
+    require(0 <= l2 < math.inf, f"l2 must be finite and at least 0; got {l2}")
+    require(0 <= nonconvex < math.inf, f"nonconvex must be finite and at least 0; got {nonconvex}")
+    require(0 <= clip_norm < math.inf, f"clip-norm must be at least 0 (0 = off); got {clip_norm}")
     loss = LOSSES[name]
     require(
         not loss.classifies or num_classes >= 2,
         f"objective '{name}' needs classes; this data set has real labels: use 'least-squares'",
     )
-    return LinearModel(loss, loss.outputs(num_classes), num_features, l2, nonconvex)
+    return LinearModel(loss, loss.outputs(num_classes), num_features, l2, nonconvex, clip_norm)
 
 
 def majority_baseline(train_labels: Labels, test_labels: Labels) -> float:

@@ -28,7 +28,7 @@ _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
 
 
 def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
-    require(seed >= 0, f"seed must be a whole number from 0; got {seed}")
+    require(0 <= seed < 2**64, f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
     key = np.array([seed, PURPOSES[purpose]], dtype=np.uint64)
     return Generator(Philox(key=key, counter=np.array(counter, dtype=np.uint64)))
 
@@ -41,8 +41,8 @@ def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generat
 def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
     """Uniform numbers in [0, 1) for one client (size,) or for many (clients, size).
 
-    A client's row depends on its own address only. Neighbouring clients in ascending order (a whole
-    cohort) cost one call.
+    A client's row depends on its own address only, as long as a purpose always draws the same size in a
+    round. Neighbouring clients in ascending order (a whole cohort) cost one call.
     """
     clients = np.atleast_1d(np.asarray(client))
     blocks = -(-size // _DRAWS_PER_BLOCK)

@@ -73,8 +73,9 @@ class Box:
 
     def value(self, x: Array) -> Array:
         """0 inside, infinity outside."""
-        slack = _ROUNDING * np.maximum(np.abs(self.lower), np.abs(self.upper))
-        inside = (x >= self.lower - slack) & (x <= self.upper + slack)
+        below = self.lower - _ROUNDING * np.abs(self.lower)
+        above = self.upper + _ROUNDING * np.abs(self.upper)
+        inside = (x >= below) & (x <= above)
         return np.where(inside.all(-1), 0.0, np.inf)
 
     def prox(self, u: Array, step: float) -> Array:
@@ -159,8 +160,9 @@ class Ball:
 
     def prox(self, u: Array, step: float) -> Array:
         """Nearest point of the ball."""
-        norm = np.sqrt((u * u).sum(-1, keepdims=True))
-        return u * np.minimum(1.0, self.radius / np.maximum(norm, self.radius))
+        largest = np.maximum(np.abs(u).max(-1, keepdims=True), np.finfo(float).tiny)  # squares may overflow
+        norm = largest * np.sqrt(((u / largest) ** 2).sum(-1, keepdims=True))
+        return u * (self.radius / np.maximum(norm, self.radius))
 
 
 _MAKERS: dict[str, Callable[[float, float, float, float, int], Regulariser]] = {
@@ -187,5 +189,5 @@ def make_regulariser(
     for key, number in (("l1", l1), ("l2", l2)):
         require(np.isfinite(number) and number >= 0, f"regulariser-{key} must be at least 0; got {number}")
     for key, number in (("bound", bound), ("radius", radius)):
-        require(number > 0, f"regulariser-{key} must be above 0; got {number}")
+        require(0 < number < np.inf, f"regulariser-{key} must be finite and above 0; got {number}")
     return _MAKERS[name](l1, l2, bound, radius, rows)

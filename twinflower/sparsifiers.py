@@ -26,12 +26,12 @@ class Code(NamedTuple):
     values: Array
 
 
-def kept_entries(ratio: float, d: int) -> int:
-    """k = round(ratio * d); SettingError where that is 0."""
+def kept_entries(ratio: float, d: int, key: str = "uplink-ratio") -> int:
+    """k = round(ratio * d); SettingError, naming the key, where that is 0."""
     k = round(ratio * d)
     require(
         1 <= k <= d,
-        f"a sparsification ratio must keep between 1 and all of the {d} entries; {ratio} keeps {k}",
+        f"{key} must keep between 1 and all of the {d} entries; {ratio} keeps {k}",
     )
     return k
 
@@ -143,8 +143,8 @@ class RandK:
 SPARSIFIERS: dict[str, type[TopK] | type[RandK]] = {"top-k": TopK, "rand-k": RandK}
 
 
-def make_sparsifier(name: str, ratio: float) -> TopK | RandK:
+def make_sparsifier(name: str, ratio: float, link: str = "uplink") -> TopK | RandK:
     """The sparsifier called `name`; SettingError for an unknown one or a ratio outside (0, 1]."""
-    require(name in SPARSIFIERS, f"sparsifier must be one of {', '.join(SPARSIFIERS)}; got '{name}'")
-    require(0 < ratio <= 1, f"a sparsification ratio must be above 0 and at most 1; got {ratio}")
+    require(name in SPARSIFIERS, f"{link} must be one of {', '.join(SPARSIFIERS)}; got '{name}'")
+    require(0 < ratio <= 1, f"{link}-ratio must be above 0 and at most 1; got {ratio}")
     return SPARSIFIERS[name](ratio)

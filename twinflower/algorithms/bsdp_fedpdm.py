@@ -15,14 +15,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
-from ..objectives import Objective
 from ..privacy.release import Noise
 from ..randomness import stream
 from ..sparsifiers import Code, RandK, TopK, kept_entries, make_sparsifier, scatter
 from ..wire import checked, expect_arrays
-from .fedpdm import FedPDM, Server, State, check_choice
-from .page import Arrays, Report, to_nodes
+from .fedpdm import FedPDM, Server, check_choice
+from .page import Arrays, to_nodes
 
 
 class SparseInbox(NamedTuple):
@@ -53,7 +51,7 @@ class BSDPFedPDM(FedPDM):
     def __post_init__(self) -> None:
         super().__post_init__()
         make_sparsifier(self.uplink, self.uplink_ratio)
-        make_sparsifier("top-k", self.downlink_ratio)
+        make_sparsifier("top-k", self.downlink_ratio, "downlink")
         check_choice("missing", self.missing, ("zero", "keep"))
 
     @property
@@ -74,16 +72,17 @@ class BSDPFedPDM(FedPDM):
             to_nodes(sparse, node), to_nodes(code.indices, node), self._seeds(server, round_, node)
         )
 
-    def client_update(
-        self, state: State, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
-    ) -> tuple[State, Code, Report]:
-        """FedPDM's round; k entries of y are sent.
+    def _message(self, y: Array, inbox: Any, noise: Noise, shrink: Array | float) -> Code:
+        """k entries of y.
 
-        The paper thins out first and adds noise to the k entries (18), (19); their places are then released
-        without noise. Here all entries are noisy before the largest are chosen, which is post-processing.
+        The paper thins out first and adds noise to the k entries, (18), (19): as published, the places of a
+        top-k are released without noise. In the other modes y is noisy before its largest entries are chosen,
+        which is post-processing.
         """
-        state, upload, report = super().client_update(state, inbox, objective, batches, noise, round_)
-        return state, self.up.encode(upload.y, np.broadcast_to(inbox.seed, upload.y.shape[:-1])), report
+        code = self.up.encode(y, np.broadcast_to(inbox.seed, y.shape[:-1]))
+        if self.privacy == "as-published":
+            code = code._replace(values=noise(code.values, shrink=shrink))
+        return code
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Entry by entry: divide by the number of senders (20), (23), then prox."""
@@ -127,7 +126,8 @@ class BSDPFedPDM(FedPDM):
         return self.up.unpack(arrays, inbox.x0.shape[-1], inbox.seed)
 
     def bits(self, d: int) -> tuple[int, int]:
-        """k entries up, k' down, with indices where they are needed."""
+        """k entries up, k' down, with indices where they are needed; SettingError where k or k' is 0."""
+        kept_entries(self.downlink_ratio, d, "downlink-ratio")
         return self.up.bits(d), self.down.bits(d) + (64 if self.uplink == "rand-k" else 0)
 
     def paper_bits(self, d: int) -> int:

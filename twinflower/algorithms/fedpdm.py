@@ -20,13 +20,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches, Pace
+from ..batches import Batches
 from ..errors import require
 from ..objectives import Objective
 from ..privacy.release import (
     SENSITIVITIES,
     Bounds,
     Noise,
+    Pace,
     Release,
     gradient_release,
     no_noise,
@@ -96,15 +97,15 @@ class FedPDM:
 
     def __post_init__(self) -> None:
         check_steps(self.step_size, self.step_decay)
-        require(self.rho > 0, f"rho must be above 0; got {self.rho}")
+        require(0 < self.rho < np.inf, f"rho must be finite and above 0; got {self.rho}")
         require(
             self.rho * self.step_size < 2 or self.unstable_steps == "allow",
             f"rho * step-size must be below 2, or local steps diverge; got {self.rho} * {self.step_size} = "
             f"{self.rho * self.step_size:g}: use a step-size below {2 / self.rho:g}",
         )
         require(
-            self.stopping_tolerance >= 0,
-            f"stopping-tolerance must be at least 0 (0 = off); got {self.stopping_tolerance}",
+            0 <= self.stopping_tolerance < np.inf,
+            f"stopping-tolerance must be finite and at least 0 (0 = off); got {self.stopping_tolerance}",
         )
         check_choice("aggregation", self.aggregation, ("sampled", "memory"))
         check_choice("local-start", self.local_start, ("server", "warm"))
@@ -144,9 +145,12 @@ class FedPDM:
             x = noise(x)  # The paper: noise on y only; see the module's docstring
         dual = dual + self.rho * (x0 - x)                                       # (10c)
         y = x - dual / self.rho                                                 # (10d)
-        if self.privacy == "as-published":
-            y = noise(y, shrink=self._share_of_noise(eta, report, batches))     # (12)
-        return State(dual, x if warm else state.x), Upload(y), report
+        shrink = self._share_of_noise(eta, report, batches)
+        return State(dual, x if warm else state.x), self._message(y, inbox, noise, shrink), report
+
+    def _message(self, y: Array, inbox: Any, noise: Noise, shrink: Array | float) -> Any:
+        """y, with the paper's noise on it if that is the mode."""
+        return Upload(noise(y, shrink=shrink) if self.privacy == "as-published" else y)     # (12)
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """The noisy primal, all noisy gradients, or the published y with the sensitivity of Theorem 1."""

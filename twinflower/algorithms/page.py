@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches, Pace
+from ..batches import Batches
 from ..objectives import Objective
-from ..privacy.release import Bounds, Noise, Release
+from ..privacy.release import Bounds, Noise, Pace, Release
 from ..regularisers import Regulariser
 
 Arrays = list[NDArray[Any]]

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ..arrays import Array
-from ..batches import Pace
 from ..errors import require
 
 
@@ -31,6 +30,14 @@ class Noise(Protocol):
 def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
     """The value itself: a run without privacy."""
     return value
+
+
+class Pace(NamedTuple):
+    """What is public about a client's round: local steps, rows in each, batches in an epoch."""
+
+    steps: int
+    rows: int
+    per_epoch: int
 
 
 class Bounds(NamedTuple):

@@ -1,0 +1,33 @@
+"""The ledger of a simulated client, kept in Flower's context: it lives as long as the run."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from flwr.app import ConfigRecord, RecordDict
+
+from twinflower.privacy import Budget
+from twinflower.privacy.ledger import Charge, check_charge
+
+_RECORD = "twinflower.ledger"
+
+
+@dataclass(frozen=True)
+class ContextLedger:
+    """Charges as lines of JSON in `context.state`; see `twinflower.privacy.ledger.Ledger`."""
+
+    state: RecordDict
+
+    def charge(self, charge: Charge, budget: Budget) -> None:
+        """Record a charge, or raise BudgetSpent or LedgerError."""
+        check_charge(charge, self.charges(), budget)
+        self.state[_RECORD] = ConfigRecord({"charges": [*self._lines(), json.dumps(asdict(charge))]})
+
+    def charges(self) -> list[Charge]:
+        """All charges so far."""
+        return [Charge(**json.loads(line)) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
+        if _RECORD not in self.state:
+            return []
+        return cast(list[str], cast(ConfigRecord, self.state[_RECORD])["charges"])

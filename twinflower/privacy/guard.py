@@ -1,0 +1,72 @@
+"""The one seam through which a client's private values leave: validate, charge, then hand out the noise."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import require
+from .accountant import Budget, gdp_mu
+from .ledger import Charge, Ledger
+from .mechanism import Draws, GaussianNoise
+from .release import Bounds, Noise, Release
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a site insists on, whatever the server asks.
+
+    min_noise_multiplier: least sigma / sensitivity. max_epsilon at max_delta: most that one run may plan.
+    """
+
+    min_noise_multiplier: float = 0.0
+    max_epsilon: float = math.inf
+    max_delta: float = 1e-4
+
+    def check(self, noise_multiplier: float, budget: Budget) -> None:
+        """SettingError where a run's plan breaks the site's rules."""
+        require(
+            noise_multiplier >= self.min_noise_multiplier,
+            f"this site's policy needs a noise-multiplier of at least {self.min_noise_multiplier:g}; the run "
+            f"has {noise_multiplier:g}",
+        )
+        allowed = math.inf if math.isinf(self.max_epsilon) else gdp_mu(self.max_epsilon, self.max_delta)
+        require(
+            math.sqrt(budget.mu_max_squared) <= allowed * (1 + 1e-9),
+            f"this site's policy allows at most epsilon {self.max_epsilon:g} at delta {self.max_delta:g} for a run; "
+            f"the run plans mu = {math.sqrt(budget.mu_max_squared):.4g}, and {allowed:.4g} is allowed",
+        )
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A client's privacy for one run.
+
+    bounds: public facts on its rows. noise_multiplier: sigma / sensitivity of every release. budget: the run's.
+    ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
+    identities that stand in the ledger.
+    """
+
+    bounds: Bounds
+    noise_multiplier: float
+    budget: Budget
+    ledger: Ledger
+    draws: Callable[[int], Draws]
+    secret: bool = False
+    run: str = ""
+    config: str = ""
+
+    def open(self, release: Release, round_: int) -> Noise:
+        """Charge the round and return its noise.
+
+        The charge is recorded before anything private is computed. Raises BudgetSpent, LedgerError, or
+        SettingError for a release without a finite sensitivity.
+        """
+        require(
+            0 < release.sensitivity < math.inf,
+            f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
+        )
+        sigma = self.noise_multiplier * release.sensitivity
+        cost = release.touched / self.noise_multiplier**2
+        charge = Charge(self.run, round_, release.sensitivity, sigma, release.touched, cost, self.config)
+        self.ledger.charge(charge, self.budget)
+        return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
