@@ -1,4 +1,4 @@
-"""The command line: list, run, figure, compare."""
+"""The command line: list, run, figure, privacy, compare."""
 
 import shutil
 import sys
@@ -25,9 +25,10 @@ from .config import parse_text
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment
 from .figures import draw_experiment, draw_run, redraw
+from .privacy import forecast
 from .record import Result, default_folder, write_run
 from .server_app import print_row
-from .setup import prepare_seeds
+from .setup import prepare, prepare_seeds
 
 app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
@@ -66,10 +67,7 @@ def run(
 ) -> None:
     """Run an experiment: every curve under every seed, then the figure."""
     require(runtime in RUNTIMES, f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
-    overrides = dict(map(parse_text, set_ or []))
-    if data_dir:
-        overrides.setdefault("data-dir", str(Path(data_dir).absolute()))
-    plan = read_experiment(experiment, overrides, _seeds(seeds))
+    plan = _plan(experiment, set_, data_dir, seeds)
     folder = out.absolute() if out else default_folder(plan.curves[0].config, plan.name)
     folder.mkdir(parents=True, exist_ok=True)
     failures = _RUN[runtime](plan, folder)
@@ -85,6 +83,20 @@ def run(
 def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
     """Redraw a figure from stored results, without training."""
     console.print(str(redraw(folder)), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def privacy(
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML, or the config.toml of a run")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
+    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+) -> None:
+    """What a run will cost each client, before anything runs."""
+    for curve in _plan(experiment, set_, data_dir, "").curves:
+        setup = prepare(curve.config)
+        _table(
+            f"privacy of '{curve.label}'", forecast(setup.plan, setup.page, setup.walk, setup.partition.sizes)
+        )
 
 
 @app.command()
@@ -111,6 +123,13 @@ def main() -> None:
 def _say(error: Exception, status: int) -> None:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(status)
+
+
+def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> Experiment:
+    overrides = dict(map(parse_text, set_ or []))
+    if data_dir:
+        overrides.setdefault("data-dir", str(Path(data_dir).absolute()))
+    return read_experiment(experiment, overrides, _seeds(seeds))
 
 
 def _seeds(text: str) -> list[int] | None:

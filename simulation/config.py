@@ -23,7 +23,8 @@ DEFAULT_CLIENTS = 10  # where num-clients is 0 and no Flower nodes say otherwise
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides the result of a run. The defaults are the main job: digits, 10 clients.
+    """Everything that decides the result of a run. The defaults are the main job, digits with 10
+    clients, but for its epsilon.
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
     batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are.
@@ -53,16 +54,16 @@ class Config:
     l2: float = 0.0
     nonconvex: float = 0.0
     regulariser: str = "l1"
-    regulariser_l1: float = 1e-3
+    regulariser_l1: float = 4e-3
     regulariser_l2: float = 0.0
     regulariser_bound: float = 1.0
     regulariser_radius: float = 1.0
 
-    rounds: int = 30
+    rounds: int = 50
     seed: int = 0
     start_scale: float = 0.0
     batch_size: int = 0
-    max_local_steps: int = 5
+    max_local_steps: int = 2
     fresh_batches: bool = True
     evaluate_every: int = 1
 

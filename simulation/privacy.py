@@ -6,13 +6,13 @@ participation are public; the server may choose its broadcasts adaptively.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from twinflower.algorithms import Page
+from twinflower.algorithms.local import decayed
 from twinflower.arrays import Index
 from twinflower.batches import Walk
 from twinflower.errors import require
@@ -36,7 +36,8 @@ class Plan:
 
     noise_multiplier: sigma / sensitivity of every release. costs: mu^2 that each client (N,) will have paid when
     the run ends. rounds_in (N,): in how many rounds it takes part. mu_limit: what no client may exceed in this
-    run. caveat: why the printed guarantee is not the real one, or "".
+    run. As published: claimed_epsilon is the paper's total; true_costs (N,) are the sums over a client's planned
+    rounds of (true / claimed sensitivity)^2; caveat says what is wrong, and provable whether anything is left.
     """
 
     mode: str
@@ -47,6 +48,7 @@ class Plan:
     touched: Index
     mu_limit: float
     caveat: str = ""
+    provable: bool = True
     claimed_epsilon: float | None = None
     true_costs: np.ndarray | None = None
 
@@ -61,8 +63,9 @@ class Plan:
         return gdp_epsilon(self.mu_limit, self.delta)
 
     def mu(self, rounds_in: Index) -> np.ndarray:
-        """mu of clients (N,) that took part in so many rounds, as accounted by the mechanism."""
-        return np.sqrt(rounds_in * self.touched) / self.noise_multiplier
+        """mu of clients (N,) that took part in so many rounds; as published, in all that were planned."""
+        costs = rounds_in * self.touched if self.true_costs is None else self.true_costs
+        return np.sqrt(costs) / self.noise_multiplier
 
 
 def make_plan(config: Config, page: Page, objective: LinearModel, walk: Walk, sizes: Index) -> Plan | None:
@@ -81,7 +84,13 @@ def make_plan(config: Config, page: Page, objective: LinearModel, walk: Walk, si
     )
     bounds = objective.bounds(config.row_norm)
     rounds_in = _participation(config)
-    touched = np.array([page.release(bounds, walk.pace(int(m)), 1).touched for m in sizes])
+    releases = [page.release(bounds, walk.pace(int(m)), 1) for m in sizes]
+    require(
+        all(math.isfinite(r.sensitivity) for r in releases),
+        "this run's releases have no finite sensitivity: local steps must contract (lower step-size), or set "
+        "sensitivity to norm",
+    )
+    touched = np.array([r.touched for r in releases])
     if page.privacy == "as-published":
         return _published(config, page, walk, bounds, sizes, rounds_in, touched)
     most = int((rounds_in * touched).max())
@@ -110,63 +119,94 @@ def _published(
         epsilon = published_epsilon(config.epsilon, config.published_c0, share, p, config.rounds)
         z = classical_noise_multiplier(epsilon, config.delta)
     most = int((rounds_in * touched).max())
-    etas = [page.step_size / t**page.step_decay for t in range(1, config.rounds + 1)]
     return Plan(
         "as-published", config.delta, z, bounds, rounds_in, touched, math.sqrt(most) / z,
-        _published_caveat(page), config.epsilon or None, _true_costs(page, bounds, etas, pace.steps, config),
+        *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, pace.steps, config),
     )  # fmt: skip
 
 
-def _published_caveat(page: Any) -> str:
+def _published_caveat(page: Any) -> tuple[str, bool]:
+    """What is wrong with the papers' statement, and whether a guarantee is left."""
     if page.stopping_tolerance:
-        return "no guarantee: the stopping rule's number of steps scales the noise, and is private"
+        return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
     if getattr(page, "uplink", "") == "top-k" and page.uplink_ratio < 1:
-        return "no guarantee: the places of the k largest entries are released without noise"
+        return "no guarantee: the places of the k largest entries are released without noise", False
+    if page.local_start == "warm":
+        return "no guarantee: a warm start carries the un-noised x from round to round", False
     return (
-        "the published dual carries un-noised private state from round to round, which Theorem 1 forgets: mu is the "
-        "one that follows from the worst case over the rounds"
+        "the published dual carries un-noised private state from round to round, which the paper's Theorem 1 "
+        "forgets; this is the worst case over the rounds instead"
+    ), True
+
+
+def _true_costs(page: Any, bounds: Bounds, steps: int, config: Config) -> np.ndarray:
+    """sum over each client's rounds of (true / claimed sensitivity)^2, (N,); over z^2 it is mu^2."""
+    mine: list[list[float]] = [[] for _ in range(config.num_clients)]
+    for round_ in range(1, config.rounds + 1):
+        for client in participants(config.seed, round_, config.num_clients, config.sampled):
+            mine[client].append(decayed(page.step_size, page.step_decay, round_))
+    return np.array([_true_cost(page, bounds, steps, etas) for etas in mine])
+
+
+def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> float:
+    true = published_true_sensitivities(bounds, etas, page.rho, steps)
+    return math.fsum(
+        (move / published_sensitivity(bounds, eta, page.rho, steps)) ** 2
+        for move, eta in zip(true, etas, strict=True)
     )
 
 
-def _true_costs(page: Any, bounds: Bounds, etas: list[float], steps: int, config: Config) -> np.ndarray:
-    """sum over its rounds of (true / claimed sensitivity)^2 for each client (N,), to be divided by z^2."""
-    costs = np.zeros(config.num_clients)
-    rounds: list[list[int]] = [[] for _ in range(config.num_clients)]
-    for t in range(1, config.rounds + 1):
-        for i in participants(config.seed, t, config.num_clients, config.sampled):
-            rounds[i].append(t - 1)
-    for i, mine in enumerate(rounds):
-        own = [etas[t] for t in mine]
-        true = published_true_sensitivities(bounds, own, page.rho, steps)
-        claimed = [published_sensitivity(bounds, eta, page.rho, steps) for eta in own]
-        costs[i] = sum((a / b) ** 2 for a, b in zip(true, claimed, strict=True))
-    return costs
-
-
-def spent(plan: Plan, rounds_in: Sequence[int] | Index) -> dict[str, Any]:
+def spent(plan: Plan, rounds_in: Index) -> dict[str, Any]:
     """The privacy part of summary.json for clients (N,) that were asked in so many rounds."""
-    mu = plan.mu(np.asarray(rounds_in))
-    if plan.true_costs is not None:
-        mu = np.sqrt(plan.true_costs) / plan.noise_multiplier
+    mu = plan.mu(rounds_in)
     worst = float(mu.max())
-    epsilon = gdp_epsilon(worst, plan.delta)
+    epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "unit": "per client, all rounds, replacement of one record",
         "mode": plan.mode,
         "epsilon": epsilon,
         "delta": plan.delta,
-        "mu": worst,
-        "mu_smallest": float(mu.min()),
+        "mu": worst if plan.provable else None,
+        "mu_smallest": float(mu.min()) if plan.provable else None,
         "noise_multiplier": plan.noise_multiplier,
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst),
     }
 
 
-def in_words(plan: Plan, epsilon: float, mu: float) -> str:
+def in_words(plan: Plan, epsilon: float | None, mu: float) -> str:
     """The guarantee as one sentence."""
+    if epsilon is None:
+        return plan.caveat
     text = (
         f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
         "replacement of one of its records; simulation: the noise is seeded, not secret"
     )
     return f"{plan.caveat}; {text}" if plan.caveat else text
+
+
+def forecast(plan: Plan | None, page: Page, walk: Walk, sizes: Index) -> list[tuple[str, str]]:
+    """The plan as rows of a table: what takes part, noise, and the guarantee in words."""
+    if plan is None:
+        return [("guarantee", "none: no noise is added, messages are exact functions of the data")]
+    summary = spent(plan, plan.rounds_in)
+    pace = walk.pace(int(sizes.min()))
+    release = page.release(plan.bounds, pace, 1)
+    rows = [
+        ("mode", plan.mode),
+        ("rounds a client takes part in", f"{plan.rounds_in.min()} to {plan.rounds_in.max()}"),
+        ("releases one record can touch", f"{plan.touched.max()} in a round"),
+        ("local steps x rows, smallest client", f"{pace.steps} x {pace.rows} of {sizes.min()}"),
+        ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
+        ("sensitivity, round 1", f"{release.sensitivity:.4g}"),
+        ("noise multiplier", f"{plan.noise_multiplier:.6g}"),
+        ("sigma, round 1", f"{plan.noise_multiplier * release.sensitivity:.4g}"),
+    ]
+    if plan.claimed_epsilon is not None:
+        rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))
+    if plan.provable:
+        rows.append(
+            ("mu, smallest and largest client", f"{summary['mu_smallest']:.6g} to {summary['mu']:.6g}")
+        )
+        rows.append(("epsilon in total, largest client", f"{summary['epsilon']:.6g} at delta {plan.delta:g}"))
+    return [*rows, ("guarantee", summary["guarantee"])]

@@ -38,6 +38,38 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "missing": "keep",
         "aggregation": "memory",
     },
+    "fedpdm-private": {
+        "algorithm": "fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "privacy": "public-state",
+        "epsilon": 30.0,
+    },
+    "fedpdm-gradient": {
+        "algorithm": "fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "privacy": "gradient",
+        "stopping-tolerance": 0.5,
+        "noise-multiplier": 0.5,
+    },
+    "fedpdm-published": {
+        "algorithm": "fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "privacy": "as-published",
+        "stopping-tolerance": 0.02,
+        "epsilon": 20.0,
+    },
+    "bsdp-private": {
+        "algorithm": "bsdp-fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "privacy": "public-state",
+        "epsilon": 30.0,
+        "uplink-ratio": 0.4,
+        "local-start": "warm",
+    },
 }
 
 SMALL = {"num-clients": 8, "clients-per-round": 3, "rounds": 5, "batch-size": 10, "max-local-steps": 3}

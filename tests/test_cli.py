@@ -141,10 +141,11 @@ BAD = {
     "seed must be below 2^64": ["seed=18446744073709551616"],
     "l2 must be finite": ["l2=inf"],
     "privacy must be one of none": ["privacy=yes"],
-    "epsilon needs a privacy mode": ["epsilon=3"],
-    "privacy needs either epsilon or noise-multiplier": ["privacy=gradient"],
+    "epsilon needs a privacy mode": ["privacy=none"],
+    "privacy needs either epsilon or noise-multiplier": ["epsilon=0"],
     "epsilon must be at least 0; got -1": ["privacy=gradient", "epsilon=-1"],
     "delta must be in (0, 1); got 0.0": ["privacy=gradient", "epsilon=1", "delta=0"],
+    "no finite sensitivity": ["step-size=1e300", "unstable-steps=allow"],
     "set clip-norm above 0": ["privacy=gradient", "epsilon=1", "row-norm=0"],
     "stopping-tolerance must be 0 with privacy public-state": [
         "privacy=public-state",
@@ -216,7 +217,8 @@ def test_a_bad_call_has_status_2_and_no_traceback(call, words):
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
-    words = ["--set", "step-size=1e300", "--set", "unstable-steps=allow", "--runtime", runtime]
+    assignments = ["step-size=1e300", "unstable-steps=allow", "privacy=none", "epsilon=0"]
+    words = [w for a in assignments for w in ("--set", a)] + ["--runtime", runtime]
     status, _, err = call("run", DIGITS, *words, "--out", tmp_path)
     assert status == 1
     assert "not finite" in err

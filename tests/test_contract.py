@@ -14,6 +14,7 @@ from strategies import STRATEGIES
 from strategies.star import record_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
+from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 
@@ -27,13 +28,27 @@ def test_the_tables_agree():
         assert STRATEGIES[name].page_class is CLIENTS[name].page_class is page
 
 
+def noise_of(setup, clients, round_):
+    """What the clients' guards would give out."""
+    if setup.plan is None:
+        return no_noise
+    bounds, z = setup.plan.bounds, setup.plan.noise_multiplier
+    paces = [setup.walk.pace(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
+    sigma = z * np.array([[setup.page.release(bounds, pace, round_).sensitivity] for pace in paces])
+    if np.ndim(clients):
+        return GaussianNoise(sigma, seeded_cohort([0], clients, round_))
+    return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
+
+
 def one_round(setup, clients, server=None, states=None, round_=2):
     page = setup.page
     server = server or page.init_server(setup.start, setup.config.num_clients, np.array(0, np.uint64))
     states = states or stack([page.init_client(setup.start)] * len(clients))
     inbox = page.broadcast(server, round_, clients)
     batches = setup.walk.batches(setup.shards, clients, 0, round_)
-    return page.client_update(states, inbox, setup.objective, batches, no_noise, round_)
+    return page.client_update(
+        states, inbox, setup.objective, batches, noise_of(setup, clients, round_), round_
+    )
 
 
 @every_variant
@@ -46,7 +61,7 @@ def test_a_slice_of_the_cohort_is_one_client(variant):
         inbox = page.broadcast(server, 2, i)
         batches = setup.walk.batches(setup.shards, int(i), 0, 2)
         alone = page.client_update(
-            page.init_client(setup.start), inbox, setup.objective, batches, no_noise, 2
+            page.init_client(setup.start), inbox, setup.objective, batches, noise_of(setup, i, 2), 2
         )
         for whole, single in zip(
             (*states, *uploads, *report), (*alone[0], *alone[1], *alone[2]), strict=True
@@ -73,7 +88,7 @@ def test_messages_survive_the_wire(variant):
     inbox = page.broadcast(server, 3, np.array(2))
     batches = setup.walk.batches(setup.shards, 2, 0, 3)
     _, upload, _ = page.client_update(
-        page.init_client(setup.start), inbox, setup.objective, batches, no_noise, 3
+        page.init_client(setup.start), inbox, setup.objective, batches, noise_of(setup, np.array(2), 3), 3
     )
     back = page.unpack_inbox(page.pack_inbox(inbox), d)
     for sent, received in zip(inbox, back, strict=True):
@@ -133,7 +148,9 @@ def test_a_later_round_goes_on_from_the_stored_state(variant):
         inbox = page.broadcast(server, round_, np.array(1))
         reply, _, _ = setup.client(1, context).fit(page.pack_inbox(inbox), {"round": round_})
         batches = setup.walk.batches(setup.shards, 1, 0, round_)
-        state, upload, _ = page.client_update(state, inbox, setup.objective, batches, no_noise, round_)
+        state, upload, _ = page.client_update(
+            state, inbox, setup.objective, batches, noise_of(setup, np.array(1), round_), round_
+        )
         for ours, theirs in zip(page.pack_upload(upload, d), reply, strict=True):
             assert_array_equal(ours, theirs)
 
