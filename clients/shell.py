@@ -70,7 +70,7 @@ class PageClient(NumPyClient):
         guard: Guard | None = None,
     ) -> None:
         require(
-            isinstance(page, self.page_class),
+            type(page) is self.page_class,
             f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
         )
         self.context = context
@@ -178,6 +178,6 @@ def _encoded(array: NDArray[Any]) -> WireArray:
 
 def _round_of(config: dict[str, Any]) -> int:
     round_ = config.get("round")
-    if not isinstance(round_, int) or round_ < 1:
+    if type(round_) is not int or round_ < 1:
         raise ReplyError(f"the request must carry its round, a whole number from 1; got {round_!r}")
     return round_

@@ -1,6 +1,5 @@
 """The command line: list, run, figure, privacy, compare."""
 
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,7 +22,7 @@ from twinflower.sparsifiers import SPARSIFIERS
 from . import cohort, inprocess
 from .config import parse_text
 from .engine import Engine, engine
-from .experiment import Curve, Experiment, read_experiment
+from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_run, redraw
 from .privacy import forecast
 from .record import Result, default_folder, write_run
@@ -72,7 +71,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     failures = _RUN[runtime](plan, folder)
     if not plan.single:
-        shutil.copyfile(experiment, folder / "experiment.toml")
+        write_experiment(plan, folder / "experiment.toml")
         draw_experiment(plan, folder)
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
     if failures:
@@ -161,6 +160,8 @@ def _run_curves(
     for curve in plan.curves:
         with _Ticker(plan, curve) as ticker:
             results = runner(curve, ticker.tick)
+        for warning in results[0].setup.warnings():
+            console.print(f"{curve.label}: {warning}", highlight=False)
         for seed, result in zip(plan.seeds, results, strict=True):
             draw_run(write_run(result, plan.folder(folder, curve, seed)))
         failures += [f"{curve.label}: {r.failure}" for r in results if r.failure]

@@ -39,8 +39,10 @@ def client_fn(context: Context) -> Client:
     raw = dict(context.run_config)
     if "data-dir" in node:
         raw["data-dir"] = node["data-dir"]
-    setup = prepare(parse_run_config(raw).with_clients(int(node["num-partitions"])))
-    number = int(node["partition-id"])
+    number, count = int(node["partition-id"]), int(node["num-partitions"])
+    config = parse_run_config(raw).with_clients(count)
+    require(config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes")
+    setup = prepare(config)
     guard = None if simulated() else site_guard(setup, number, node, str(context.run_id))
     return setup.client(number, context, guard).to_client()
 

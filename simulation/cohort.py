@@ -54,14 +54,31 @@ class Cohort:
         clients = chosen[0] if self.alone else np.stack(chosen)
         blocks = [self._clients(round_, part) for part in self._parts(clients)]
         states, uploads, report = (_join(values, clients.ndim - 1) for values in zip(*blocks, strict=True))
-        if not all(np.isfinite(array).all() for array in uploads):
-            raise RunError(
-                f"a local update of round {round_} is not finite, the run diverged: lower step-size"
-            )
-        self._scatter(clients, states)
-        self.server = self.page.server_update(self.server, uploads, clients, round_)
-        done = zip(*map(np.atleast_2d, (clients, *report)), strict=True)
-        return [self._account(round_, *parts) for parts in done]
+        good = self._good(uploads, round_)
+        self._scatter(clients[..., good], _some(states, good, self.alone))
+        self.server = self.page.server_update(
+            self.server, _some(uploads, good, self.alone), clients[..., good], round_
+        )
+        if not np.isfinite(self.models()).all():
+            raise RunError(f"the model diverged in round {round_}: lower step-size")
+        told = (array[..., good] for array in report)
+        return [
+            self._account(round_, asked, *parts)
+            for asked, *parts in zip(*map(np.atleast_2d, (clients, *told)), strict=True)
+        ]
+
+    def _good(self, uploads: Any, round_: int) -> Index:
+        """Places of the clients whose update is finite; the others are left out, as a strategy does."""
+        finite = np.array([np.isfinite(a).reshape(*a.shape[: a.ndim - 1], -1).all(-1) for a in uploads]).all(
+            0
+        )
+        if finite.all():
+            return np.arange(self.k)
+        if not self.alone:
+            raise Uneven
+        if not finite.any():
+            raise RunError(f"round {round_}: no client's update is finite, the run diverged: lower step-size")
+        return np.flatnonzero(finite)
 
     def models(self) -> Array:
         """The model of each seed, (seeds, d)."""
@@ -110,7 +127,18 @@ class Cohort:
     def _account(self, round_: int, clients: Index, steps: Index, fired: Mask) -> Round:
         up, down = self.page.bits(self.objective.d)
         told = (np.nan, np.nan) if self.plans[0] else (float(steps.mean()), float(fired.mean()))
-        return Round(round_, tuple(clients.tolist()), self.k, {}, up * self.k, down * self.k, *told)
+        accepted = len(steps)
+        lost = dict.fromkeys(range(self.k - accepted), "its update is not finite")
+        return Round(round_, tuple(clients.tolist()), accepted, lost, up * accepted, down * self.k, *told)
+
+
+class Uneven(Exception):
+    """Some seeds lose a client in a round and others do not: they must be run one by one."""
+
+
+def _some(parts: Any, good: Index, alone: bool) -> Any:
+    """States or uploads of the clients at these places."""
+    return type(parts)(*(array[good] if alone else array[:, good] for array in parts))
 
 
 def _join(blocks: Sequence[Any], axis: int) -> Any:
@@ -119,17 +147,29 @@ def _join(blocks: Sequence[Any], axis: int) -> Any:
 
 
 def run(setups: Sequence[Setup], progress: Progress | None = None) -> list[Result]:
-    """Run all seeds together; results in their order. A failure of one fails them all."""
+    """Run all seeds together; results in their order.
+
+    If a seed fails, or loses a client with an update that is not finite, each is run alone.
+    """
+    try:
+        with threadpool_limits(1), np.errstate(all="ignore"):
+            return _together(setups, progress)
+    except (Uneven, RunError):
+        return [result for setup in setups for result in run([setup], progress)]
+
+
+def _together(setups: Sequence[Setup], progress: Progress | None) -> list[Result]:
     recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
     began, failure = time.perf_counter(), ""
-    with threadpool_limits(1), np.errstate(all="ignore"):
-        cohort = Cohort(setups)
-        try:
-            _loop(cohort, recorders, setups[0].config.rounds)
-        except RunError as error:
-            failure = str(error)
+    cohort = Cohort(setups)
+    try:
+        _loop(cohort, recorders, setups[0].config.rounds)
+    except RunError as error:
+        if len(setups) > 1:
+            raise
+        failure = str(error)
     seconds = time.perf_counter() - began
-    models = [None] * len(setups) if failure else list(cohort.models())
+    models = [None] if failure else list(cohort.models())
     return [
         Result(s, "cohort", r.rows, seconds, x, failure, r.rounds)
         for s, r, x in zip(setups, recorders, models, strict=True)

@@ -1,6 +1,7 @@
 """A table of finished runs, grouped by curve."""
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +18,16 @@ def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
     Seeds of one curve share a row: mean +- standard deviation. Raises SettingError for a folder without
     results.
     """
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[Path, list[dict[str, Any]]] = defaultdict(list)
     for folder in map(Path.absolute, folders):
         summaries = sorted(folder.rglob("summary.json"))
         require(bool(summaries), f"{folder} holds no summary.json: give the folder of a run or an experiment")
         for path in summaries:
             run = path.parent
             name = run.parent if run.name.startswith("seed-") else run
-            groups[str(name.relative_to(folder.parent))].append(json.loads(path.read_text()))
-    return [_row(name, runs) for name, runs in groups.items()]
+            groups[name].append(json.loads(path.read_text()))
+    common = Path(os.path.commonpath([name.parent for name in groups]))
+    return [_row(str(name.relative_to(common)), runs) for name, runs in groups.items()]
 
 
 def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:

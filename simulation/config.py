@@ -14,6 +14,7 @@ from typing import Any
 
 from twinflower.algorithms import ALGORITHMS, find_algorithm
 from twinflower.algorithms.page import settings_of
+from twinflower.batches import Walk
 from twinflower.errors import SettingError, require
 
 Value = bool | int | float | str
@@ -168,6 +169,13 @@ def parse(raw: Mapping[str, Any]) -> Config:
         else:
             raise SettingError(_unknown(key, algorithm, [*OWN_KEYS, *page_keys]))
     return Config(**own, settings=tuple(sorted(settings.items())))
+
+
+def check(config: Config) -> None:
+    """Everything that can be checked without data: raises SettingError for settings that break a rule."""
+    page: Any = find_algorithm(config.algorithm)
+    page(**dict(config.settings))
+    Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
 
 
 def parse_run_config(raw: Mapping[str, Value]) -> Config:

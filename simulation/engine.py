@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twinflower.errors import RunError, require
+from twinflower.errors import RunError
 
 from .config import DEFAULT_CLIENTS, Config
 from .record import to_toml
@@ -64,9 +64,8 @@ class Engine:
         done = subprocess.run(
             [_command("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True
         )
-        require(
-            done.returncode == 0, f"flwr {words[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}"
-        )
+        if done.returncode:
+            raise RunError(f"flwr {words[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
         return done.stdout
 
 

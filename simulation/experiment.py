@@ -22,8 +22,8 @@ from typing import Any
 
 from twinflower.errors import SettingError, require
 
-from .config import Config, Value, parse
-from .record import COLUMNS
+from .config import Config, Value, check, kebab, parse
+from .record import COLUMNS, to_toml
 
 _HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"}
 
@@ -107,7 +107,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
     own = {k: v for k, v in raw.items() if k not in ("label", "panel")}
-    config = parse({**run, **own, **overrides})
+    config = parse({kebab(k): v for part in (run, own, overrides) for k, v in part.items()})
+    check(config)
     return Curve(str(raw.get("label", config.algorithm)), str(raw.get("panel", "")), config)
 
 
@@ -122,3 +123,22 @@ def _assemble(path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0]} | ({"y": columns[1:]} if columns[1:] else {})
     return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)
+
+
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """The experiment as it was run, overrides and seeds included, for `figure` and for running it again."""
+    head: dict[str, Any] = {
+        "title": experiment.title,
+        "seeds": experiment.seeds,
+        "x": experiment.x,
+        "y": experiment.y,
+    }
+    head |= {
+        key: getattr(experiment, key) for key in ("source", "claim", "verdict") if getattr(experiment, key)
+    }
+    parts = [to_toml(head)]
+    for curve in experiment.curves:
+        parts.append(
+            "[[curve]]\n" + to_toml({"label": curve.label, "panel": curve.panel, **curve.config.items()})
+        )
+    path.write_text("\n".join(parts), encoding="utf-8")

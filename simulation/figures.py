@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from twinflower.errors import SettingError, require
 
 from .experiment import Curve, Experiment, read_experiment
-from .record import COLUMNS, read_rows
+from .record import read_rows
 
 _WORDS = {
     "round": "communication round",
@@ -51,7 +51,8 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
                     _draw_curve(ax, experiment, out, curve, column)
             _label(ax, experiment.x, column)
             ax.set_title(panel, fontsize=10)
-            ax.legend(fontsize=7, frameon=False)
+            if ax.lines:
+                ax.legend(fontsize=7, frameon=False)
     figure.suptitle(experiment.title, fontsize=11)
     return _save(figure, out)
 
@@ -67,7 +68,10 @@ def redraw(folder: Path) -> Path:
 
 
 def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, column: str) -> None:
-    runs = [read_rows(experiment.folder(out, curve, s)) for s in experiment.seeds]
+    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
+    runs = [read_rows(folder) for folder in folders if (folder / "metrics.csv").exists()]
+    if not runs or not min(map(len, runs)):
+        return  # this curve failed before its first evaluation
     shortest = min(map(len, runs))  # a run that diverged ends early
     x = np.mean([[r[experiment.x] for r in rows[:shortest]] for rows in runs], axis=0)
     y = np.array([[r[column] for r in rows[:shortest]] for rows in runs])
@@ -93,6 +97,3 @@ def _save(figure: plt.Figure, folder: Path) -> Path:
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
-
-
-assert set(_WORDS) <= set(COLUMNS)

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from strategies import Round
 from twinflower.arrays import Array
 from twinflower.errors import RunError
 
-from .config import Config, Value
+from .config import Config
 from .privacy import spent
 from .setup import Setup
 
@@ -79,7 +79,8 @@ class Recorder:
             "rejected": sum(len(r.rejected) for r in self.rounds),
             "seconds": time.perf_counter() - self.began,
         }
-        if not np.isfinite(row["objective"]) and np.isfinite(self.setup.regulariser.value(x)):
+        outside = np.isposinf(self.setup.regulariser.value(x))  # of an indicator's set: infinite by right
+        if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
             raise RunError(
                 f"the run diverged: the objective is not finite in round {round_}; lower step-size"
             )
@@ -120,15 +121,16 @@ class Result:
             "rounds": last.get("round", 0),
             "finished": self.model is not None,
             "failure": self.failure or None,
-            "test_accuracy": accuracy,
+            "test_accuracy": _finite(accuracy),
             "majority_baseline": self.setup.baseline(),
-            "objective": last.get("objective"),
+            "objective": _finite(last.get("objective")),
             "nonzeros": last.get("nonzeros"),
             "parameters": self.setup.objective.d,
             "uplink_bits": last.get("uplink_bits"),
             "downlink_bits": last.get("downlink_bits"),
             "paper_uplink_bits": last.get("paper_uplink_bits"),
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
+            "warnings": self.setup.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self._privacy(),
             "partition": self.setup.report(),
@@ -137,17 +139,23 @@ class Result:
         }
 
 
+def _finite(value: float | None) -> float | None:
+    """The number, or None where JSON has no word for it."""
+    return value if value is not None and np.isfinite(value) else None
+
+
 def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
     spans = np.diff([row["round"] for row in rows])
-    return float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else None
+    mean = float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else np.nan
+    return mean if np.isfinite(mean) else None
 
 
-def to_toml(values: dict[str, Value]) -> str:
+def to_toml(values: Mapping[str, Any]) -> str:
     """Flat keys as TOML."""
     return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
 
 
-def _toml_value(value: Value) -> str:
+def _toml_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
     return text.replace("\x7f", "\\u007f").replace("Infinity", "inf")
 
@@ -173,7 +181,7 @@ def write_run(result: Result, folder: Path) -> Path:
                 x=result.model,
                 shape=(result.setup.objective.outputs, result.setup.objective.num_features),
             )
-    _write(folder / "summary.json", json.dumps(result.summary(), indent=2))
+    _write(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
 
 

@@ -78,12 +78,14 @@ class Setup:
     def report(self) -> str:
         """Data, partition and note in a few lines."""
         text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
-        return "\n".join(filter(None, (text, self.dataset.note, *self.warnings())))
+        return "\n".join(filter(None, (text, self.dataset.note)))
 
     def warnings(self) -> list[str]:
         """What is allowed but surely not meant."""
+        if self.config.regulariser not in ("l1", "l1-box", "elastic-net"):
+            return []
         slope = np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max()
-        if self.config.regulariser == "l1" and self.config.regulariser_l1 >= slope > 0:
+        if self.config.regulariser_l1 >= slope > 0:
             return [
                 f"warning: regulariser-l1 = {self.config.regulariser_l1:g} is no less than the largest slope at 0, "
                 f"{slope:.3g}: so x = 0 is stationary and the model may stay exactly zero"

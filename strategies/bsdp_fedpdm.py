@@ -13,7 +13,7 @@ class BSDPFedPDM(StarStrategy):
     the number of its senders and takes the prox:
     `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.server_update`.
 
-    A missing client is one sender less for the entries it would have sent; its dual stays as it is.
+    A missing client is one sender less for the entries it would have sent.
     """
 
     page_class: ClassVar[type[Page]] = BSDPFedPDMPage

@@ -12,8 +12,7 @@ class FedPDM(StarStrategy):
     """Keeps x0, and with aggregation = "memory" every client's last y. Sends x0, receives y_i, takes
     the mean and the prox of h with step 1/rho: `twinflower.algorithms.fedpdm.FedPDM.server_update`.
 
-    A missing client is left out of the mean ("sampled") or stands in with its last y ("memory"); its
-    dual stays as it is.
+    A missing client is left out of the mean ("sampled") or stands in with its last y ("memory").
     """
 
     page_class: ClassVar[type[Page]] = FedPDMPage

@@ -42,6 +42,9 @@ class Round(NamedTuple):
     stopped: float
 
 
+_NO_REPLY = "no reply"
+
+
 class _Asked(NamedTuple):
     client: int
     inbox: Any
@@ -66,7 +69,7 @@ class StarStrategy(Strategy):
         node_timeout: float = 60.0,
     ) -> None:
         require(
-            isinstance(page, self.page_class),
+            type(page) is self.page_class,
             f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
         )
         self.page = page
@@ -85,6 +88,9 @@ class StarStrategy(Strategy):
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds as Flower's `Strategy.start`; initial_arrays holds the public start (d,).
+
+        Once in a Flower run: its clients refuse rounds that they have done. Nodes are met at the start; one
+        that comes back under a new id is missing from then on.
 
         Raises RunError when nodes are missing, no reply of a round is usable, or the model diverges.
         """
@@ -164,11 +170,15 @@ class StarStrategy(Strategy):
     ) -> tuple[dict[int, tuple[Any, Any]], dict[int, str]]:
         """Uploads and metrics by client, and the reasons why the other clients are left out."""
         good: dict[int, tuple[Any, Any]] = {}
-        rejected = {asked.client: "no reply" for asked in self._asked.values()}
+        rejected = {asked.client: _NO_REPLY for asked in self._asked.values()}
         for reply in replies:
             asked = self._asked.get(reply.metadata.src_node_id)
-            if asked is None:
-                log(WARNING, "round %s: a reply from a node that was not asked is ignored", server_round)
+            if asked is None or rejected.get(asked.client) != _NO_REPLY:
+                log(
+                    WARNING,
+                    "round %s: a reply that was not asked for, or a second one, is ignored",
+                    server_round,
+                )
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked.inbox, server_round)
@@ -190,7 +200,7 @@ class StarStrategy(Strategy):
             raise ReplyError("the reply's records have the wrong kind")
         if metrics.get("refused") is True:
             raise ReplyError("it refuses: its privacy budget is spent")
-        if stamp != server_round:
+        if type(stamp) is not int or stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         arrays = [from_npy(array.data) for array in records.values()]
         return self.page.unpack_upload(arrays, inbox), dict(metrics)
@@ -212,9 +222,10 @@ class StarStrategy(Strategy):
 
 
 def _mean(metrics: list[dict[str, Any]], key: str) -> float:
-    """Mean of what the clients tell, nan if one does not tell a number."""
+    """Mean over the clients that tell a sensible number, nan if none does."""
     told = [m.get(key) for m in metrics]
-    return float(np.mean([float(v) if isinstance(v, int | float) else np.nan for v in told]))
+    sane = [float(v) for v in told if isinstance(v, int) and 0 <= v < 2**40]
+    return float(np.mean(sane)) if sane else float("nan")
 
 
 def encode(array: NDArray[Any]) -> Array:
@@ -243,7 +254,8 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     deadline = time.monotonic() + timeout
     while not num_clients or len(nodes) < num_clients:
         new = sorted(set(grid.get_node_ids()) - answered)
-        for reply in grid.send_and_receive([_question(node) for node in new], timeout=timeout):
+        patience = max(deadline - time.monotonic(), 1.0)
+        for reply in grid.send_and_receive([_question(node) for node in new], timeout=patience):
             answered.add(reply.metadata.src_node_id)
             if reply.has_error():
                 failures.append(str(reply.error.reason))
@@ -253,6 +265,8 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
             if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
                 raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
             time.sleep(0.2)
+    if failures:
+        raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
     return nodes
 
 

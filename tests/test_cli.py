@@ -221,17 +221,49 @@ def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
     words = [w for a in assignments for w in ("--set", a)] + ["--runtime", runtime]
     status, _, err = call("run", DIGITS, *words, "--out", tmp_path)
     assert status == 1
-    assert "not finite" in err
+    assert "finite" in err
     assert not (tmp_path / "model.npz").exists()
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["finished"] is False
-    assert "not finite" in summary["failure"]
+    assert "finite" in summary["failure"]
 
 
 def test_a_stationary_zero_is_announced(call, tmp_path):
-    call("run", DIGITS, "--set", "regulariser-l1=5", "--set", "rounds=2", "--out", tmp_path)
-    partition = json.loads((tmp_path / "summary.json").read_text())["partition"]
-    assert "x = 0 is stationary" in partition
+    _, text, _ = call("run", DIGITS, "--set", "regulariser-l1=5", "--set", "rounds=2", "--out", tmp_path)
+    assert "x = 0 is stationary" in text
+    (warning,) = json.loads((tmp_path / "summary.json").read_text())["warnings"]
+    assert "regulariser-l1 = 5 is no less than the largest slope at 0" in warning
+
+
+def test_every_curve_is_checked_before_the_first_runs(call, tmp_path):
+    bad = CURVES + "rho = 9.0\nstep-size = 1.0\n"
+    status, _, err = call("run", experiment(tmp_path, bad), "--out", tmp_path / "x")
+    assert status == 2
+    assert "rho * step-size" in err
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_a_figure_is_redrawn_for_the_seeds_that_ran(call, tmp_path):
+    out = tmp_path / "out"
+    words = ["--seeds", "5,6", "--set", "rounds=2"]
+    assert call("run", experiment(tmp_path, CURVES), *words, "--out", out)[0] == 0
+    picture = (out / "figure.png").read_bytes()
+    assert call("figure", out)[0] == 0
+    assert (out / "figure.png").read_bytes() == picture
+    assert call("run", out / "experiment.toml", "--out", tmp_path / "again")[0] == 0
+    models = [
+        np.load(folder / "l1-0.1" / "seed-6" / "model.npz")["x"] for folder in (out, tmp_path / "again")
+    ]
+    np.testing.assert_array_equal(*models)
+
+
+def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
+    for name in "ab":
+        call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / name / "digits")
+    _, text, _ = call("compare", tmp_path / "a" / "digits", tmp_path / "b" / "digits")
+    assert "a/digits" in text
+    assert "b/digits" in text
+    assert "+-" not in text
 
 
 def test_the_module_is_a_program():

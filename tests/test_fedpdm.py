@@ -200,15 +200,16 @@ def test_ratios_of_one_are_plain_fedpdm():
     assert_allclose(sparse[1].dual, plain[1].dual, rtol=0, atol=1e-15)
 
 
-def test_entries_nobody_sent_are_zero_or_kept():
-    before = np.array([1.0, 2.0, 3.0, 4.0])
-    uploads_of = {"zero": 0.0, "keep": 4.0}
-    for missing, expected in uploads_of.items():
-        page = BSDPFedPDM(rho=1.0, step_size=0.5, uplink_ratio=0.5, missing=missing)
-        server = page.init_server(before, 2, KEY)
-        uploads = page.up.encode(np.array([[9.0, 8.0, 0.0, 0.0], [0.0, 6.0, 5.0, 0.0]]), KEY)
-        after = page.server_update(server, uploads, np.array([0, 1]), 1)
-        assert_array_equal(after.x0, [9.0, 7.0, 5.0, expected])
+@pytest.mark.parametrize(("missing", "unheard"), [("zero", 0.0), ("keep", 3.5)])
+def test_entries_nobody_sent_are_zero_or_kept(missing, unheard):
+    """Kept means kept: an entry nobody sends for two rounds is not shrunk by the prox again."""
+    page = BSDPFedPDM(L1(0.5), rho=1.0, step_size=0.5, uplink_ratio=0.5, missing=missing)
+    server = page.init_server(np.zeros(4), 2, KEY)
+    everything = [[9.0, 8.0, 0.0, 4.0], [0.0, 6.0, 5.0, 4.0]]
+    for y in (np.array([[0.0, 0.0, 3.0, 4.0], [0.0, 2.0, 0.0, 4.0]]), *[np.delete(everything, 3, 1)] * 2):
+        padded = np.pad(y, ((0, 0), (0, 4 - y.shape[1])))
+        server = page.server_update(server, page.up.encode(padded, KEY), np.array([0, 1]), 1)
+    assert_array_equal(server.x0, [8.5, 6.5, 4.5, unheard])
 
 
 def one_client_with(noise, **settings):

@@ -79,6 +79,8 @@ def unpack_indices(packed: NDArray[np.uint8], d: int, k: int) -> Index:
     """Inverse of `pack_indices`; ReplyError unless they are k ascending, distinct indices below d."""
     width = index_bits(d)
     checked("indices", packed, (-(-k * width // 8),), np.uint8)
+    if np.unpackbits(packed)[k * width :].any():
+        raise ReplyError("the bits that fill up the last byte of the indices must be 0")
     bits = np.unpackbits(packed, count=k * width).reshape(k, width)
     indices = bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
     if indices.max() >= d or not (np.diff(indices) > 0).all():

@@ -9,23 +9,32 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask
+from ..errors import require
 
 
 class Memory(NamedTuple):
     """Each client's last sent entries, last (..., N, d), and which there are, heard (..., N, d).
 
-    Both have N = 0 where no memory is kept.
+    heard is (..., N, 1) while messages are dense. Both have N = 0 where no memory is kept. A round copies and
+    averages all of it: N d numbers.
     """
 
     last: Array
     heard: Mask
 
 
-def empty_memory(start: Array, num_clients: int, wanted: bool) -> Memory:
-    """A memory in which nothing was heard, or an empty one if it is not wanted."""
+def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool = True) -> Memory:
+    """A memory in which nothing was heard, or an empty one if it is not wanted.
+
+    Raises SettingError where it would take more than 4 GiB.
+    """
     clients = num_clients if wanted else 0
+    require(
+        start.size * clients < 2**29,
+        f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled",
+    )
     shape = start.shape[:-1] + (clients, start.shape[-1])
-    return Memory(np.zeros(shape), np.zeros(shape, dtype=bool))
+    return Memory(np.zeros(shape), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
 
 
 def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -> Memory:
@@ -36,7 +45,7 @@ def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -
         sent = sent | np.take_along_axis(memory.heard, where, -2)
     last, heard = memory.last.copy(), memory.heard.copy()
     np.put_along_axis(last, where, values, -2)
-    np.put_along_axis(heard, where, True if sent is None else sent, -2)
+    np.put_along_axis(heard, clients[..., None] if sent is None else where, True if sent is None else sent, -2)
     return Memory(last, heard)
 
 

@@ -36,12 +36,13 @@ class BSDPFedPDM(FedPDM):
     """FedPDM's settings and four more.
 
     uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share
-    alpha_D of entries broadcast (top-k). missing: an entry of x0 that nobody sent becomes 0 as printed
-    in (23) ("zero"), or stays as it was ("keep").
+    alpha_D of entries broadcast (top-k). missing: an entry that nobody sent has mean 0, as printed in (23)
+    ("zero"), or the mean it had ("keep").
     """
 
     name: ClassVar[str] = "bsdp-fedpdm"
     title: ClassVar[str] = "BSDP-FedPDM (003): FedPDM with top-k or rand-k up and top-k down"
+    dense: ClassVar[bool] = False
 
     uplink: str = "top-k"
     uplink_ratio: float = 0.5
@@ -87,7 +88,7 @@ class BSDPFedPDM(FedPDM):
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Entry by entry: divide by the number of senders (20), (23), then prox."""
         y, sent = scatter(uploads, server.x0.shape[-1])
-        unheard = np.zeros_like(server.x0) if self.missing == "zero" else server.x0
+        unheard = np.zeros_like(server.x0) if self.missing == "zero" else server.mean
         return self._prox_of_mean(server, y, sent, clients, unheard)
 
     def _seeds(self, server: Server, round_: int, node: Index) -> Seeds:

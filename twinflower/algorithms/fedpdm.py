@@ -7,7 +7,9 @@ client keeps     dual (..., d), and its last x (..., d) for a warm start
        receives  x0 (..., d)
        sends     y (..., d)
 server keeps     x0 (..., d), and with aggregation = "memory" every client's last y (..., N, d)
-A client that is not sampled, or whose reply is lost, keeps its dual as it is.
+A client that is not sampled keeps its dual as it is. One whose reply is lost has moved its dual with the
+round it computed; nothing ties the duals of different clients together, and its next reply carries it.
+The paper starts with all clients, S_0 = [N]; here the first round samples like the others.
 
 Privacy. The paper adds noise to y and keeps a dual that has none: over the rounds Theorem 1's sensitivity
 is then false. "public-state" adds the noise to x, so that dual and y are functions of what is public;
@@ -61,9 +63,11 @@ class Upload(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), what `memory` needs, and the key (...,) of the run's public coins."""
+    """x0 (..., d), the mean (..., d) it is the prox of, what `memory` needs, and the key (...,) of the run's
+    public coins."""
 
     x0: Array
+    mean: Array
     memory: Memory
     key: Seeds
 
@@ -83,6 +87,7 @@ class FedPDM:
 
     name: ClassVar[str] = "fedpdm"
     title: ClassVar[str] = "FedPDM (000, 003): primal-dual, non-smooth h on the server"
+    dense: ClassVar[bool] = True  # whether a message holds every entry
 
     regulariser: Regulariser = ZERO
     rho: float = 0.1
@@ -124,7 +129,7 @@ class FedPDM:
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """x0 = start; nothing heard yet."""
-        return Server(start, empty_memory(start, num_clients, self.aggregation == "memory"), key)
+        return Server(start, start, empty_memory(start, num_clients, self.aggregation == "memory", self.dense), key)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Any:
         """x0 to everybody."""
@@ -170,12 +175,11 @@ class FedPDM:
         return sums[report.steps - 1] / sums[batches.steps - 1]
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
-        """Average and prox.
+        """Average and prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.
 
-        The paper of 000 writes prox_{rho h}, 003's (15) a threshold 1/rho; from (8c) the prox step is
-        1/rho, so for h = gamma ||.||_1 the threshold is gamma/rho.
+        (000 calls it prox_{rho h} and defines it as this; 003's (15) is the case gamma = 1.)
         """
-        return self._prox_of_mean(server, uploads.y, None, clients, server.x0)
+        return self._prox_of_mean(server, uploads.y, None, clients, server.mean)
 
     def _prox_of_mean(
         self, server: Server, y: Array, sent: Mask | None, clients: Index, unheard: Array
@@ -186,7 +190,7 @@ class FedPDM:
         else:
             memory, mean = server.memory, mean_of_senders(y, sent, unheard)
         x0 = self.regulariser.prox(mean, 1.0 / self.rho)                        # (13)
-        return server._replace(x0=x0, memory=memory)
+        return server._replace(x0=x0, mean=mean, memory=memory)
 
     def model(self, server: Server) -> Array:
         """x0, already the result of the prox."""
