@@ -38,6 +38,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "missing": "keep",
         "aggregation": "memory",
     },
+    "fedavg": {"algorithm": "fedavg", "step-size": 0.4, "step-decay": 0.5},
+    "fedavg-subgradient": {
+        "algorithm": "fedavg",
+        "step-size": 0.4,
+        "composite": "local-subgradient",
+        "regulariser": "group-l1",
+        "privacy": "gradient",
+        "uplink-ratio": 0.3,
+    },
+    "fedavg-group": {
+        "algorithm": "fedavg",
+        "step-size": 0.4,
+        "regulariser": "group-l1",
+        "max-local-steps": 0,
+    },
+    "fedprox": {"algorithm": "fedprox", "step-size": 0.4, "mu": 0.5, "privacy": "public-state"},
+    "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy": "public-state"},
+    "scaffold-gradient": {"algorithm": "scaffold", "step-size": 0.4, "privacy": "gradient"},
+    "scaffold-top-k": {
+        "algorithm": "scaffold",
+        "step-size": 0.4,
+        "uplink-ratio": 0.3,
+        "downlink-ratio": 0.8,
+        "missing": "keep",
+    },
+    "feddyn": {"algorithm": "feddyn", "alpha": 0.5, "step-size": 0.4},
+    "feddyn-rand-k": {
+        "algorithm": "feddyn",
+        "alpha": 0.5,
+        "step-size": 0.4,
+        "uplink": "rand-k",
+        "uplink-ratio": 0.3,
+        "missing": "keep",
+        "privacy": "public-state",
+    },
+    "isrl-dp": {"algorithm": "isrl-dp", "step-size": 0.4, "output": "weighted", "privacy": "gradient"},
+    "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
 
 SMALL = {"num-clients": 8, "clients-per-round": 3, "rounds": 5, "batch-size": 10, "max-local-steps": 3}

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, random_shards
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
+from twinflower.algorithms.page import Report
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
 from twinflower.privacy.release import no_noise
@@ -206,7 +207,9 @@ def test_entries_nobody_sent_are_zero_or_kept():
     for missing, expected in uploads_of.items():
         page = BSDPFedPDM(rho=1.0, step_size=0.5, uplink_ratio=0.5, missing=missing)
         server = page.init_server(before, 2, KEY)
-        uploads = page.up.encode(np.array([[9.0, 8.0, 0.0, 0.0], [0.0, 6.0, 5.0, 0.0]]), KEY)
+        inbox = page.broadcast(server, 1, np.array([0, 1]))
+        report = Report(np.ones(2, int), np.zeros(2, bool))
+        uploads = page.upload(np.array([[9.0, 8.0, 0.0, 0.0], [0.0, 6.0, 5.0, 0.0]]), inbox, report)
         after = page.server_update(server, uploads, np.array([0, 1]), 1)
         assert_array_equal(after.x0, [9.0, 7.0, 5.0, expected])
 
