@@ -10,9 +10,9 @@
     grid = {mu = [0.01, 0.1]}      its own lists, over the common ones
 
 A point is trained on the other training rows, for all the file's rounds, and judged by its last model on
-the held-out ones. Test rows take no part. The file that comes out has the chosen values in its curves and all
-scores, and still its grids, so it can be run and tuned again. Tuning looks at the data: no privacy guarantee
-of the runs it compares covers it.
+the held-out ones; a point that diverges, or whose settings do not go together, is never chosen. Test rows take
+no part. The file that comes out has the chosen values in its curves and all scores, and still its grids, so it
+can be run and tuned again. Tuning looks at the data: no privacy guarantee of the runs it compares covers it.
 """
 
 import itertools
@@ -167,19 +167,34 @@ def tune(
     """Score every point of every curve; the tuned file as text."""
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
-        label = " ".join(filter(None, (curve.get("panel", ""), curve.get("label", ""))))
-        scores = []
-        for point in tuning.points(curve):
-            values = score(
-                tuning.config(curve, point, overrides or {}), tuning.seeds, tuning.held_out, tuning.by
-            )
-            scores.append(Score(point, values))
-            say(f"{label}: {scores[-1].text}: {scores[-1].mean:.5g}")
+        label = _label(curve)
+        scores = [_scored(tuning, curve, point, overrides or {}, say) for point in tuning.points(curve)]
         best = max(scores, key=lambda s: s.mean)
+        require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
         say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
         curves.append({**{k: v for k, v in curve.items() if k != "grid"}, **best.point} | _own_grid(curve))
         tables[label] = scores
     return _document(tuning, curves, tables)
+
+
+def _scored(
+    tuning: Tuning,
+    curve: Mapping[str, Any],
+    point: Point,
+    overrides: Mapping[str, Value],
+    say: Callable[[str], None],
+) -> Score:
+    config = tuning.config(curve, point, overrides)
+    try:
+        result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
+    except SettingError as error:  # such as a step-size that is too long for this mu
+        result, why = Score(point, [-np.inf]), f" ({error})"
+    say(f"{_label(curve)}: {result.text}: {result.mean:.5g}{why}")
+    return result
+
+
+def _label(curve: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (curve.get("panel", ""), curve.get("label", ""))))
 
 
 def _own_grid(curve: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,6 @@ def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
         ("[0.001, 1.0]", "0.5", "grid: step-size must be a list; got 0.5"),
         ("step-size", "alpha", "grid: no curve knows 'alpha'"),
         ("mu = [0.0, 0.5]", "rho = [0.1]", "'rho' is not a setting of fedprox"),
-        ("[0.001, 1.0]", "[0.001, -1.0]", "step-size must be above 0; got -1.0"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(file, old, new, text):
@@ -117,6 +116,17 @@ def test_a_point_that_diverges_is_never_chosen(file):
     tuned = tomllib.loads(tune(read_tuning(file), say=lambda line: None))
     assert tuned["curve"][0]["step-size"] == 0.1
     assert tuned["scores"]["pdm"][-1][1] == -np.inf
+
+
+def test_a_point_whose_settings_do_not_go_together_is_told_and_not_chosen(file):
+    file.write_text(FILE.replace("[0.001, 1.0]", "[0.5, 5.0]"))
+    said = []
+    tuned = tomllib.loads(tune(read_tuning(file), say=said.append))
+    assert dict(tuned["scores"]["prox"])["step-size = 5.0, mu = 0.5"] == -np.inf
+    assert any("5.0, mu = 0.5: -inf (mu * step-size must be below 2" in line for line in said)
+    file.write_text(FILE.replace("[0.001, 1.0]", "[-1.0]"))
+    with pytest.raises(SettingError, match="pdm: no point of the grid gives a model"):
+        tune(read_tuning(file), say=said.append)
 
 
 def test_the_command_writes_the_file(file, tmp_path):

@@ -5,7 +5,9 @@ rejected has moved its own variable, and the server never learns of it: from the
 ever. So a client keeps its variable as it was and as its last reply would make it, and every request echoes the
 last round in which the server counted that client's reply. What the echo does not confirm is dropped. The mean
 over all clients of `confirmed` is then the server's variable after any sequence of missing rounds and faults.
-It costs 64 bits down, and d more numbers on the client.
+It costs 64 bits down, and d more numbers on the client. A client that forgets its
+whole state (a new node without its stored state) starts from zero, and nothing tells the server: the mean is then
+off by what it forgot.
 """
 
 from typing import NamedTuple
