@@ -29,7 +29,7 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from simulation.cohort import Cohort
-from simulation.config import parse
+from simulation.config import Config, parse
 from simulation.inprocess import InProcessGrid
 from simulation.setup import Setup, prepare
 from twinflower.data.sets import Dataset
@@ -38,14 +38,29 @@ CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH = 100, 30, 600, 10, 785,
 RHO, ETA, BETA, L1 = 10.0, 0.04, 0.5, 1e-3
 
 
-def job() -> Setup:
-    """The job as a set-up run, on synthetic rows."""
-    config = parse(
-        {
+# The other methods, the same local steps of the same job
+METHODS = {
+    "fedavg": {"algorithm": "fedavg"},
+    "fedprox": {"algorithm": "fedprox", "mu": RHO},
+    "scaffold": {"algorithm": "scaffold"},
+    "feddyn": {"algorithm": "feddyn", "alpha": RHO},
+    "isrl-dp": {"algorithm": "isrl-dp"},
+}
+
+
+def settings(method: dict[str, Any]) -> Config:
+    """The job's configuration for one method."""
+    return parse(
+        method | {
             "num-clients": CLIENTS, "clients-per-round": SAMPLED, "batch-size": BATCH, "max-local-steps": STEPS,
-            "rho": RHO, "step-size": ETA, "nonconvex": BETA, "regulariser-l1": L1, "objective": "rowwise-logistic",
+            "step-size": ETA, "nonconvex": BETA, "regulariser-l1": L1, "objective": "rowwise-logistic",
         }
     )  # fmt: skip
+
+
+def job() -> Setup:
+    """The job as a set-up run of FedPDM, on synthetic rows."""
+    config = settings({"rho": RHO})
     small = prepare(config)
     rng = np.random.default_rng(0)
     features = rng.random((CLIENTS * ROWS, FEATURES))
@@ -162,12 +177,27 @@ def speed_table(rounds: int) -> list[str]:
         "cohort": "by hand, stacked",
     }
     lines = [
-        "| variant | ms per round | client rounds per second | speed against by hand |",
+        "| variant (FedPDM) | ms per round | client rounds per second | speed against by hand |",
         "|---|---|---|---|",
     ]
     for name, s in seconds.items():
         ratio = f"{seconds[base[name]] / s:.2f}" if name in base else ""
         lines.append(f"| {name} | {1e3 * s:.1f} | {SAMPLED / s:,.0f} | {ratio} |")
+    return lines
+
+
+def methods_table(rounds: int) -> list[str]:
+    """Time per round of every method, and its ratio to FedPDM's in the same runtime (isrl-dp: one gradient)."""
+    setups = {"fedpdm": job()}  # one copy of the rows
+    for name, keys in METHODS.items():
+        small = prepare(settings(keys))
+        setups[name] = replace(setups["fedpdm"], config=small.config, page=small.page)
+    makers = {"cohort": lambda setup: cohort_round([setup]), "inprocess": inprocess_round}
+    lines = ["| method | runtime | ms per round | time against FedPDM |", "|---|---|---|---|"]
+    for runtime, make in makers.items():
+        seconds = race({name: make(setup) for name, setup in setups.items()}, rounds)
+        for name, s in seconds.items():
+            lines.append(f"| {name} | {runtime} | {1e3 * s:.1f} | {s / seconds['fedpdm']:.2f} |")
     return lines
 
 
@@ -233,6 +263,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with threadpool_limits(1):
         lines = speed_table(arguments.rounds)
+        lines += ["", *methods_table(arguments.rounds)]
         lines += ["", *registered_table([10**3, 10**4, 10**5, 10**6])]
     if arguments.flower:
         lines += ["", flower_line(30)]

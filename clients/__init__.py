@@ -2,9 +2,35 @@
 twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
+from .fedavg import FedAvgClient
+from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
+from .fedprox import FedProxClient
+from .isrl_dp import ISRLDPClient
+from .scaffold import ScaffoldClient
 from .shell import PageClient
 
-CLIENTS: dict[str, type[PageClient]] = {c.page_class.name: c for c in (FedPDMClient, BSDPFedPDMClient)}
+CLIENTS: dict[str, type[PageClient]] = {
+    c.page_class.name: c
+    for c in (
+        FedPDMClient,
+        BSDPFedPDMClient,
+        FedAvgClient,
+        FedProxClient,
+        ScaffoldClient,
+        FedDynClient,
+        ISRLDPClient,
+    )
+}
 
-__all__ = ["CLIENTS", "BSDPFedPDMClient", "FedPDMClient", "PageClient"]
+__all__ = [
+    "CLIENTS",
+    "BSDPFedPDMClient",
+    "FedAvgClient",
+    "FedDynClient",
+    "FedPDMClient",
+    "FedProxClient",
+    "ISRLDPClient",
+    "PageClient",
+    "ScaffoldClient",
+]

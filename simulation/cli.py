@@ -1,4 +1,4 @@
-"""The command line: list, run, figure, privacy, compare."""
+"""The command line: list, run, tune, figure, privacy, compare."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -28,6 +28,7 @@ from .privacy import forecast
 from .record import Result, default_folder, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
+from .tune import read_tuning, tune
 
 app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
@@ -76,6 +77,22 @@ def run(
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
     if failures:
         raise RunError("; ".join(failures))
+
+
+@app.command("tune")
+def tune_(
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
+    out: Annotated[Path | None, typer.Option(help="file to write; default NAME-tuned.toml here")] = None,
+    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+) -> None:
+    """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
+    overrides: dict[str, Any] = {"data-dir": str(Path(data_dir).absolute())} if data_dir else {}
+    text = tune(
+        read_tuning(experiment, overrides), overrides, lambda line: console.print(line, highlight=False)
+    )
+    path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
+    path.write_text(text, encoding="utf-8")
+    console.print(f"tuned: {path}", soft_wrap=True, highlight=False)
 
 
 @app.command()

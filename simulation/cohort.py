@@ -69,9 +69,8 @@ class Cohort:
 
     def _good(self, uploads: Any, round_: int) -> Index:
         """Places of the clients whose update is finite; the others are left out, as a strategy does."""
-        finite = np.array([np.isfinite(a).reshape(*a.shape[: a.ndim - 1], -1).all(-1) for a in uploads]).all(
-            0
-        )
+        lead = (self.k,) if self.alone else (len(self.seeds), self.k)
+        finite = np.all([np.isfinite(a).reshape(*lead, -1).all(-1) for a in uploads], axis=0)
         if finite.all():
             return np.arange(self.k)
         if not self.alone:

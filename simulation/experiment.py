@@ -10,6 +10,7 @@
     [run]                    keys of `simulation.config`
     [[curve]]                label, optionally panel, and the keys that differ
 
+[grid], [tune] and [scores], and `grid` of a curve, belong to `simulation.tune` and do not change a run.
 A file without a [run] table is one run's flat keys, such as the config.toml of a run folder.
 """
 
@@ -25,7 +26,8 @@ from twinflower.errors import SettingError, require
 from .config import Config, Value, check, kebab, parse
 from .record import COLUMNS, to_toml
 
-_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"}
+_TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
+_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"} | _TUNING
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def read_experiment(
 
     Raises SettingError, naming the file, for a missing or malformed one and for any bad setting.
     """
-    raw = _load(path)
+    raw = load_toml(path)
     _check_tables(path, raw)
     run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
     try:
@@ -94,7 +96,8 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     require(listed, f"{path}: seeds must be a list such as [0, 1, 2], and y a list of columns")
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_toml(path: Path) -> dict[str, Any]:
+    """The file's tables; SettingError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -106,7 +109,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
-    own = {k: v for k, v in raw.items() if k not in ("label", "panel")}
+    own = {k: v for k, v in raw.items() if k not in ("label", "panel", "grid")}
     config = parse({kebab(k): v for part in (run, own, overrides) for k, v in part.items()})
     check(config)
     return Curve(str(raw.get("label", config.algorithm)), str(raw.get("panel", "")), config)

@@ -1,9 +1,27 @@
 """Flower strategies, one class per algorithm; each is the server side of a page in twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDM
+from .fedavg import FedAvg
+from .feddyn import FedDyn
 from .fedpdm import FedPDM
+from .fedprox import FedProx
+from .isrl_dp import ISRLDP
+from .scaffold import Scaffold
 from .star import Round, StarStrategy
 
-STRATEGIES: dict[str, type[StarStrategy]] = {s.page_class.name: s for s in (FedPDM, BSDPFedPDM)}
+STRATEGIES: dict[str, type[StarStrategy]] = {
+    s.page_class.name: s for s in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP)
+}
 
-__all__ = ["STRATEGIES", "BSDPFedPDM", "FedPDM", "Round", "StarStrategy"]
+__all__ = [
+    "ISRLDP",
+    "STRATEGIES",
+    "BSDPFedPDM",
+    "FedAvg",
+    "FedDyn",
+    "FedPDM",
+    "FedProx",
+    "Round",
+    "Scaffold",
+    "StarStrategy",
+]

@@ -135,7 +135,7 @@ BAD = {
     "local-start must be one of server, warm": ["local-start=hot"],
     "max-local-steps must be at least 1 with full batches": ["max-local-steps=0"],
     "batch-size must be at least 0": ["batch-size=-3"],
-    "'uplink-ratio' is not a setting of fedpdm": ["uplink-ratio=0.5"],
+    "'mu' is not a setting of fedpdm": ["mu=0.5"],
     "downlink-ratio must be above 0": ["algorithm=bsdp-fedpdm", "downlink-ratio=0"],
     "uplink must be one of top-k, rand-k": ["algorithm=bsdp-fedpdm", "uplink=all"],
     "seed must be below 2^64": ["seed=18446744073709551616"],

@@ -124,21 +124,21 @@ def test_keys_are_understood_with_either_stroke():
         ("step-sise", "'step-sise' is not a setting of fedpdm; did you mean 'step-size'?"),
         ("Rho", "'Rho' is not a setting of fedpdm; did you mean 'rho'?"),
         ("batchsize", "'batchsize' is not a setting of fedpdm; did you mean 'batch-size'?"),
-        ("uplink", "'uplink' is not a setting of fedpdm; known keys: aggregation, algorithm, batch-size, "),
+        ("mu", "'mu' is not a setting of fedpdm; known keys: aggregation, algorithm, batch-size, "),
         ("settings", "'settings' is not a setting of fedpdm; "),
         ("name", "'name' is not a setting of fedpdm; "),
         ("", "'' is not a setting of fedpdm; known keys: "),
     ],
 )
 def test_an_unknown_key_gets_a_hint(key, text):
-    for door in (parse, parse_run_config) if key != "uplink" else (parse,):
+    for door in (parse, parse_run_config) if key != "mu" else (parse,):
         with pytest.raises(SettingError) as error:
             door({key: 1})
         assert str(error.value).startswith(text)
 
 
 def test_run_config_passes_over_other_algorithms_keys_and_empty_texts():
-    raw = {"algorithm": "", "uplink": "nonsense", "uplink-ratio": 7, "rho": "", "out": "", "rounds": 3}
+    raw = {"algorithm": "", "mu": "nonsense", "alpha": 7, "rho": "", "out": "", "rounds": 3}
     assert parse_run_config(raw) == Config(rounds=3)
 
 

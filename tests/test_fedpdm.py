@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, random_shards
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
+from twinflower.algorithms.page import Report
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
 from twinflower.privacy.release import no_noise
@@ -14,6 +15,7 @@ from twinflower.regularisers import L1, ElasticNet
 from twinflower.sparsifiers import index_bits
 
 KEY = np.array(7, dtype=np.uint64)
+ONCE = Report(np.ones(2, int), np.zeros(2, bool))
 
 
 def run(page, shards, objective, walk, rounds, k=None, seed=0):
@@ -208,7 +210,8 @@ def test_entries_nobody_sent_are_zero_or_kept(missing, unheard):
     everything = [[9.0, 8.0, 0.0, 4.0], [0.0, 6.0, 5.0, 4.0]]
     for y in (np.array([[0.0, 0.0, 3.0, 4.0], [0.0, 2.0, 0.0, 4.0]]), *[np.delete(everything, 3, 1)] * 2):
         padded = np.pad(y, ((0, 0), (0, 4 - y.shape[1])))
-        server = page.server_update(server, page.up.encode(padded, KEY), np.array([0, 1]), 1)
+        uploads = page.upload(padded, page.broadcast(server, 1, np.array([0, 1])), ONCE)
+        server = page.server_update(server, uploads, np.array([0, 1]), 1)
     assert_array_equal(server.x0, [8.5, 6.5, 4.5, unheard])
 
 

@@ -15,7 +15,8 @@ from simulation.inprocess import InProcessGrid
 from simulation.setup import prepare
 from strategies.star import record_of
 from twinflower.algorithms import BSDPFedPDM, FedPDM
-from twinflower.algorithms.fedpdm import Inbox, State
+from twinflower.algorithms.fedpdm import State
+from twinflower.algorithms.messages import Inbox
 from twinflower.batches import Shards, Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch, make_objective
@@ -35,6 +36,11 @@ from twinflower.privacy.release import (
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, FEATURES, REACH = 8, 4, 1e3
 START = np.array([REACH, 0.0, 0.0, 0.0])
+
+
+def whole(x0):
+    """The inbox of a client that receives all of x0."""
+    return Inbox(x0, np.empty(0, dtype=np.int64), np.zeros((), np.uint64))
 
 
 def problem(page, walk, row_norm=0.7, nonconvex=0.0, rounds=6):
@@ -82,7 +88,7 @@ def test_the_norm_bound_is_attained_by_a_client_with_one_row():
     data, other = (
         rows._replace(features=rows.features[:1], labels=rows.labels[:1]) for rows in neighbours(2, 4, 1.0)
     )
-    moves = replay(page, objective, data, other, Walk(0, 5), objective.bounds(1.0), [Inbox(START)])
+    moves = replay(page, objective, data, other, Walk(0, 5), objective.bounds(1.0), [whole(START)])
     assert 0.99 <= moves[0].moved / moves[0].sensitivity <= 1
 
 
@@ -112,7 +118,7 @@ def test_mini_batches_never_exceed_the_coupled_bound(seed):
     labels = rng.integers(3, size=10)
     data = neighbours(10, FEATURES, 1.0)[0]._replace(features=rows, labels=labels)
     page = FedPDM(rho=0.4, step_size=1.2, privacy="public-state")
-    inboxes = [Inbox(rng.normal(size=objective.d) * 3) for _ in range(4)]
+    inboxes = [whole(rng.normal(size=objective.d) * 3) for _ in range(4)]
     worst = 0.0
     for place in range(10):
         changed, other = rows.copy(), labels.copy()
@@ -171,7 +177,7 @@ def test_the_published_sensitivity_is_exceeded_from_the_second_round():
     page = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
     objective = make_objective("logistic", FEATURES, 2)
     data, other = (r._replace(features=r.features[:1], labels=r.labels[:1]) for r in neighbours(2, 4, 1.0))
-    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), [Inbox(START)] * 30)
+    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), [whole(START)] * 30)
     ratios = np.array([m.moved / m.sensitivity for m in moves])
     assert 0.99 < ratios[0] <= 1
     assert ratios[-1] > 1.2
@@ -233,7 +239,7 @@ class PrivateIndices(BSDPFedPDM):
 
         new, _, report = FedPDM.client_update(self, state, inbox, objective, batches, spy, round_)
         clean = 2 * seen[0] - inbox.x0 - state.dual / self.rho
-        return new, self.up.encode(clean, inbox.seed), report
+        return new, self.upload(clean, inbox, report), report
 
 
 class NoMean(FedPDM):
@@ -290,7 +296,7 @@ def residuals(page_class, factor=1.0):
     rows = neighbours(5, 50, 1.0)[0]._replace(
         features=rng.normal(size=(5, 50)), labels=rng.integers(10, size=5)
     )
-    walk, inbox, out = Walk(0, 3), Inbox(np.zeros(500)), []
+    walk, inbox, out = Walk(0, 3), whole(np.zeros(500)), []
     state = page.init_client(np.zeros(500))
     for round_ in range(1, 21):
         pairs = []

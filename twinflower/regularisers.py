@@ -8,7 +8,7 @@ infinity outside their set, and their prox is the projection.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class Regulariser(Protocol):
         """argmin_v h(v) + ||v - u||^2 / (2 step), (..., d); step > 0."""
 
 
+@runtime_checkable
+class Subdifferentiable(Protocol):
+    """A regulariser that is finite everywhere, so that it has subgradients."""
+
+    def subgradient(self, x: Array) -> Array:
+        """A subgradient (..., d), 0 for entries (or groups) at 0."""
+
+
 def soft_threshold(u: Array, threshold: float | Array) -> Array:
     """Shrink every entry towards 0 by the threshold."""
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0.0)
@@ -44,6 +52,10 @@ class Zero:
     def prox(self, u: Array, step: float) -> Array:
         """u."""
         return u
+
+    def subgradient(self, x: Array) -> Array:
+        """0."""
+        return np.zeros_like(x)
 
 
 ZERO = Zero()
@@ -62,6 +74,10 @@ class L1:
     def prox(self, u: Array, step: float) -> Array:
         """Soft threshold at step * weight."""
         return soft_threshold(u, step * self.weight)
+
+    def subgradient(self, x: Array) -> Array:
+        """weight * sign(x), 0 at 0."""
+        return self.weight * np.sign(x)
 
 
 @dataclass(frozen=True)
@@ -119,6 +135,10 @@ class ElasticNet:
         """Soft threshold, then shrink by 1 + step * l2."""
         return soft_threshold(u, step * self.l1) / (1.0 + step * self.l2)
 
+    def subgradient(self, x: Array) -> Array:
+        """l1 sign(x) + l2 x."""
+        return self.l1 * np.sign(x) + self.l2 * x
+
 
 @dataclass(frozen=True)
 class GroupL1:
@@ -139,6 +159,11 @@ class GroupL1:
         norms = self._norms(u)
         shrink = 1.0 - step * self.weight / np.maximum(norms, step * self.weight)
         return (self._matrix(u) * shrink).reshape(u.shape) if self.weight else u
+
+    def subgradient(self, x: Array) -> Array:
+        """weight * column / norm of column, 0 for a column of zeros."""
+        norms = self._norms(x)
+        return (self._matrix(x) * (self.weight / np.where(norms > 0, norms, np.inf))).reshape(x.shape)
 
     def _matrix(self, x: Array) -> Array:
         return x.reshape(x.shape[:-1] + (self.rows, -1))

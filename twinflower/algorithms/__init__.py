@@ -2,10 +2,17 @@
 
 from ..errors import require
 from .bsdp_fedpdm import BSDPFedPDM
+from .fedavg import FedAvg
+from .feddyn import FedDyn
 from .fedpdm import FedPDM
+from .fedprox import FedProx
+from .isrl_dp import ISRLDP
 from .page import Page
+from .scaffold import Scaffold
 
-ALGORITHMS: dict[str, type[Page]] = {page.name: page for page in (FedPDM, BSDPFedPDM)}
+ALGORITHMS: dict[str, type[Page]] = {
+    page.name: page for page in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP)
+}
 
 
 def find_algorithm(name: str) -> type[Page]:
@@ -14,4 +21,15 @@ def find_algorithm(name: str) -> type[Page]:
     return ALGORITHMS[name]
 
 
-__all__ = ["ALGORITHMS", "BSDPFedPDM", "FedPDM", "Page", "find_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "ISRLDP",
+    "BSDPFedPDM",
+    "FedAvg",
+    "FedDyn",
+    "FedPDM",
+    "FedProx",
+    "Page",
+    "Scaffold",
+    "find_algorithm",
+]

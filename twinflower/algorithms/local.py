@@ -1,15 +1,18 @@
 """The local loop that the FedPDM family and its benchmarks share (ALGORITHMS: FedAvg, FedProx,
 SCAFFOLD and FedDyn differ in `shift` and `mu` only)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Index
 from ..batches import Batches
 from ..objectives import Objective
 from ..privacy.release import Noise, no_noise
 from .page import Report
+
+Subgradient = Callable[[Array], Array]
 
 
 class Walked(NamedTuple):
@@ -29,12 +32,14 @@ def local_steps(
     batches: Batches,
     tolerance: float = 0.0,
     noise: Noise = no_noise,
+    subgradient: Subgradient | None = None,
 ) -> Walked:
     """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (000 (10a), 003 (8a)).
 
     Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
     (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off. noise, if
-    any, is added to every gradient before anything is done with it, draw number = step.
+    any, is added to every gradient before anything is done with it, draw number = step. subgradient(x), if
+    given, is added to g: the benchmarks' way with a non-smooth h.
     """
     x = start
     steps = batches.steps
@@ -44,9 +49,12 @@ def local_steps(
     for step, rows in enumerate(batches):
         slope = noise(objective.grad(x, rows), step)
         slope += shift                                      # in place: large cohorts are bound by memory
-        pull = x - anchor
-        pull *= mu
-        slope += pull
+        if mu:
+            pull = x - anchor
+            pull *= mu
+            slope += pull
+        if subgradient:
+            slope += subgradient(x)
         if not alike:
             running = running & (step < steps)
             slope = np.where(running[..., None], slope, 0.0)
@@ -63,3 +71,12 @@ def local_steps(
 def decayed(step_size: float, decay: float, round_: int) -> float:
     """Step size of a round, step_size / round_^decay: with decay 1/2 the papers' eta / sqrt(1 + t)."""
     return step_size / round_**decay
+
+
+def reach(step_size: float, mu: float, steps: Index) -> Array:
+    """How far Q steps go against a constant gradient: eta sum_{j<Q} (1 - eta mu)^j, for steps (...,).
+
+    Q eta without the pull mu; with it, 1/mu in the long run, the prox step of FedPDM and FedDyn.
+    """
+    counts = np.asarray(steps, dtype=np.float64)
+    return counts * step_size if not mu else (1.0 - (1.0 - step_size * mu) ** counts) / mu

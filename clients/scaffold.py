@@ -1,0 +1,17 @@
+"""SCAFFOLD, DP-SCAFFOLD on a client."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.page import Page
+from twinflower.algorithms.scaffold import Scaffold as ScaffoldPage
+
+from .shell import PageClient
+
+
+class ScaffoldClient(PageClient):
+    """Keeps its control variate c_i before and after its last reply. Receives x0, c and the last of its rounds
+    that was counted, takes local steps corrected by c - c_i, sends where they end and how many they were:
+    `twinflower.algorithms.scaffold.Scaffold.client_update`.
+    """
+
+    page_class: ClassVar[type[Page]] = ScaffoldPage

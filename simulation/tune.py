@@ -1,0 +1,241 @@
+"""Tuning for a fair comparison: every curve of an experiment gets the best point of a grid that the file states.
+
+    [grid]                         lists, for every curve whose algorithm knows the key
+    step-size = [0.1, 0.3, 1.0]
+    [tune]
+    seeds = [100, 101]             none of the figure's
+    held-out = 0.2                 share of every client's training rows that picks the point
+    by = "objective"               of the held-out rows, or "accuracy"
+    [[curve]]
+    grid = {mu = [0.01, 0.1]}      its own lists, over the common ones
+
+A point is trained on the other training rows, for all the file's rounds, and judged by its last model on
+the held-out ones; a point that diverges, or whose settings do not go together, is never chosen. Test rows take
+no part. The file that comes out has the chosen values in its curves and all scores, and still its grids, so it
+can be run and tuned again. Tuning looks at the data: no privacy guarantee of the runs it compares covers it.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinflower.algorithms import find_algorithm
+from twinflower.algorithms.page import settings_of
+from twinflower.batches import Shards
+from twinflower.data.partition import Partition
+from twinflower.errors import SettingError, require
+from twinflower.objectives import Batch
+from twinflower.randomness import stream
+
+from . import cohort
+from .config import OWN_KEYS, Config, Value, parse, snake
+from .experiment import load_toml, read_experiment
+from .setup import Setup, prepare_seeds
+
+_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y")
+_RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective"}
+_MEASURES = ("objective", "accuracy")
+
+Point = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A point of a grid and what it reached under every tuning seed, higher is better; -inf if it diverged."""
+
+    point: Point
+    values: list[float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def text(self) -> str:
+        """The point as a user would type it."""
+        return ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.point.items())
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A checked experiment file with its grids."""
+
+    raw: dict[str, Any]
+    seeds: list[int]
+    held_out: float
+    by: str
+
+    def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
+        """The lists that apply to a curve."""
+        page = find_algorithm(str({**self.raw["run"], **curve}.get("algorithm", Config.algorithm)))
+        known = OWN_KEYS.keys() | settings_of(page).keys()
+        common = {key: values for key, values in self.raw.get("grid", {}).items() if snake(key) in known}
+        return common | curve.get("grid", {})
+
+    def points(self, curve: Mapping[str, Any]) -> Iterator[Point]:
+        """Every combination of the curve's lists."""
+        grid = self.grid(curve)
+        return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+    def config(self, curve: Mapping[str, Any], point: Point, overrides: Mapping[str, Value]) -> Config:
+        """The configuration of one point; evaluated at the end only."""
+        own = {key: value for key, value in curve.items() if key not in ("label", "panel", "grid")}
+        config = parse({**self.raw["run"], **own, **point, **overrides})
+        return replace(config, evaluate_every=config.rounds)
+
+
+def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tuning:
+    """Read and check a file; SettingError, naming the file, for anything that is not as described above."""
+    plan, raw = read_experiment(path, overrides), load_toml(path)
+    rules = {**_RULES, **raw.get("tune", {})}
+    try:
+        require(rules.keys() == _RULES.keys(), f"[tune] knows {', '.join(_RULES)}; got {', '.join(rules)}")
+        require("run" in raw and "curve" in raw, "tuning needs a [run] table and [[curve]] tables")
+        shared = sorted(set(rules["seeds"]) & set(plan.seeds))
+        require(
+            bool(rules["seeds"]) and not shared,
+            f"[tune] seeds must differ from the figure's, {plan.seeds}; got {rules['seeds']}: choose others",
+        )
+        require(0 < rules["held-out"] < 1, f"held-out must be between 0 and 1; got {rules['held-out']}")
+        require(rules["by"] in _MEASURES, f"by must be one of {', '.join(_MEASURES)}; got '{rules['by']}'")
+        tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"])
+        _check_grids(tuning)
+        for curve in raw["curve"]:
+            for point in tuning.points(curve):
+                tuning.config(curve, point, overrides or {})
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+    return tuning
+
+
+def _check_grids(tuning: Tuning) -> None:
+    grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
+    for key, values in itertools.chain(*(grid.items() for grid in grids)):
+        require(isinstance(values, list) and bool(values), f"grid: {key} must be a list; got {values!r}")
+    unused = sorted(tuning.raw.get("grid", {}).keys() - set().union(*grids))
+    require(not unused, f"grid: no curve knows '{', '.join(unused)}'")
+
+
+def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
+    """The set-up without a share of every client's training rows, and those rows, weighted as in F.
+
+    The rows are drawn from (seed, "split", client); a client keeps at least one and gives at least one if it
+    has two. Test rows are taken away: the set-up's test rows are the held-out ones.
+    """
+    kept, given = [], []
+    for client in range(setup.partition.num_clients):
+        rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
+        size = min(max(1, round(share * len(rows))), len(rows) - 1)
+        kept.append(rows[size:])
+        given.append(rows[:size])
+    held = _rows_of(setup, [rows for rows in given if len(rows)]).everyone()
+    data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
+    partition = Partition(np.concatenate(kept), np.cumsum([0, *map(len, kept)]))
+    return replace(setup, dataset=data, partition=partition), held
+
+
+def _rows_of(setup: Setup, parts: Sequence[Any]) -> Shards:
+    offsets = np.cumsum([0, *map(len, parts)])
+    return Shards.grouped(setup.dataset.features, setup.dataset.labels, np.concatenate(parts), offsets)
+
+
+def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
+    """What a configuration reaches on held-out rows under every seed; higher is better."""
+    setups, held = zip(*(held_out(s, share) for s in prepare_seeds(config, seeds)), strict=True)
+    results = cohort.run(setups)
+    judged = zip(results, held, strict=True)
+    return [-np.inf if r.model is None else _judge(r.setup, r.model, rows, by) for r, rows in judged]
+
+
+def _judge(setup: Setup, x: Any, held: Batch, by: str) -> float:
+    if by == "accuracy":
+        return float(setup.objective.score(x, held))
+    value = float(-setup.objective.value(x, held) - setup.regulariser.value(x))
+    return value if np.isfinite(value) else -np.inf
+
+
+def tune(
+    tuning: Tuning, overrides: Mapping[str, Value] | None = None, say: Callable[[str], None] = print
+) -> str:
+    """Score every point of every curve; the tuned file as text."""
+    curves, tables = [], {}
+    for curve in tuning.raw["curve"]:
+        label = _label(curve)
+        scores = [_scored(tuning, curve, point, overrides or {}, say) for point in tuning.points(curve)]
+        best = max(scores, key=lambda s: s.mean)
+        require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
+        say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
+        curves.append({**{k: v for k, v in curve.items() if k != "grid"}, **best.point} | _own_grid(curve))
+        tables[label] = scores
+    return _document(tuning, curves, tables)
+
+
+def _scored(
+    tuning: Tuning,
+    curve: Mapping[str, Any],
+    point: Point,
+    overrides: Mapping[str, Value],
+    say: Callable[[str], None],
+) -> Score:
+    config = tuning.config(curve, point, overrides)
+    try:
+        result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
+    except SettingError as error:  # such as a step-size that is too long for this mu
+        result, why = Score(point, [-np.inf]), f" ({error})"
+    say(f"{_label(curve)}: {result.text}: {result.mean:.5g}{why}")
+    return result
+
+
+def _label(curve: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (curve.get("panel", ""), curve.get("label", ""))))
+
+
+def _own_grid(curve: Mapping[str, Any]) -> dict[str, Any]:
+    return {"grid": curve["grid"]} if "grid" in curve else {}
+
+
+def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
+    """Which chosen values lie at an end of their list, so that the best may lie outside."""
+    ends = [
+        key for key, values in grid.items() if len(values) > 2 and best.point[key] in (values[0], values[-1])
+    ]
+    return f"; at the end of its list: {', '.join(ends)}" if ends else ""
+
+
+def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str, list[Score]]) -> str:
+    """The experiment file: head, rules, grid, run, tuned curves, scores."""
+    raw = tuning.raw
+    lines = _flat({key: raw[key] for key in _HEAD if key in raw})
+    rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
+    for name, table in (("tune", rules), ("grid", raw.get("grid", {})), ("run", raw["run"])):
+        lines += ["", f"[{name}]", *_flat(table)]
+    for curve in curves:
+        lines += ["", "[[curve]]", *_flat(curve)]
+    sign = "minus the objective" if tuning.by == "objective" else "accuracy"
+    lines += ["", f"[scores]  # {sign} on the held-out rows, mean over the tuning seeds; higher is better"]
+    for label, scores in tables.items():
+        rows = [f"    [{json.dumps(s.text)}, {s.mean:.6g}]," for s in sorted(scores, key=lambda s: -s.mean)]
+        lines += [f"{json.dumps(label)} = [", *rows, "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _flat(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in table.items()]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; texts with line breaks keep them."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str) and re.search("\n", value):
+        return '"""\n' + value.replace("\\", "\\\\").replace('"""', '\\"\\"\\"') + '"""'
+    return json.dumps(value, ensure_ascii=False)

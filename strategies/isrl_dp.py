@@ -1,0 +1,18 @@
+"""ISRL-DP on the server."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPPage
+from twinflower.algorithms.page import Page
+
+from .star import StarStrategy
+
+
+class ISRLDP(StarStrategy):
+    """Keeps x0 and the average of its points. Sends x0, receives each client's (noisy) mean gradient, takes
+    one gradient step and the prox: `twinflower.algorithms.isrl_dp.ISRLDP.server_update`.
+
+    A missing client is left out of the mean.
+    """
+
+    page_class: ClassVar[type[Page]] = ISRLDPPage

@@ -1,0 +1,93 @@
+"""What FedPDM and its benchmarks share: settings of the local loop, its noise, and their sensitivity."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..arrays import Array
+from ..batches import Batches, Pace
+from ..errors import require
+from ..objectives import Objective
+from ..privacy.release import SENSITIVITIES, Bounds, Noise, Release, gradient_release, no_noise
+from ..regularisers import ZERO, Regulariser
+from .local import Subgradient, Walked, decayed, local_steps
+from .messages import Messages, check_choice
+
+
+@dataclass(frozen=True)
+class LocalMethod(Messages):
+    """A method whose clients take local gradient steps from x0.
+
+    step_size, step_decay: the step of round t is step_size / t^step_decay. privacy: "none", "public-state"
+    (the end of the local loop is noisy, and everything carried or sent is computed from it), "gradient"
+    (every local gradient is noisy). sensitivity: "coupled" or "norm", the bound behind public-state noise.
+    """
+
+    regulariser: Regulariser = ZERO
+    step_size: float = 0.5
+    step_decay: float = 0.0
+    privacy: str = "none"
+    sensitivity: str = "coupled"
+
+    modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steps(self.step_size, self.step_decay)
+        check_choice("privacy", self.privacy, self.modes)
+        check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
+
+    @property
+    def pull(self) -> float:
+        """mu of the local loop, the weight of (mu/2) ||x - x0||^2."""
+        return 0.0
+
+    def step(self, round_: int) -> float:
+        """eta of a round."""
+        return decayed(self.step_size, self.step_decay, round_)
+
+    def local_loop(
+        self,
+        objective: Objective,
+        x0: Array,
+        shift: Array | float,
+        batches: Batches,
+        noise: Noise,
+        round_: int,
+        start: Array | None = None,
+        tolerance: float = 0.0,
+        subgradient: Subgradient | None = None,
+    ) -> Walked:
+        """`local_steps` around x0, from x0 if no start is given, with the noise of "gradient" on every
+        gradient or the noise of "public-state" on the end."""
+        x, report = local_steps(
+            objective, x0 if start is None else start, x0, self.pull, shift, self.step(round_), batches,
+            tolerance, noise if self.privacy == "gradient" else no_noise, subgradient,
+        )
+        return Walked(noise(x) if self.privacy == "public-state" else x, report)
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """All noisy gradients, or the noisy end of the local loop."""
+        if self.privacy == "gradient":
+            return gradient_release(bounds, pace)
+        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, pace))
+
+    def model(self, server: Any) -> Array:
+        """x0, already the result of the prox."""
+        return server.x0  # type: ignore[no-any-return]
+
+
+def check_steps(step_size: float, step_decay: float) -> None:
+    """SettingError unless the step schedule is a positive, non-increasing one."""
+    require(0 < step_size < np.inf, f"step-size must be above 0; got {step_size}")
+    require(0 <= step_decay <= 1, f"step-decay must be in [0, 1]; got {step_decay}")
+
+
+def check_pull(key: str, weight: float, step_size: float) -> None:
+    """SettingError where the pull towards x0 makes the local steps diverge."""
+    require(
+        weight * step_size < 2,
+        f"{key} * step-size must be below 2, or local steps diverge; got {weight} * {step_size} = "
+        f"{weight * step_size:g}: use a step-size below {2 / max(weight, 1e-300):g}",
+    )

@@ -1,0 +1,135 @@
+"""FedDyn (Acar et al., ICLR 2021, Algorithm 1), with a server prox for h.
+
+    x <- x - eta (grad f_i(x; batch) - dual_i + alpha (x - x0)),  Q times from x0
+    dual_i <- dual_i - alpha (x - x0)
+    server: drift <- drift - (alpha/N) sum_{sampled} (x_i - x0),   x0 <- prox_h(mean x_i - drift/alpha, 1/alpha)
+
+client keeps     dual (..., d) before and after its last reply, and that reply's round (`echo`)
+       receives  x0 (..., d), and the last of its rounds that was counted
+       sends     x (..., d)
+server keeps     x0 (..., d), drift (..., d), and which round of which client it counted last
+A client that is missing keeps its dual; if its reply was lost, the echo makes it drop the step it had taken. So
+drift = (1/N) sum_i dual_i always holds (the paper calls it h and has gradients where we have duals). Where x is
+thinned out, duals and drift move in the entries that were sent.
+
+The prox step is 1/alpha: with all clients taking part this is FedPDM with rho = alpha, whose y_i = x_i - dual_i/alpha
+has the mean above. Its fixed point is the optimum: all x_i = x0, dual_i = grad f_i(x0), -drift in dh(x0).
+
+Privacy. "public-state" computes the dual from the noisy x that is sent; "gradient" adds noise to every gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..batches import Batches
+from ..errors import require
+from ..objectives import Objective
+from ..privacy.release import Noise
+from ..sparsifiers import VALUE_BITS
+from ..wire import checked, expect_arrays
+from .base import check_pull
+from .echo import Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .fedavg import FedAvg
+from .messages import Upload
+from .page import Arrays, Report
+
+
+class Inbox(NamedTuple):
+    """x0 (..., d), kept entries and rand-k seed (`messages.Inbox`); the last round of this client that was
+    counted, heard (...,)."""
+
+    x0: Array
+    kept: Index
+    seed: Seeds
+    heard: Index
+
+
+class Server(NamedTuple):
+    """x0 (..., d), the mean (..., d) it is the prox of, drift (..., d), heard (..., N), and the key (...,) of the
+    run's public coins."""
+
+    x0: Array
+    mean: Array
+    drift: Array
+    heard: Index
+    key: Seeds
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """FedAvg's settings and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2."""
+
+    name: ClassVar[str] = "feddyn"
+    title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
+    counts_steps: ClassVar[bool] = False
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.alpha > 0, f"alpha must be above 0; got {self.alpha}")
+        check_pull("alpha", self.alpha, self.step_size)
+
+    @property
+    def pull(self) -> float:
+        """alpha."""
+        return self.alpha
+
+    def init_client(self, start: Array) -> Tentative:
+        """dual = 0."""
+        return untouched(start)
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """drift = 0."""
+        return Server(start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
+        """x0 and the echo."""
+        x0, kept, seed = super().broadcast(server, round_, node)
+        return Inbox(x0, kept, seed, echo(server.heard, node))
+
+    def client_update(
+        self, state: Tentative, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Tentative, Upload, Report]:
+        """Local steps, then the dual moves with what is sent."""
+        dual = confirmed(state, inbox.heard)
+        x, report = self.descend(objective, inbox.x0, -dual, batches, noise, round_)
+        upload = self.upload(x, inbox, report)
+        return tentative(dual, dual + self._change(upload, inbox.x0), round_), upload, report
+
+    def _change(self, upload: Upload, x0: Array) -> Array:
+        """-alpha (x - x0) (..., d) of a message and the point it answers; 0 where nothing was sent."""
+        x, sent = self.received(upload, x0.shape[-1])
+        change = -self.alpha * (x - x0)
+        return change if sent is None else np.where(sent, change, 0.0)
+
+    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """The drift by the messages; mean - drift/alpha; prox with step 1/alpha."""
+        x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
+        drift = server.drift + self._change(uploads, x0[..., None, :]).sum(-2) / n
+        x, sent = self.received(uploads, x0.shape[-1])
+        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent)
+        heard = hear(server.heard, clients, round_)
+        return Server(self.proximal(mean, 1.0 / self.alpha), mean, drift, heard, server.key)
+
+    def state_shapes(self, d: int) -> Tentative:
+        """(d,), (d,), ()."""
+        return Tentative((d,), (d,), ())  # type: ignore[arg-type]
+
+    def pack_inbox(self, inbox: Inbox) -> Arrays:
+        """The echo, x0, and the seed for rand-k."""
+        return [np.asarray(inbox.heard), *super().pack_inbox(inbox)]
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
+        """Inverse of `pack_inbox`."""
+        expect_arrays(arrays, max(len(arrays), 2))
+        x0, kept, seed = super().unpack_inbox(arrays[1:], d)
+        return Inbox(x0, kept, seed, checked("heard", arrays[0], (), np.int64))
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """FedAvg's without the step count, and down the echo."""
+        up, down = super().bits(d)
+        return up, down + VALUE_BITS

@@ -1,0 +1,90 @@
+"""ISRL-DP: mini-batch SGD with noisy mean gradients (Lowy and Razaviyayn, ICLR 2023, Algorithm 1; compared in 001).
+
+    g_i = mean gradient of one batch at x0 + noise             inter-silo record-level DP: the server sees no more
+    server: x0 <- Pi( x0 - eta mean g_i ),   output the last x0 or a weighted mean of them
+
+client keeps     nothing
+       receives  x0 (..., d)
+       sends     g (..., d)
+server keeps     x0 (..., d) and the mean of its points so far, average (..., d)
+A client that is missing is left out of the mean.
+
+Pi is prox_h with step eta ("server-prox"), so a box or a ball gives the paper's projection; with
+"local-subgradient" the server adds a subgradient of h to the mean gradient. Without noise and with full batches this
+is proximal gradient descent, and FedAvg with one local step does the same. Only the first batch of a
+round is used, whatever max-local-steps. A thinned message leaves the entries nobody sent as they were.
+
+Privacy. "gradient" noises the one mean gradient, the only release of a round.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..batches import Batches, Pace
+from ..objectives import Objective
+from ..privacy.release import Bounds, Noise, Release, gradient_release
+from .averaging import mean_of_senders
+from .fedavg import FedAvg
+from .messages import Upload, check_choice
+from .page import Report
+
+
+class Server(NamedTuple):
+    """x0 (..., d), the output so far, average (..., d), and the key (...,) of the run's public coins."""
+
+    x0: Array
+    average: Array
+    key: Seeds
+
+
+@dataclass(frozen=True)
+class ISRLDP(FedAvg):
+    """FedAvg's settings, of which local steps mean nothing, and output: "last"; "average", all rounds alike; or
+    "weighted", round t with weight t, for strongly convex losses and steps ~ 1/t.
+
+    The paper averages the points where gradients were taken; here they are the points after the steps.
+    """
+
+    name: ClassVar[str] = "isrl-dp"
+    title: ClassVar[str] = "ISRL-DP: one (noisy) mean gradient per client and round"
+    counts_steps: ClassVar[bool] = False
+    modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
+
+    output: str = "last"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("output", self.output, ("last", "average", "weighted"))
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """x0 = start."""
+        return Server(start, start, key)
+
+    def client_update(
+        self, state: Any, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Any, Upload, Report]:
+        """One gradient."""
+        g = noise(objective.grad(inbox.x0, next(iter(batches))))
+        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        return state, self.upload(g, inbox, once), once
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """One noisy gradient, whatever max-local-steps."""
+        return gradient_release(bounds, pace._replace(steps=1))
+
+    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """One (sub)gradient step and the prox; the running average."""
+        g = mean_of_senders(*self.received(uploads, server.x0.shape[-1]), np.zeros_like(server.x0))
+        if self._subgradient:
+            g = g + self._subgradient(server.x0)
+        eta = self.step(round_)
+        x0 = self.proximal(server.x0 - eta * g, eta)
+        share = {"last": 1.0, "average": 1 / round_, "weighted": 2 / (round_ + 1)}[self.output]
+        return Server(x0, server.average + share * (x0 - server.average), server.key)
+
+    def model(self, server: Server) -> Array:
+        """The output."""
+        return server.average if self.output != "last" else server.x0

@@ -1,0 +1,190 @@
+"""The messages of FedPDM and its benchmarks: x0 down and one point up, whole or thinned out (003, Algorithm 2).
+
+Down go the top-k' entries of x0, k' = round(downlink_ratio d), and the client uses that zero-padded point
+everywhere. Up go k = round(uplink_ratio d) entries of the client's point, by top-k or rand-k. The server divides
+an entry by the number of those who sent it (20), (23). Ratios of 1 send whole points and no indices.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Mask, Seeds
+from ..errors import ReplyError, require
+from ..randomness import stream
+from ..sparsifiers import VALUE_BITS, Code, RandK, TopK, kept_entries, make_sparsifier, scatter
+from ..wire import checked, expect_arrays
+from .averaging import mean_of_senders
+from .page import Arrays, Report, to_nodes
+
+
+class Inbox(NamedTuple):
+    """x0 (..., d), zero-padded; which entries were kept (..., k'), or (..., 0) if all; rand-k seed (...,)."""
+
+    x0: Array
+    kept: Index
+    seed: Seeds
+
+
+class Upload(NamedTuple):
+    """The entries sent y (..., k); which, indices (..., k), or (..., 0) if all; steps taken (...,), or (..., 0)
+    where the server need not know them."""
+
+    y: Array
+    indices: Index
+    steps: Index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Settings of the messages.
+
+    uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share
+    alpha_D of entries broadcast (top-k). missing: an entry that nobody sent has mean 0, as printed in (23)
+    ("zero"), or the mean it had ("keep").
+    """
+
+    counts_steps: ClassVar[bool] = False  # whether an upload carries the number of local steps
+
+    uplink: str = "top-k"
+    uplink_ratio: float = 1.0
+    downlink_ratio: float = 1.0
+    missing: str = "zero"
+
+    def __post_init__(self) -> None:
+        make_sparsifier(self.uplink, self.uplink_ratio)
+        make_sparsifier("top-k", self.downlink_ratio, "downlink")
+        check_choice("missing", self.missing, ("zero", "keep"))
+
+    @property
+    def up(self) -> TopK | RandK:
+        """The uplink's sparsifier."""
+        return make_sparsifier(self.uplink, self.uplink_ratio)
+
+    @property
+    def down(self) -> TopK:
+        """The downlink's sparsifier."""
+        return TopK(self.downlink_ratio)
+
+    def broadcast(self, server: Any, round_: int, node: Index) -> Any:
+        """Top-k' of x0 (27) to everybody."""
+        x0, kept = self.thinned(server.x0)
+        return Inbox(to_nodes(x0, node), to_nodes(kept, node), self.seeds(server.key, round_, node))
+
+    def thinned(self, x: Array) -> tuple[Array, Index]:
+        """The point (..., d) as clients receive it, and the places of its entries."""
+        if self.downlink_ratio == 1:
+            return x, np.empty(x.shape[:-1] + (0,), dtype=np.int64)
+        code = self.down.encode(x, np.zeros((), np.uint64))
+        return scatter(code, x.shape[-1])[0], code.indices
+
+    def upload(self, y: Array, inbox: Any, report: Report) -> Upload:
+        """The message of a client whose point is y (..., d).
+
+        y is noisy before its largest entries are chosen, which is then post-processing. The paper adds noise
+        to the k entries instead, (18), (19): see privacy "as-published" of FedPDM.
+        """
+        lead = y.shape[:-1]
+        steps = np.asarray(report.steps) if self.counts_steps else np.empty(lead + (0,), dtype=np.int64)
+        if self.uplink_ratio == 1:
+            return Upload(y, np.empty(lead + (0,), dtype=np.int64), steps)
+        code = self.up.encode(y, np.broadcast_to(inbox.seed, lead))
+        return Upload(code.values, code.indices, steps)
+
+    def received(self, upload: Upload, d: int) -> tuple[Array, Mask | None]:
+        """Zero-padded points (..., d) and which entries were sent, None if all."""
+        return (upload.y, None) if self.uplink_ratio == 1 else scatter(Code(upload.indices, upload.y), d)
+
+    def mean(self, server: Any, y: Array, sent: Mask | None) -> Array:
+        """Mean of the senders of each entry, (20), (23)."""
+        return mean_of_senders(y, sent, self.unheard(server))
+
+    def unheard(self, server: Any) -> Array:
+        """The mean of an entry that nobody sent; the server keeps means, because x0 went through a prox."""
+        return np.zeros_like(server.x0) if self.missing == "zero" else server.mean  # type: ignore[no-any-return]
+
+    def seeds(self, key: Seeds, round_: int, node: Index) -> Seeds:
+        """A public 64-bit seed for each node's rand-k; one 0 for all where indices are sent anyway."""
+        node = np.asarray(node)
+        if not self._seeded:
+            return np.zeros((1,) * node.ndim, dtype=np.uint64)
+        keys = np.broadcast_to(key if node.ndim == 0 else key[..., None], node.shape)
+        seeds = [
+            stream(int(key), "rand-k", int(i), round_).integers(2**63)
+            for key, i in zip(keys.flat, node.flat, strict=True)
+        ]
+        return np.array(seeds, dtype=np.uint64).reshape(node.shape)
+
+    @property
+    def _seeded(self) -> bool:
+        return self.uplink == "rand-k" and self.uplink_ratio < 1
+
+    def pack_inbox(self, inbox: Any) -> Arrays:
+        """The kept entries of x0, their packed places unless all are kept, and the seed for rand-k."""
+        return self.pack_point(inbox.x0, inbox.kept) + ([np.asarray(inbox.seed)] if self._seeded else [])
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
+        """Zero-padded x0 (d,)."""
+        point = self.arrays_of_point(d)
+        expect_arrays(arrays, point + self._seeded)
+        seed = checked("seed", arrays[-1], (), np.uint64) if self._seeded else np.zeros((), dtype=np.uint64)
+        return Inbox(*self.unpack_point("x0", arrays[:point], d), seed)
+
+    def pack_point(self, x: Array, kept: Index) -> Arrays:
+        """Wire arrays of a thinned point (d,)."""
+        return [x] if self.downlink_ratio == 1 else self.down.pack(Code(kept, x[kept]), len(x))
+
+    def unpack_point(self, name: str, arrays: Arrays, d: int) -> tuple[Array, Index]:
+        """Inverse of `pack_point`; ReplyError for anything else."""
+        if self.downlink_ratio == 1:
+            return checked(name, arrays[0], (d,)), np.empty(0, dtype=np.int64)
+        code = self.down.unpack(arrays, d, np.zeros((), np.uint64))
+        return scatter(code, d)[0], code.indices
+
+    def arrays_of_point(self, d: int) -> int:
+        """Number of wire arrays of a thinned point."""
+        return 1 if kept_entries(self.downlink_ratio, d) == d else 2
+
+    def pack_upload(self, upload: Upload, d: int) -> Arrays:
+        """The entries, their packed places for top-k, and the number of steps where it is needed."""
+        whole = self.uplink_ratio == 1
+        point = [upload.y] if whole else self.up.pack(Code(upload.indices, upload.y), d)
+        return point + ([np.asarray(upload.steps)] if self.counts_steps else [])
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Upload:
+        """Inverse of `pack_upload`, everything checked."""
+        d, steps = inbox.x0.shape[-1], np.empty(0, dtype=np.int64)
+        if self.counts_steps:
+            expect_arrays(arrays, len(arrays) or 1)
+            steps, arrays = _steps(arrays[-1]), arrays[:-1]
+        if self.uplink_ratio < 1:
+            code = self.up.unpack(arrays, d, inbox.seed)
+            return Upload(code.values, code.indices, steps)
+        expect_arrays(arrays, 1)
+        return Upload(checked("y", arrays[0], (d,)), np.empty(0, dtype=np.int64), steps)
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """k entries up and k' down, with indices where they are needed; a seed and a step count are numbers.
+
+        Raises SettingError where k or k' is 0.
+        """
+        kept_entries(self.downlink_ratio, d, "downlink-ratio")
+        up = self.up.bits(d) if self.uplink_ratio < 1 else d * VALUE_BITS
+        return up + VALUE_BITS * self.counts_steps, self.down.bits(d) + VALUE_BITS * self._seeded
+
+    def paper_bits(self, d: int) -> int:
+        """32 k."""
+        return 32 * kept_entries(self.uplink_ratio, d)
+
+
+def _steps(array: Any) -> Index:
+    steps = checked("steps", array, (), np.int64)
+    if steps < 1:
+        raise ReplyError(f"steps must be at least 1, got {steps}")
+    return steps
+
+
+def check_choice(key: str, value: str, known: tuple[str, ...]) -> None:
+    """SettingError unless the value is one of the known words."""
+    require(value in known, f"{key} must be one of {', '.join(known)}; got '{value}'")

@@ -1,0 +1,130 @@
+"""SCAFFOLD, option II (Karimireddy et al., ICML 2020, Algorithm 1; private: DP-SCAFFOLD, as 001 compares it).
+
+    x <- x - eta (grad f_i(x; batch) - c_i + c),  Q times from x0
+    c_i+ = c_i - c + (x0 - x) / (Q eta)
+    server: x0 <- mean x,   c <- c + (1/N) sum_{sampled} (c_i+ - c_i)
+
+client keeps     c_i (..., d) before and after its last reply, and that reply's round (`echo`)
+       receives  x0 (..., d), c (..., d), and the last of its rounds that was counted
+       sends     x (..., d), and its number of local steps Q
+server keeps     x0 (..., d), c (..., d), and which round of which client it counted last
+A client that is missing keeps its c_i; if its reply was lost, the echo makes it drop the step it had taken.
+
+c_i+ - c_i = (x0 - x)/(Q eta) - c follows from what the server sent and received, so it is not sent: half of the
+published uplink. Where x is thinned out, c_i moves in the entries that were sent, on both sides, and so
+c = (1/N) sum_i c_i always holds.
+
+With h = 0 (or h in the local steps, if it is smooth) the fixed point is the optimum, however different the clients.
+With server-prox it is not quite: at the optimum c = -dh is not 0, the clients walk Q steps along it, and gradients
+averaged on that way are O(Q eta ||dh||) off. FedPDM and FedDyn have no such bias.
+
+Privacy. The paper of 001 adds noise to every gradient ("gradient"); "public-state" adds it to x once, and c_i
+follows from the noisy x. Noise on the message alone, with a c_i from the exact x, would leave private state behind.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..batches import Batches
+from ..objectives import Objective
+from ..privacy.release import Noise
+from ..sparsifiers import VALUE_BITS
+from ..wire import checked, expect_arrays
+from .echo import Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .fedavg import FedAvg
+from .messages import Upload
+from .page import Arrays, Report, to_nodes
+
+
+class Inbox(NamedTuple):
+    """x0 and c (..., d), zero-padded, and which entries were kept (`messages.Inbox`); rand-k seed (...,);
+    the last round of this client that was counted, heard (...,)."""
+
+    x0: Array
+    kept: Index
+    seed: Seeds
+    heard: Index
+    control: Array
+    control_kept: Index
+
+
+class Server(NamedTuple):
+    """x0 (..., d), the mean (..., d) it is the prox of, control c (..., d), heard (..., N), and the key (...,) of
+    the run's public coins."""
+
+    x0: Array
+    mean: Array
+    control: Array
+    heard: Index
+    key: Seeds
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """SCAFFOLD; its settings are FedAvg's."""
+
+    name: ClassVar[str] = "scaffold"
+    title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
+
+    def init_client(self, start: Array) -> Tentative:
+        """c_i = 0."""
+        return untouched(start)
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """c = 0."""
+        return Server(start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
+        """x0, c, and the echo."""
+        x0, kept, seed = super().broadcast(server, round_, node)
+        c, c_kept = self.thinned(server.control)
+        return Inbox(x0, kept, seed, echo(server.heard, node), to_nodes(c, node), to_nodes(c_kept, node))
+
+    def client_update(
+        self, state: Tentative, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Tentative, Upload, Report]:
+        """Local steps corrected by c - c_i; c_i moves with what is sent."""
+        x0, c = inbox.x0, inbox.control
+        own = confirmed(state, inbox.heard)
+        x, report = self.descend(objective, x0, c - own, batches, noise, round_)
+        upload = self.upload(x, inbox, report)
+        return tentative(own, own + self._change(upload, x0, c, round_), round_), upload, report
+
+    def _change(self, upload: Upload, x0: Array, c: Array, round_: int) -> Array:
+        """c_i+ - c_i (..., d) from a message and the points it answers; 0 where nothing was sent."""
+        x, sent = self.received(upload, x0.shape[-1])
+        change = (x0 - x) / (upload.steps * self.step(round_))[..., None] - c
+        return change if sent is None else np.where(sent, change, 0.0)
+
+    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """FedAvg's mean, and c by what the messages tell of the clients' c_i."""
+        x0, c = (self.thinned(x)[0][..., None, :] for x in (server.x0, server.control))
+        change = self._change(uploads, x0, c, round_).sum(-2) / server.heard.shape[-1]
+        after: Server = super().server_update(server, uploads, clients, round_)
+        return after._replace(control=server.control + change, heard=hear(server.heard, clients, round_))
+
+    def state_shapes(self, d: int) -> Tentative:
+        """(d,), (d,), ()."""
+        return Tentative((d,), (d,), ())  # type: ignore[arg-type]
+
+    def pack_inbox(self, inbox: Inbox) -> Arrays:
+        """x0, c, the echo, and the seed for rand-k."""
+        control = self.pack_point(inbox.control, inbox.control_kept)
+        return [*control, np.asarray(inbox.heard), *super().pack_inbox(inbox)]
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
+        """Inverse of `pack_inbox`."""
+        point = self.arrays_of_point(d)
+        expect_arrays(arrays, max(len(arrays), 2 * point + 1))
+        control, control_kept = self.unpack_point("control", arrays[:point], d)
+        heard = checked("heard", arrays[point], (), np.int64)
+        x0, kept, seed = super().unpack_inbox(arrays[point + 1 :], d)
+        return Inbox(x0, kept, seed, heard, control, control_kept)
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """FedAvg's, and down c and the echo."""
+        up, down = super().bits(d)
+        return up, down + self.down.bits(d) + VALUE_BITS
