@@ -1,23 +1,38 @@
 """What a site has spent: an append-only file that outlives Flower, runs and restarts.
 
-The first line names the data and the lifetime budget; every further line is one round's charge, with a
-checksum. A charge is on the disk before the round is computed. A last line cut short by a crash was never
+The first line names the data and the lifetime budget; every further line is one round's charge, with the
+sums up to and with it. A line is
+
+    checksum body\\n        checksum: of the whole file before the line, then the body
+
+so the last checksum vouches for every byte: a line that was changed, deleted, repeated or moved breaks all
+that follow. A charge is on the disk before the round is computed. A last line cut short by a crash was never
 acted on and is dropped; anything else that does not read as it was written closes the ledger for good.
+
+What no file can tell of itself: cut off at its end, it is an older ledger in good order. So a backup must
+never be put back, and a copied site must not go on twice. And the checksums find accidents, not forgers:
+whoever may write the file can also compute them.
 """
 
 import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from io import FileIO
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from ..errors import TwinflowerError
 from .accountant import Budget
+
+_CHECKSUM = 16  # hexadecimal digits at the start of a line, then a blank
+_TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # how every proper beginning of a line looks
 
 
 class LedgerError(TwinflowerError):
@@ -62,8 +77,8 @@ class FileLedger:
     """The ledger of one site's data at `path`.
 
     data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every record in them,
-    fixed when the ledger is made. The file is locked while it is read and written; a second process is
-    refused, not queued, and symbolic links are not followed.
+    fixed by the first charge. The file is locked while it is read and written; a second process is refused,
+    not queued, and symbolic links are not followed.
     """
 
     path: Path
@@ -72,73 +87,87 @@ class FileLedger:
     delta: float
 
     def charge(self, charge: Charge, budget: Budget) -> None:
-        """See `Ledger.charge`."""
+        """See `Ledger.charge`. When it raises, nothing was charged, or the charge stands: never half of it."""
         with self._locked() as file:
-            entries = self._read(file)
-            check_charge(charge, entries, budget)
-            if not _fits(Budget.for_target(self.epsilon, self.delta), entries, charge):
+            book = self._read(file)
+            in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
+            known = _start(run=charge.run, round=charge.round) in book
+            _check(charge, known, budget, in_run)
+            if not replace(Budget.for_target(self.epsilon, self.delta), spent=ever).fits(charge.cost):
                 raise BudgetSpent(
                     f"the lifetime budget epsilon {self.epsilon:g}, delta {self.delta:g} is spent"
                 )
-            file.seek(0, os.SEEK_END)
-            _append(file, asdict(charge))
+            sums = {"run_sum": in_run + charge.cost, "sum": ever + charge.cost}
+            text = b"" if book else self._header
+            self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
 
     def charges(self) -> list[Charge]:
         """All charges so far."""
         with self._locked() as file:
-            return self._read(file)
+            entries = [json.loads(line[_CHECKSUM:]) for line in self._read(file).split(b"\n")[1:-1]]
+        return [Charge(**{f.name: entry[f.name] for f in fields(Charge)}) for entry in entries]
 
     @property
-    def _header(self) -> dict[str, object]:
-        return {"twinflower-ledger": 1, "data": self.data, "epsilon": self.epsilon, "delta": self.delta}
+    def _header(self) -> bytes:
+        """The first line."""
+        budget = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return _line(b"", {"twinflower-ledger": 1, "data": self.data} | budget)
 
     @contextmanager
-    def _locked(self) -> Iterator[IO[bytes]]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self.path, flags, 0o600)
-        except OSError as error:
-            raise LedgerError(f"the ledger {self.path} cannot be opened: {error.strerror}") from None
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            try:
+    def _locked(self) -> Iterator[FileIO]:
+        """The open file, ours alone; the lock goes with the file or with the process."""
+        with self._told("opened"):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = open(self.path, "a+b", buffering=0, opener=_open)
+        with file:
+            with self._told("locked"):
+                os.fchmod(file.fileno(), 0o600)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise LedgerError(f"the ledger {self.path} is in use by another process") from None
             yield file
 
-    def _read(self, file: IO[bytes]) -> list[Charge]:
-        """All charges; drops a torn last line, writes the header of a new ledger."""
-        file.seek(0)
-        text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            file.truncate(len(whole))
-        lines = [self._line(number, line) for number, line in enumerate(whole.splitlines(), 1)]
-        if not lines:
-            _append(file, self._header)
-            _sync_folder(self.path.parent)
-            return []
-        if lines[0] != self._header:
+    def _read(self, file: FileIO) -> bytes:
+        """The whole lines, none for a new ledger, when every byte is as it was written."""
+        with self._told("read"):
+            file.seek(0)
+            text = file.readall()
+        book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
+        if not (_in_order(book) and _torn(book, tail)):
+            raise LedgerError(
+                f"the ledger {self.path} is damaged: what was spent is not known, and nothing is released any more"
+            )
+        if book and not book.startswith(self._header):
             raise LedgerError(
                 f"the ledger {self.path} was made for other data or another lifetime budget: restore the "
                 "node's settings, or give these data a ledger of their own"
             )
-        return [self._entry(number, line) for number, line in enumerate(lines[1:], 2)]
+        return book
 
-    def _line(self, number: int, line: bytes) -> dict[str, object]:
-        checksum, _, body = line.partition(b" ")
-        if checksum != _checksum(body):
-            raise LedgerError(
-                f"line {number} of the ledger {self.path} is damaged: nothing is released any more"
-            )
-        return dict(json.loads(body))
+    def _append(self, file: FileIO, end: int, text: bytes) -> None:
+        """Put `text` at `end`, in place of a torn line, and on the disk; or leave the file as it was."""
+        with self._told("written"):
+            if end == 0:
+                _sync_folders(self.path)
+            try:
+                os.ftruncate(file.fileno(), end)
+                _write(file.fileno(), text)
+                os.fsync(file.fileno())
+            except BaseException:
+                with suppress(OSError):  # what stays then is a torn line, or a charge for nothing
+                    os.ftruncate(file.fileno(), end)
+                    os.fsync(file.fileno())
+                raise
 
-    def _entry(self, number: int, line: dict[str, object]) -> Charge:
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        """Trouble with the file in one sentence."""
         try:
-            return Charge(**line)  # type: ignore[arg-type]
-        except TypeError:
-            raise LedgerError(f"line {number} of the ledger {self.path} is not a charge") from None
+            yield
+        except BlockingIOError:
+            raise LedgerError(f"the ledger {self.path} is in use by another process") from None
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be {done}, and nothing is released: {error.strerror}"
+            ) from None
 
 
 def fingerprint(*arrays: memoryview | bytes) -> str:
@@ -152,29 +181,86 @@ def fingerprint(*arrays: memoryview | bytes) -> str:
 def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
     """Raise LedgerError for a round that was charged before, BudgetSpent where the run's budget is short."""
     mine = [entry for entry in entries if entry.run == charge.run]
-    if any(entry.round == charge.round for entry in mine):
+    known = any(entry.round == charge.round for entry in mine)
+    _check(charge, known, budget, sum(entry.cost for entry in mine))
+
+
+def _check(charge: Charge, known: bool, budget: Budget, spent: float) -> None:
+    if known:
         raise LedgerError(f"round {charge.round} of this run was charged before, and its reply is gone")
-    if not _fits(budget, mine, charge):
+    if not replace(budget, spent=budget.spent + spent).fits(charge.cost):
         raise BudgetSpent("the run's privacy budget is spent")
 
 
-def _fits(budget: Budget, entries: list[Charge], charge: Charge) -> bool:
-    return replace(budget, spent=budget.spent + sum(e.cost for e in entries)).fits(charge.cost)
+# --- lines ---
 
 
-def _append(file: IO[bytes], content: dict[str, object]) -> None:
-    body = json.dumps(content, sort_keys=True).encode()
-    file.write(_checksum(body) + b" " + body + b"\n")
-    os.fsync(file.fileno())
+def _line(before: bytes, content: dict[str, object]) -> bytes:
+    """The line with this content, at the end of a file that so far reads `before`."""
+    return _sealed(before, json.dumps(content).encode())
 
 
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest()[:16].encode()
+def _sealed(before: bytes, body: bytes) -> bytes:
+    digest = hashlib.sha256(before)
+    digest.update(body)
+    return digest.hexdigest()[:_CHECKSUM].encode() + b" " + body + b"\n"
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _in_order(book: bytes) -> bool:
+    """Whether whole lines, perhaps none, are what was written: their last checksum covers them all."""
+    last = book.rfind(b"\n", 0, -1) + 1
+    return not book or book[last:] == _sealed(book[:last], book[last + _CHECKSUM + 1 : -1])
+
+
+def _torn(book: bytes, tail: bytes) -> bool:
+    """Whether a crash while appending to `book` can have left `tail`: no line with its end spoilt is in it."""
+    ends = (place + 1 for place, byte in enumerate(tail[:-1]) if byte == ord("}"))
+    return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)
+
+
+_ANY = b'{"run": '
+
+
+def _start(**first: str | int) -> bytes:
+    """How the body of a charge with these first fields begins.
+
+    It occurs nowhere else: inside a text, a quotation mark has a backslash before it.
+    """
+    return json.dumps(first)[:-1].encode() + b", "
+
+
+def _sum(book: bytes, name: str, start: bytes) -> float:
+    """The sum that the latest charge with this start has noted."""
+    place = book.rfind(start)
+    return float(json.loads(book[place : book.index(b"\n", place)])[name]) if place >= 0 else 0.0
+
+
+# --- the disk ---
+
+
+def _open(path: str, flags: int) -> int:
+    """Open or make a regular file for its owner only, and no symbolic link."""
+    if os.path.islink(path):
+        raise OSError(None, "it is a symbolic link")
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(None, "it is not a regular file")
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """All of `text`; the system may take it in pieces."""
+    while text:
+        text = text[os.write(descriptor, text) :]
+
+
+def _sync_folders(path: Path) -> None:
+    """Put the names of a new file and of its folders on the disk."""
+    for folder in path.absolute().parents:
+        with suppress(PermissionError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,82 @@
+"""Attack the published dual, and the public one: docs/figures/attack.png and the numbers of docs/guarantee.md.
+
+    python docs/attack.py
+
+One client with one record, 003's MNIST schedule (rho = 10, eta = 0.04 / sqrt(t)) with one local step. The noise is
+what would give epsilon = 1 at delta = 1e-4 in total if the sensitivity of the form were true. The attacker knows
+both candidate records and everything that is sent, and keeps the broadcast where the record matters most.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from twinflower.algorithms import FedPDM
+from twinflower.algorithms.messages import Inbox
+from twinflower.batches import Walk
+from twinflower.objectives import Batch, make_objective
+from twinflower.privacy import gdp_epsilon, gdp_mu
+from twinflower.privacy.audit import lower_bound, neighbours, replay
+from twinflower.privacy.release import published_true_sensitivities
+
+DELTA, RHO, ETA, ROUNDS, TRIALS = 1e-4, 10.0, 0.04, 60, 20_000
+FORMS = {"as-published": "published: noise on y, private dual", "public-state": "public state: noise on x"}
+
+
+def moves_of(privacy: str) -> np.ndarray:
+    """How far each release moves when the record is replaced, in units of the sensitivity that scaled its noise."""
+    page = FedPDM(rho=RHO, step_size=ETA, step_decay=0.5, privacy=privacy, sensitivity="norm")
+    objective = make_objective("logistic", 4, 2)
+    data, other = (Batch(r.features[:1], r.labels[:1]) for r in neighbours(2, 4, 1.0))
+    inbox = Inbox(np.array([1e3, 0, 0, 0]), np.empty(0, dtype=np.int64), np.zeros((), np.uint64))
+    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), [inbox] * ROUNDS)
+    return np.array([m.moved / m.sensitivity for m in moves])
+
+
+def measured(moves: np.ndarray, z: float) -> np.ndarray:
+    """epsilon that the attacker really has after each round: his test is between two Gaussians."""
+    return np.array([gdp_epsilon(np.sqrt((moves[:t] ** 2).sum()) / z, DELTA) for t in range(1, ROUNDS + 1)])
+
+
+def black_box(moves: np.ndarray, z: float) -> float:
+    """95 % lower bound on epsilon from simulated runs and their log-likelihood ratio alone."""
+    rng = np.random.default_rng(0)
+    shift = moves / z
+    return lower_bound(lambda which, _: float(shift @ (which * shift + rng.normal(size=ROUNDS))), TRIALS, DELTA)
+
+
+def main() -> None:
+    """Draw the figure and print the numbers."""
+    z = np.sqrt(ROUNDS) / gdp_mu(1.0, DELTA)
+    rounds = np.arange(1, ROUNDS + 1)
+    claim = [gdp_epsilon(np.sqrt(t) / z, DELTA) for t in rounds]
+    bounds = make_objective("logistic", 4, 2).bounds(1.0)
+    etas = [ETA / np.sqrt(t) for t in rounds]
+    true = np.array(published_true_sensitivities(bounds, etas, RHO, 1))
+    claimed = np.array([4 * eta for eta in etas])
+    figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    ax.plot(rounds, claim, "k--", label="what both forms say")
+    ax.plot(rounds, measured(true / claimed, z), "C3:", label="published: worst case by derivation")
+    for color, (privacy, label) in zip(("C3", "C0"), FORMS.items(), strict=True):
+        moves = moves_of(privacy)
+        ax.plot(rounds, measured(moves, z), color, label=label)
+        bound = black_box(moves, z)
+        ax.plot([ROUNDS], [bound], color + "v", label=f"black-box lower bound, {TRIALS:,} runs")
+        print(f"{privacy}: epsilon {measured(moves, z)[-1]:.3f}, black-box lower bound {bound:.2f}")
+    print(f"said: {claim[-1]:.3f}; published form by derivation: {measured(true / claimed, z)[-1]:.3f}")
+    ax.set_xlabel("communication round")
+    ax.set_ylabel(f"epsilon at delta = {DELTA:g}")
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=8, frameon=False)
+    figure.savefig(Path(__file__).parent / "figures" / "attack.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
