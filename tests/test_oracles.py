@@ -1,0 +1,318 @@
+"""FedPDM and BSDP-FedPDM with all their options, from a user's keys to the model, against one slow loop.
+
+`slow_run` is written entry by entry from 003, Algorithms 1 and 2, with the options of the pages. It takes the
+seeds' addresses (who is sampled, which rows, which entries) from the documentation, not from the runtimes.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.random import Generator, Philox
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import small
+from test_faults import Faulty, arrays_of, rewrite
+
+from simulation import cohort
+from simulation.inprocess import InProcessGrid
+from simulation.setup import Setup
+from strategies.star import record_of
+from twinflower.algorithms import BSDPFedPDM
+from twinflower.algorithms.local import local_steps
+from twinflower.batches import Batches, Shards, Walk
+from twinflower.objectives import Batch
+from twinflower.randomness import participants, stream
+
+# ------------------------------------------------------------------------------------------ the slow loop
+
+
+class Slow(NamedTuple):
+    """One round: the model after it, the clients' duals and last x, and what was counted on the way."""
+
+    x0: np.ndarray
+    duals: dict[int, np.ndarray]
+    own: dict[int, np.ndarray]
+    asked: list[int]
+    lost: list[int]
+    steps: list[int]
+    fired: list[bool]
+    dropped: int  # entries of x0 that were not 0 and yet not broadcast
+    nobody: int  # entries that nobody sent, but which had a mean
+
+
+def largest(v: np.ndarray, k: int) -> list[int]:
+    """The k largest entries in magnitude; sorting is stable, so ties go to the lowest index."""
+    return sorted(sorted(range(len(v)), key=lambda j: -abs(v[j]))[:k])
+
+
+def drawn(seed: int, client: int, round_: int, d: int, k: int) -> list[int]:
+    """rand-k from the public coins of (seed, client, round)."""
+    coin = int(stream(seed, "rand-k", client, round_).integers(2**63))
+    return sorted(int(j) for j in Generator(Philox(key=coin)).choice(d, k, replace=False))
+
+
+def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
+    """003, Algorithms 1 and 2, in plain loops; the server refuses the replies of the (round, client) in
+    `rejected`, and a client whose x is not finite forgets the round."""
+    keys, seed = setup.config.items(), setup.config.seed
+    n, d = setup.config.num_clients, setup.objective.d
+    rho, gamma, sizes = keys["rho"], keys["regulariser-l1"], np.diff(setup.partition.offsets)
+    everybody = Shards(setup.dataset.features, setup.dataset.labels, setup.partition.rows,
+                       setup.partition.offsets[:-1], sizes)  # fmt: skip
+    walk = Walk(keys["batch-size"], keys["max-local-steps"], keys["fresh-batches"])
+    k_up, k_down = (round(keys.get(f"{link}-ratio", 1.0) * d) for link in ("uplink", "downlink"))
+    x0, mean = setup.start.copy(), setup.start.copy()
+    duals, own = {}, {}
+    heard: list[dict[int, float]] = [{} for _ in range(d)]  # of every entry: who sent it, and what
+    for t in range(1, keys["rounds"] + 1):
+        eta = keys["step-size"] / t ** keys["step-decay"]
+        received = np.zeros(d)
+        for j in largest(x0, k_down):
+            received[j] = x0[j]
+        dropped = np.count_nonzero(x0) - np.count_nonzero(received)
+        if keys["aggregation"] == "sampled":
+            heard = [{} for _ in range(d)]
+        asked = [int(i) for i in participants(seed, t, n, keys["clients-per-round"] or n)]
+        lost, steps, fired = [], [], []
+        for i in asked:
+            dual = duals.get(i, np.zeros(d))
+            x = own.get(i, setup.start) if keys["local-start"] == "warm" else received
+            taken, stop = 0, False
+            for rows in walk.batches(everybody, i, seed, t):
+                g = setup.objective.grad(x, rows) - dual + rho * (x - received)
+                x, taken = x - eta * g, taken + 1  # (8a)
+                stop = 0 < keys["stopping-tolerance"] >= float(g @ g)  # (10)
+                if stop:
+                    break
+            if not np.isfinite(x).all():
+                lost.append(i)
+                continue
+            duals[i], own[i] = dual + rho * (received - x), x  # (8c)
+            if (t, i) in rejected:
+                lost.append(i)
+                continue
+            y = x - duals[i] / rho  # (8d)
+            entries = largest(y, k_up) if keys.get("uplink") != "rand-k" else drawn(seed, i, t, d, k_up)
+            for j in entries if k_up < d else range(d):
+                heard[j][i] = float(y[j])
+            steps.append(taken)
+            fired.append(stop)
+        nobody = sum(not heard[j] and mean[j] != 0 for j in range(d))
+        for j in range(d):  # (20), (23)
+            if heard[j]:
+                mean[j] = sum(heard[j].values()) / len(heard[j])
+            elif keys.get("missing", "zero") == "zero":
+                mean[j] = 0.0
+        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0.0)  # (12), step 1/rho
+        yield Slow(x0, dict(duals), dict(own), asked, lost, steps, fired, dropped, nobody)
+
+
+def garbage(reply):
+    """A reply that no server takes."""
+    return rewrite(reply, record_of([]))
+
+
+class Refused(Faulty):
+    """A grid on which the replies of some (round, client) are spoilt on their way to the server."""
+
+    def __init__(self, setup, pairs):
+        super().__init__(setup, garbage)
+        self.pairs = pairs
+
+    def _spoil(self, reply):
+        name = (int(reply.metadata.group_id or 0), reply.metadata.src_node_id - 1)
+        return garbage(reply) if reply.metadata.message_type == "train" and name in self.pairs else reply
+
+
+def models_of(setup, grid):
+    """The strategy's model after every round, and its rounds."""
+    strategy, models = setup.strategy(), []
+
+    def evaluate(round_, arrays):
+        models.append(arrays["0"].numpy().copy())
+
+    strategy.start(grid, record_of([setup.start]), setup.config.rounds, evaluate_fn=evaluate)
+    return models[1:], strategy.rounds
+
+
+def assert_equal_runs(setup, rejected=()):
+    """Every model, and what the clients have at the end; returns the slow rounds."""
+    slow = list(slow_run(setup, rejected))
+    grid = Refused(setup, rejected)
+    models, rounds = models_of(setup, grid)
+    assert_allclose(models, [s.x0 for s in slow], rtol=0, atol=1e-11)
+    assert [sorted(r.rejected) for r in rounds] == [s.lost for s in slow]
+    for i, dual in slow[-1].duals.items():
+        state = grid.client(i + 1)._load().state
+        assert_allclose(state.dual, dual, rtol=0, atol=1e-11)
+        if setup.page.local_start == "warm":
+            assert_allclose(state.x, slow[-1].own[i], rtol=0, atol=1e-11)
+    if not rejected:
+        (stacked,) = cohort.run([setup])
+        assert_allclose(stacked.model, slow[-1].x0, rtol=0, atol=1e-11)
+    assert 0 < np.count_nonzero(slow[-1].x0) < setup.objective.d
+    return slow
+
+
+LONG = {"rounds": 12, "seed": 3, "clients_per_round": 3, "regulariser_l1": 0.002}
+
+
+# --------------------------------------------------------------------------------------- the transcriptions
+
+
+@pytest.mark.parametrize("start_scale", [0.0, 0.3])
+@pytest.mark.parametrize("step_decay", [0.0, 1.0])
+def test_a_warm_client_starts_at_its_own_x_and_is_pulled_to_x0(start_scale, step_decay):
+    setup = small(
+        "fedpdm", local_start="warm", step_decay=step_decay, start_scale=start_scale, **LONG
+    )  # fmt: skip
+    slow = assert_equal_runs(setup)
+    times = np.bincount([i for s in slow for i in s.asked], minlength=8)
+    assert times.max() > 2  # warm starts happened
+    assert all(not np.allclose(slow[-1].own[i], s.x0) for i in slow[-1].own for s in slow)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.03, 0.05])
+def test_the_step_decays_and_the_rule_stops(tolerance):
+    slow = assert_equal_runs(
+        small("fedpdm", rho=1.0, step_decay=0.5, stopping_tolerance=tolerance, max_local_steps=0, **LONG)
+    )
+    fired = [f for s in slow for f in s.fired]
+    assert (tolerance > 0) == any(fired)
+    assert not all(fired)
+
+
+@pytest.mark.parametrize("missing", ["zero", "keep"])
+@pytest.mark.parametrize("uplink", ["top-k", "rand-k"])
+@pytest.mark.parametrize("aggregation", ["sampled", "memory"])
+def test_the_server_averages_entry_by_entry(aggregation, uplink, missing):
+    """Of every entry the senders', or everybody's last one; what nobody sent is 0 or the mean it had."""
+    setup = small(
+        "bsdp-top-k", uplink=uplink, aggregation=aggregation, missing=missing, start_scale=0.3,
+        uplink_ratio=0.15, downlink_ratio=1.0, **LONG,
+    )  # fmt: skip
+    slow = assert_equal_runs(setup)
+    always = aggregation == "sampled" and missing == "keep"
+    assert all(s.nobody > 0 for s in (slow if always else slow[:1]))
+
+
+@pytest.mark.parametrize("uplink", ["top-k", "rand-k"])
+def test_the_downlink_is_thinned_but_the_servers_x0_is_not(uplink):
+    setup = small(
+        "bsdp-top-k", uplink=uplink, downlink_ratio=0.3, uplink_ratio=0.6, start_scale=0.3,
+        local_start="warm", **(LONG | {"regulariser_l1": 1e-4}),
+    )  # fmt: skip
+    slow = assert_equal_runs(setup)
+    assert all(s.dropped > 50 for s in slow)
+
+
+@pytest.mark.parametrize("variant", ["fedpdm", "bsdp-top-k", "bsdp-rand-k"])
+def test_memory_keeps_the_last_accepted_y_of_a_client_that_is_rejected_later(variant):
+    setup = small(variant, aggregation="memory", **LONG)
+    heard, rejected = set(), set()
+    for t in range(1, 13):
+        old = [int(i) for i in participants(3, t, 8, 3) if i in heard]
+        rejected |= {(t, i) for i in old[:1] if t % 2}  # heard before, refused now
+        heard |= {int(i) for i in participants(3, t, 8, 3)}
+    assert len(rejected) > 3
+    assert_equal_runs(setup, rejected)
+
+
+# ------------------------------------------------------------------------------------------------ coins
+
+
+def test_rand_k_coins_differ_over_clients_rounds_and_runs():
+    page, nodes = BSDPFedPDM(uplink="rand-k", uplink_ratio=0.5), np.arange(5)
+    coins = [
+        int(coin)
+        for key in (0, 1, 2)
+        for round_ in (1, 2, 3, 4)
+        for coin in page.broadcast(
+            page.init_server(np.zeros(4), 5, np.array(key, np.uint64)), round_, nodes
+        ).seed
+    ]
+    assert len(set(coins)) == 3 * 4 * 5
+    stacked = page.init_server(np.zeros((3, 4)), 5, np.arange(3, dtype=np.uint64))
+    seeds = page.broadcast(stacked, 1, np.tile(nodes, (3, 1))).seed
+    assert sorted(seeds.ravel()) == sorted(c for place, c in enumerate(coins) if place // 5 % 4 == 0)
+
+
+# ------------------------------------------------------------------------------------------- which replies
+
+
+@pytest.mark.parametrize(
+    ("round_", "stamp"), [(2, 3), (2, 1), (2, 0), (2, -2), (1, True), (2, 2.0), (2, "2"), (2, [2])]
+)
+def test_only_this_rounds_own_number_is_a_stamp(round_, stamp):
+    setup = small("fedpdm", rounds=2)
+    victim = int(participants(0, round_, 8, 3)[1])
+    grid = Faulty(setup, lambda reply: rewrite(reply, metrics={"round": stamp}), (victim,), (round_,))
+    _, rounds = models_of(setup, grid)
+    assert rounds[round_ - 1].rejected == {victim: f"the reply belongs to round {stamp!r}, not {round_}"}
+    assert [len(r.rejected) for r in rounds if r.round != round_] == [0]
+
+
+def scaled(reply):
+    return rewrite(reply, record_of([10.0 * a for a in arrays_of(reply)]))
+
+
+class Twice(InProcessGrid):
+    """One node answers round 2 twice."""
+
+    def __init__(self, setup, first, second):
+        super().__init__(setup)
+        self.answers, self.victim = (first, second), int(participants(0, 2, 8, 3)[1])
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        twice = [
+            r for r in replies if r.metadata.group_id == "2" and r.metadata.src_node_id - 1 == self.victim
+        ]
+        others = [r for r in replies if r not in twice]
+        return [answer(r) for answer in self.answers[:1] for r in twice] + others + [
+            answer(r) for answer in self.answers[1:] for r in twice
+        ]  # fmt: skip
+
+
+def test_of_two_replies_the_first_decides():
+    setup = small("fedpdm", rounds=2)
+
+    def same(reply):
+        return reply
+
+    honest, _ = models_of(setup, InProcessGrid(setup))
+    good_first, rounds = models_of(setup, Twice(setup, same, scaled))
+    assert_array_equal(good_first, honest)
+    assert (rounds[1].accepted, rounds[1].rejected) == (3, {})
+    grid = Twice(setup, garbage, same)
+    _, rounds = models_of(setup, grid)
+    assert (rounds[1].accepted, list(rounds[1].rejected)) == (2, [grid.victim])
+    good_then_bad, rounds = models_of(setup, Twice(setup, same, garbage))
+    assert_array_equal(good_then_bad, honest)
+    assert (rounds[1].accepted, rounds[1].rejected) == (3, {})
+
+
+# ------------------------------------------------------------------------------------------ stopping rule
+
+
+class Slope:
+    """An objective with the gradient (3, 4), of squared norm 25, everywhere."""
+
+    d = 2
+
+    def grad(self, x, rows):
+        return np.zeros_like(x) + np.array([3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "steps"), [(25.0, 1), (np.nextafter(25, 26), 1), (np.nextafter(25, 24), 4)]
+)
+def test_a_client_stops_where_its_squared_slope_is_at_most_the_tolerance(tolerance, steps):
+    rows = Batch(np.zeros((1, 2)), np.zeros(1, int))
+    batches = Batches(np.full(3, 4), full=rows)
+    start = np.zeros((3, 2))
+    x, report = local_steps(Slope(), start, start, 0.0, 0.0, 0.5, batches, tolerance)
+    assert_array_equal(report.steps, [steps] * 3)
+    assert_array_equal(report.fired, [steps == 1] * 3)
+    assert_array_equal(x, [[-1.5 * steps, -2.0 * steps]] * 3)  # the step that fires is taken
