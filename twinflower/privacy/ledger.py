@@ -118,7 +118,7 @@ class FileLedger:
         """The open file, ours alone; the lock goes with the file or with the process."""
         with self._told("opened"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = open(self.path, "a+b", buffering=0, opener=_open)
+            file = FileIO(self.path, "a+", opener=_open)
         with file:
             with self._told("locked"):
                 os.fchmod(file.fileno(), 0o600)

@@ -1,0 +1,760 @@
+"""The ledger: no kill, fault or damage makes it count too little, and a spent budget stays spent."""
+
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from numpy.testing import assert_array_equal
+from problems import small
+
+import clients.shell
+from simulation.client_app import site_guard
+from twinflower.algorithms import FedPDM
+from twinflower.errors import ReplyError, SettingError, TwinflowerError
+from twinflower.privacy import Budget, gdp_mu, guard, ledger, mechanism
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerError, check_charge, fingerprint
+
+TESTS = Path(__file__).resolve().parent
+PLENTY = Budget(1e9)
+REAL_WRITE, REAL_FSYNC = os.write, os.fsync
+
+
+def book(folder: Path, epsilon: float = 1e5, data: str = "data", name: str = "site") -> FileLedger:
+    """A ledger with room for about everything."""
+    return FileLedger(folder / f"{name}.ledger", data, epsilon, 1e-4)
+
+
+def one(round_: int, run: str = "run", cost: float = 0.25, config: str = "") -> Charge:
+    return Charge(run, round_, 0.5, 1.0, 1, cost, config, 0.0)
+
+
+def rounds(site: FileLedger) -> list[int]:
+    return [charge.round for charge in site.charges()]
+
+
+def filled(folder: Path, count: int, **names: Any) -> FileLedger:
+    site = book(folder, **names)
+    for round_ in range(1, count + 1):
+        site.charge(one(round_), PLENTY)
+    return site
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Where only the content counts, the disk need not be waited for."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+# ------------------------------------------------------------------------------------------- what it keeps
+
+
+def test_charges_come_back_as_they_were_in_another_process_too(tmp_path):
+    site = book(tmp_path)
+    charges = [
+        Charge('{"run": "a", "round": 1, ', 1, 0.1 + 0.2, 1 / 3, 2, 0.1, 'quote " brace } line \n é', 12.5),
+        Charge('{"run": "a", "round": 1, ', 10, 5e-324, 1e308, 1, 0.1),
+        Charge("a", 1, 0.5, 1.0, 1, 1e-9, "}"),
+    ]
+    for charge in charges:
+        site.charge(charge, PLENTY)
+    assert site.charges() == charges
+    assert FileLedger(site.path, "data", 100000, 1e-4).charges() == charges  # 100000 is 100000.0
+    code = f"from test_ledger import *; print(*rounds(book(Path({str(tmp_path)!r}))))"
+    assert run_here(code).split() == ["1", "10", "1"]
+
+
+def run_here(code: str) -> str:
+    """Standard output of code in a fresh process that knows the tests and the package."""
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_round_is_charged_once_and_runs_do_not_mix(tmp_path):
+    """Against the plain list of charges, over interleaved runs with their own budgets."""
+    site, rng, model = book(tmp_path), np.random.default_rng(0), []
+    lives = Budget.for_target(site.epsilon, site.delta)
+    budgets = {run: Budget(limit) for run, limit in (("a", 5.0), ("ab", 9.0), ("b", 1e9), ('"', 3.0))}
+    results = Counter()
+    for _ in range(300):
+        run = str(rng.choice(list(budgets)))
+        charge = one(int(rng.integers(1, 120)), run, float(rng.choice([0.1, 0.3, 2.0])))
+        try:
+            check_charge(charge, model, budgets[run])
+            expected = None
+        except TwinflowerError as error:
+            expected = error
+        if expected is None:
+            site.charge(charge, budgets[run])
+            model.append(charge)
+        else:
+            with pytest.raises(type(expected), match=str(expected)):
+                site.charge(charge, budgets[run])
+        results[type(expected)] += 1
+    assert site.charges() == model and min(results.values()) > 20 and len(results) == 3
+    assert sum(charge.cost for charge in model) < lives.mu_max_squared
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("count", [1, 3, 7, 10, 49, 700])
+@pytest.mark.parametrize("limit", ["lifetime", "run"])
+def test_a_budget_stops_at_the_right_release(tmp_path, count, limit):
+    """Equal shares of exactly the budget fit, whatever the rounding; then nothing does."""
+    share = gdp_mu(2.0, 1e-4) ** 2 / count
+    site = book(tmp_path, epsilon=2.0 if limit == "lifetime" else 1e5)
+    budget = Budget.for_target(2.0, 1e-4) if limit == "run" else PLENTY
+    for round_ in range(1, count + 1):
+        site.charge(one(round_, cost=share), budget)
+    before = site.path.read_bytes()
+    for cost in (share, share * 1e-6):
+        with pytest.raises(BudgetSpent, match="lifetime budget epsilon 2, delta" if budget is PLENTY else "run's"):
+            site.charge(one(count + 1, cost=cost), budget)
+    assert site.path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_lifetime_is_of_all_runs_and_outlives_them(tmp_path):
+    share = gdp_mu(1.0, 1e-4) ** 2 / 4
+    for run in "abcd":
+        book(tmp_path, 1.0).charge(one(1, run, share), Budget(share))
+    with pytest.raises(BudgetSpent, match="lifetime"):
+        book(tmp_path, 1.0).charge(one(1, "e", share), Budget(share))
+
+
+@pytest.mark.parametrize("cost", [float("nan"), -1.0, float("inf")])
+def test_a_cost_that_is_no_cost_is_never_written(tmp_path, cost):
+    site = filled(tmp_path, 1)
+    with pytest.raises((SettingError, BudgetSpent)):
+        site.charge(one(2, cost=cost), PLENTY)
+    assert rounds(site) == [1]
+
+
+# -------------------------------------------------------------------------------------------- damage
+
+
+def refuses(site: FileLedger, text: bytes, match: str = "is damaged") -> None:
+    """With this content the ledger neither reads nor charges, and leaves the file alone."""
+    site.path.write_bytes(text)
+    for act in (site.charges, lambda: site.charge(one(99), PLENTY)):
+        with pytest.raises(LedgerError, match=match):
+            act()
+    assert site.path.read_bytes() == text
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_flipped_bit_closes_the_ledger(tmp_path, count):
+    """Also one that turns the last newline into something else: that line was acted on, it is not torn."""
+    site = filled(tmp_path, count)
+    text = site.path.read_bytes()
+    descriptor = os.open(site.path, os.O_WRONLY)
+    for place in range(len(text)):
+        for bit in range(8):
+            os.pwrite(descriptor, bytes([text[place] ^ 1 << bit]), place)
+            with pytest.raises(LedgerError, match="damaged"):
+                site.charges()
+        os.pwrite(descriptor, text[place : place + 1], place)
+    os.close(descriptor)
+    assert rounds(site) == list(range(1, count + 1))
+
+
+def test_lines_deleted_moved_repeated_or_taken_from_elsewhere_close_the_ledger(tmp_path):
+    site = filled(tmp_path, 5)
+    lines = site.path.read_bytes().splitlines(keepends=True)
+    for first, last in combinations(range(len(lines)), 2):  # all but the end: that is an older ledger
+        refuses(site, b"".join(lines[:first] + lines[last:]))
+        swapped = list(lines)
+        swapped[first], swapped[last] = lines[last], lines[first]
+        refuses(site, b"".join(swapped))
+    for place, line in enumerate(lines):
+        refuses(site, b"".join(lines[:place] + [line] + lines[place:]))
+        refuses(site, b"".join([*lines, line]))
+    other = filled(tmp_path, 3, name="other", epsilon=50.0).path.read_bytes().splitlines(keepends=True)
+    refuses(site, b"".join(lines[:3] + other[3:]))
+    refuses(site, b"".join(lines).replace(b"\n", b"\r\n"))
+    refuses(site, b"\n".join(lines))
+
+
+def test_a_torn_last_line_is_dropped_and_written_over(tmp_path):
+    """Wherever it was cut; nothing else of the file changes."""
+    site = filled(tmp_path, 3)
+    text = site.path.read_bytes()
+    last = text[:-1].rfind(b"\n") + 1
+    for end in range(last, len(text)):
+        site.path.write_bytes(text[:end])
+        assert rounds(site) == [1, 2]
+    for end in (last, last + 1, last + 16, last + 17, last + 100, len(text) - 1):
+        site.path.write_bytes(text[:end])
+        site.charge(one(3), PLENTY)
+        assert site.path.read_bytes() == text
+
+
+def test_a_torn_first_line_is_a_new_ledger(tmp_path):
+    site = filled(tmp_path, 1)
+    text = site.path.read_bytes()
+    for end in range(text.index(b"\n") + 2):
+        site.path.write_bytes(text[:end])
+        assert site.charges() == []
+        if end % 16 == 0 or end > text.index(b"\n") - 1:
+            site.charge(one(1), PLENTY)
+            assert site.path.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"\0" * 100, b"0123456789abcdef {\0\0", b"0123456789abcdef {\xff", b"hello", b"0123456789abcdef hello"],
+)
+def test_a_tail_that_no_crash_leaves_closes_the_ledger(tmp_path, tail):
+    site = filled(tmp_path, 2)
+    text = site.path.read_bytes()
+    refuses(site, text + tail)
+    refuses(site, tail)
+    refuses(site, text[:-1] + tail)  # the last line is still there, with its end spoilt
+    refuses(site, text[:-1] + b" 0123456789abcdef {}}")
+
+
+def test_a_ledger_cut_off_at_its_end_cannot_be_told_from_an_older_one(tmp_path):
+    """The limit of any single file; the module says so. What is left is still counted."""
+    site = filled(tmp_path, 3)
+    text = site.path.read_bytes()
+    site.path.write_bytes(text[: text[:-1].rfind(b"\n") + 1])
+    assert rounds(site) == [1, 2]
+
+
+@pytest.mark.parametrize("change", [{"data": "others"}, {"epsilon": 2e5}, {"delta": 1e-3}])
+def test_another_header_is_refused(tmp_path, change):
+    site = filled(tmp_path, 1)
+    refuses(replace(site, **change), site.path.read_bytes(), "made for other data or another lifetime budget")
+
+
+def test_the_identity_of_data_is_of_their_bytes():
+    rows = np.arange(6.0)
+    assert fingerprint(rows.data) == fingerprint(rows[:3].tobytes(), rows[3:].tobytes())
+    assert fingerprint(rows.data) != fingerprint(np.nextafter(rows, 9).data)
+
+
+# ------------------------------------------------------------------------------------ the file and its lock
+
+
+def test_the_file_is_for_its_owner_only(tmp_path):
+    before = os.umask(0)
+    try:
+        site = filled(tmp_path / "new" / "folder", 1)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(site.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(site.path.parent.stat().st_mode) == 0o700
+    site.path.chmod(0o666)
+    site.charge(one(2), PLENTY)
+    assert stat.S_IMODE(site.path.stat().st_mode) == 0o600
+
+
+def test_what_is_not_a_plain_file_is_refused(tmp_path):
+    target = filled(tmp_path, 1).path
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    kinds = {"link": "symbolic link", "dangling": "symbolic link", "fifo": "not a regular", "folder": "director|regular"}
+    before = target.read_bytes()
+    for name, reason in kinds.items():
+        with pytest.raises(LedgerError, match=f"cannot be opened, and nothing is released: .*({reason})"):
+            FileLedger(tmp_path / name, "data", 1e5, 1e-4).charge(one(2), PLENTY)
+    with pytest.raises(LedgerError, match="not a regular"):
+        FileLedger(Path("/dev/null"), "data", 1e5, 1e-4).charge(one(1), PLENTY)
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        FileLedger(target / "below", "data", 1e5, 1e-4).charge(one(1), PLENTY)
+    assert target.read_bytes() == before and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, end):
+    site = filled(tmp_path, 1)
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, site.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout.readline() == "locked\n"
+    for act in (site.charges, lambda: site.charge(one(2), PLENTY)):
+        with pytest.raises(LedgerError, match=r"the ledger .*site\.ledger is in use by another process$"):
+            act()
+    if end == "kill":
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+    else:
+        other.communicate("\n")
+    site.charge(one(2), PLENTY)
+    assert rounds(site) == [1, 2]
+
+
+@pytest.mark.usefixtures("quick")
+def test_threads_that_charge_at_once_lose_nothing(tmp_path):
+    site, done = book(tmp_path), []
+
+    def work(run: str) -> None:
+        for round_ in range(1, 31):
+            with suppress(LedgerError):  # in use
+                site.charge(one(round_, run), PLENTY)
+                done.append((run, round_))
+
+    threads = [threading.Thread(target=work, args=(run,)) for run in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted((charge.run, charge.round) for charge in site.charges()) == sorted(done)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_lock_covers_the_charge_from_reading_to_the_disk(tmp_path, monkeypatch):
+    site, seen = filled(tmp_path, 1), []
+
+    def nosy(descriptor: int) -> None:
+        with pytest.raises(LedgerError, match="in use"):
+            site.charges()
+        seen.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", nosy)
+    site.charge(one(2), PLENTY)
+    assert len(seen) == 1
+
+
+# ------------------------------------------------------------------------------------------ a failing disk
+
+
+def failing(after: int, error: int = errno.ENOSPC) -> Any:
+    """os.write on a disk with room for `after` more bytes, which takes at most 50 at a time."""
+    room = after
+
+    def write(descriptor: int, text: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(error, os.strerror(error))
+        count = REAL_WRITE(descriptor, text[: min(room, 50)])
+        room -= count
+        return count
+
+    return write
+
+
+def test_writes_in_pieces_are_put_together(tmp_path, monkeypatch):
+    expected = filled(tmp_path, 3).path.read_bytes()
+    monkeypatch.setattr(os, "write", failing(10**9))
+    assert filled(tmp_path, 3, name="pieces").path.read_bytes() == expected
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_full_disk_charges_nothing_and_blocks_nothing(tmp_path, monkeypatch, count, stuck):
+    """stuck: the half line cannot be taken back either."""
+    site = filled(tmp_path, count)
+    before = site.path.read_bytes() if count else b""
+    real, calls = os.ftruncate, Counter()
+
+    def truncate(descriptor: int, end: int) -> None:
+        calls["truncate"] += 1
+        if stuck and calls["truncate"] == 2:
+            raise OSError(errno.EIO, "no")
+        real(descriptor, end)
+
+    for room in range(0, 140, 9):
+        calls.clear()
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "write", failing(room))
+            disk.setattr(os, "ftruncate", truncate)
+            with pytest.raises(LedgerError, match="cannot be written, and nothing is released: No space left"):
+                site.charge(one(count + 1), PLENTY)
+        assert len(site.path.read_bytes()) == len(before) + stuck * room
+        assert rounds(site) == list(range(1, count + 1))
+    site.charge(one(count + 1), PLENTY)
+    assert rounds(site) == list(range(1, count + 2))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+def test_a_failed_fsync_is_a_failed_charge(tmp_path, monkeypatch, error):
+    site = filled(tmp_path, 1)
+    with monkeypatch.context() as disk:
+
+        def fsync(descriptor: int) -> None:
+            raise error
+
+        disk.setattr(os, "fsync", fsync)
+        with pytest.raises(LedgerError if isinstance(error, OSError) else KeyboardInterrupt):
+            site.charge(one(2), PLENTY)
+    site.charge(one(2), PLENTY)
+    assert rounds(site) == [1, 2]
+
+
+def test_one_fsync_for_a_charge_and_the_folders_first(tmp_path, monkeypatch):
+    """A name that is not on the disk yet loses the whole ledger when the power goes."""
+    synced: list[bool] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        REAL_FSYNC(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    site = filled(tmp_path / "new", 1)
+    assert synced[0] and synced[-1] is False and sum(synced) == len(synced) - 1 >= 2
+    synced.clear()
+    site.charge(one(2), PLENTY)
+    assert synced == [False]
+
+
+# ----------------------------------------------------------------------------------------- through the shell
+
+SETUP = small("fedpdm-private")
+
+
+def client(site: Any, run: str = "run", budget: Budget = PLENTY, guard_class: type[Guard] = Guard) -> Any:
+    """A freshly started client with this ledger; its context is lost."""
+    its = SETUP.guard(0, site, run)
+    its = guard_class(**{name: getattr(its, name) for name in its.__dataclass_fields__} | {"budget": budget})
+    return SETUP.client(0, Context(1, 1, {}, RecordDict(), {}), its)
+
+
+def ask(one_client: Any, round_: int) -> tuple[list[Any], int, dict[str, Any]]:
+    return one_client.fit([SETUP.start], {"round": round_})
+
+
+def listening(note: Any) -> ExitStack:
+    """Tells of every step of a release; the steps do what they do."""
+    stack = ExitStack()
+
+    def listen(owner: Any, name: str, event: str) -> None:
+        real = getattr(owner, name)
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            note(event)
+            return real(*args, **kwargs)
+
+        stack.enter_context(patch.object(owner, name, step))
+
+    for owner, name, event in (
+        (FedPDM, "unpack_inbox", "validate"), (FedPDM, "release", "sensitivity"), (Budget, "fits", "budget"),
+        (os, "write", "append"), (os, "fsync", "fsync"), (FedPDM, "client_update", "train"),
+        (mechanism.GaussianNoise, "__call__", "noise"), (FedPDM, "pack_upload", "reply"),
+    ):  # fmt: skip
+        listen(owner, name, event)
+    return stack
+
+
+ORDER = ["validate", "sensitivity", "budget", "budget", "append", "fsync", "train", "noise", "reply"]
+
+
+def test_the_order_of_a_release(tmp_path):
+    site, events = filled(tmp_path, 1), []
+    with listening(events.append):
+        ask(client(site), 2)
+    assert events == ORDER
+
+
+def test_a_malformed_request_costs_nothing(tmp_path):
+    site = filled(tmp_path, 1)
+    one_client = client(site)
+    for parameters, config in (([np.zeros(3)], {"round": 2}), ([SETUP.start], {"round": "2"}), ([], {"round": 2})):
+        with pytest.raises(ReplyError):
+            one_client.fit(parameters, config)
+    assert rounds(site) == [1]
+
+
+class Refusing:
+    """A ledger that refuses everything."""
+
+    def charge(self, charge: Charge, budget: Budget) -> None:
+        raise BudgetSpent("spent")
+
+    def charges(self) -> list[Charge]:
+        return []
+
+
+class LateGuard(Guard):
+    """Planted: charges when the noise is drawn, after the round was computed."""
+
+    def open(self, release: Any, round_: int) -> Any:
+        def noise(*args: Any, **kwargs: Any) -> Any:
+            return Guard.open(self, release, round_)(*args, **kwargs)
+
+        return noise
+
+
+class LatestGuard(Guard):
+    """Planted: draws the noise first, and charges then."""
+
+    def open(self, release: Any, round_: int) -> Any:
+        free = replace(self, ledger=SETUP._ledger(0, Context(1, 1, {}, RecordDict(), {})))
+
+        def noise(*args: Any, **kwargs: Any) -> Any:
+            noisy = Guard.open(free, release, round_)(*args, **kwargs)
+            Guard.open(self, release, round_)
+            return noisy
+
+        return noise
+
+
+def charges_first(guard_class: type[Guard]) -> bool:
+    """Whether a client with a ledger that refuses never computes anything."""
+    events: list[str] = []
+    with listening(events.append):
+        assert ask(client(Refusing(), guard_class=guard_class), 1) == ([], 0, {"round": 1, "refused": True})
+    return "train" not in events and "noise" not in events
+
+
+def test_nothing_is_computed_before_it_is_paid():
+    assert charges_first(Guard)
+
+
+@pytest.mark.parametrize("guard_class", [LateGuard, LatestGuard])
+def test_planted_charge_after_computing_is_caught(guard_class):
+    assert not charges_first(guard_class)
+
+
+@pytest.mark.parametrize("limit", ["lifetime", "run"])
+def test_a_spent_budget_refuses_in_a_constant_shape_for_good(tmp_path, limit):
+    share = 1 / SETUP.plan.noise_multiplier**2
+    site = book(tmp_path, 8.0)
+    used = Budget.for_target(8.0, 1e-4).mu_max_squared - 1.5 * share if limit == "lifetime" else 0.0
+    if used:
+        site.charge(one(1, "earlier", used), PLENTY)
+    budget = PLENTY if limit == "lifetime" else Budget(1.5 * share)
+    one_client = client(site, budget=budget)
+    reply, count, metrics = ask(one_client, 1)
+    assert len(reply) == 1 and count == len(SETUP.shards.rows(0).labels) and metrics == {"round": 1}
+    before = site.path.read_bytes()
+    for who in (one_client, client(site, budget=budget)):
+        for round_ in (2, 2, 3, 50):
+            assert ask(who, round_) == ([], 0, {"round": round_, "refused": True})
+    assert site.path.read_bytes() == before
+    again, _, _ = ask(one_client, 1)  # what was paid is still told
+    assert_array_equal(again, reply)
+
+
+def test_a_repeated_round_is_the_same_reply_for_one_charge(tmp_path):
+    site, events = book(tmp_path), []
+    one_client = client(site)
+    ask(one_client, 1)
+    reply, count, metrics = ask(one_client, 2)
+    with listening(events.append):
+        again = ask(one_client, 2)
+    assert_array_equal(again[0], reply)
+    assert again[1:] == (count, metrics) and set(events) <= {"validate"}
+    assert rounds(site) == [1, 2]
+
+
+def test_a_lost_context_does_not_draw_a_second_noise(tmp_path):
+    site, events = book(tmp_path), []
+    ask(client(site), 1)
+    restarted = client(site)
+    with listening(events.append), pytest.raises(LedgerError, match="round 1 of this run was charged before"):
+        ask(restarted, 1)
+    assert "train" not in events and "noise" not in events
+    ask(restarted, 2)
+    assert rounds(site) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", [(FedPDM, "client_update"), (FedPDM, "pack_upload"), (clients.shell, "to_npy")])
+def test_what_fails_after_the_charge_keeps_the_charge(tmp_path, step, error):
+    site = book(tmp_path)
+    one_client = client(site)
+    with patch.object(*step, side_effect=error), pytest.raises(type(error)):
+        ask(one_client, 1)
+    assert rounds(site) == [1]
+    with pytest.raises(LedgerError, match="charged before"):
+        ask(one_client, 1)
+    assert len(ask(one_client, 2)[0]) == 1
+
+
+def test_a_damaged_ledger_lets_nothing_out(tmp_path):
+    site = filled(tmp_path, 2)
+    site.path.write_bytes(site.path.read_bytes().replace(b"0.25", b"0.02"))
+    events: list[str] = []
+    with listening(events.append), pytest.raises(LedgerError, match="damaged"):
+        ask(client(site), 3)
+    assert set(events) == {"validate", "sensitivity"}
+
+
+def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
+    node = {"lifetime-epsilon": 31.0, "state-dir": str(tmp_path)}
+
+    def site(run: str) -> Any:
+        return SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site_guard(SETUP, 0, node, run))
+
+    first = site("1")
+    limit = first.guard.ledger
+    planned = 0
+    while ask(first, planned + 1)[0]:
+        planned += 1
+    assert planned == SETUP.plan.rounds_in.max()
+    second = site("2")  # the lifetime is hardly longer than one run
+    assert ask(second, 1) == ([], 0, {"round": 1, "refused": True})
+    (path,) = tmp_path.iterdir()
+    assert path == limit.path and len(limit.charges()) == planned
+    assert {charge.config for charge in limit.charges()} == {SETUP.config.digest}
+    with pytest.raises(LedgerError, match="another lifetime budget"):
+        node["lifetime-epsilon"] = 62.0
+        ask(site("3"), 1)
+
+
+# ------------------------------------------------------------------------------- killed at every single step
+
+STEPS = {module.__file__ for module in (ledger, guard, mechanism, clients.shell)}
+BEFORE = {"new": 0, "old": 1, "torn": 1, "full": 1}
+
+
+def at_step(number: int, act: Any) -> Any:
+    """A trace that acts before the number-th line (or return) that a release executes in our modules."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename not in STEPS:
+            return None
+        seen += event in ("line", "return")
+        if seen == number and event in ("line", "return"):
+            act()
+        return trace
+
+    return trace
+
+
+class Lab:
+    """Releases of round 2 that are stopped somewhere, and what is found afterwards.
+
+    Runs in a process of its own, because it forks. start: the ledger before (`BEFORE`; "full" also has a
+    disk without room). A stop is a kill, a loss of power, which leaves the disk as of the last fsync, or an
+    exception. The marks file says what was computed, drawn and sent; it is written at once.
+    """
+
+    def __init__(self, folder: Path, start: str, guard_class: type[Guard] = Guard) -> None:
+        os.fsync = lambda descriptor: None
+        self.start, self.guard_class = start, guard_class
+        self.site, self.marks, self.disk = book(folder), folder / "marks", folder / "disk"
+        if start != "new":
+            self.site.charge(one(1, "run", 0.25), PLENTY)
+        self.before = self.site.path.read_bytes() if start != "new" else b""
+        if start == "torn":
+            self.before += b"0123456789abcdef {" + b'"run": "run"' * 40
+
+    def mark(self, event: str) -> None:
+        with self.marks.open("a") as file:
+            file.write(event + "\n")
+
+    def fsync(self, descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            self.disk.write_bytes(self.site.path.read_bytes())
+
+    def release(self, number: int, act: Any) -> None:
+        """Ask for round 2, and stop at a step."""
+        os.fsync = self.fsync
+        one_client = client(self.site, guard_class=self.guard_class)
+        with listening(lambda event: self.mark(event) if event in ("train", "noise") else None):
+            if self.start == "full":
+                os.write = failing(100)
+            sys.settrace(at_step(number, act))
+            try:
+                ask(one_client, 2)
+            finally:
+                sys.settrace(None)
+                os.write, os.fsync = REAL_WRITE, lambda descriptor: None
+        self.mark("sent")
+
+    def stopped(self, number: int, how: str) -> bool:
+        """Whether the release was stopped by step `number`; False when it has fewer."""
+        self.marks.write_text("")
+        for path in (self.site.path, self.disk):
+            path.write_bytes(self.before)
+        if how in ("kill", "power"):
+            return self.killed(number)
+        reached = []
+
+        def stop() -> None:
+            reached.append(number)
+            raise KeyboardInterrupt if how == "interrupt" else OSError(errno.EIO, "Input/output error")
+
+        with suppress(KeyboardInterrupt, OSError, LedgerError):
+            self.release(number, stop)
+        return bool(reached)
+
+    def killed(self, number: int) -> bool:
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        with suppress(LedgerError):
+            self.release(number, lambda: os._exit(9))
+        os._exit(0)
+
+    def wrong(self, how: str) -> str:
+        """What is wrong with the ledger after a stop and a restart; empty if nothing is."""
+        if how == "power":
+            self.site.path.write_bytes(self.disk.read_bytes())
+        charged, marks = 2 in rounds(self.site), self.marks.read_text().split()
+        if marks and not charged:
+            return f"computed ({marks}) and not charged"
+        restarted = client(self.site)
+        with listening(lambda event: self.mark(event) if event == "noise" else None):
+            try:
+                again = bool(ask(restarted, 2)[0])
+            except LedgerError:
+                again = False
+        if again == charged:
+            return f"charged: {charged}, released after the restart: {again}"
+        if self.marks.read_text().count("noise") > 1:
+            return "two noises for one charge"
+        if not ask(restarted, 3)[0] or rounds(self.site) != [*range(1, BEFORE[self.start] + 1), 2, 3]:
+            return f"not continued: {rounds(self.site)}"
+        return ""
+
+    def all(self, ways: tuple[str, ...]) -> dict[str, Any]:
+        """Stop at every step in every way; how many steps there were, and what was wrong."""
+        faults, number = [], 0
+        while all([self.stopped(number + 1, how) for how in ways]):
+            number += 1
+            for how in ways:
+                self.stopped(number, how)
+                if wrong := self.wrong(how):
+                    faults.append(f"{how} at step {number}: {wrong}")
+        return {"steps": number, "faults": faults}
+
+
+def lab(folder: Path, start: str, guard_name: str, *ways: str) -> dict[str, Any]:
+    """A `Lab` in a process of its own."""
+    code = f"import json, test_ledger as t; lab = t.Lab(t.Path({str(folder)!r}), {start!r}, t.{guard_name})"
+    return json.loads(run_here(f"{code}\nprint(json.dumps(lab.all({ways!r})))"))
+
+
+@pytest.mark.parametrize("start", BEFORE)
+def test_stopped_at_any_step_nothing_is_lost_and_the_run_goes_on(tmp_path, start):
+    """Killed by os._exit, out of power, interrupted, and with an error of the system: at every line."""
+    found = lab(tmp_path, start, "Guard", "kill", "power", "interrupt", "error")
+    assert found["faults"] == []
+    assert found["steps"] > 60
+
+
+def test_planted_charge_after_computing_is_caught_by_kills(tmp_path):
+    found = lab(tmp_path, "old", "LateGuard", "kill")
+    assert any("computed" in fault for fault in found["faults"])

@@ -1,0 +1,53 @@
+"""The wheel that other apps install: one package, and the README's plug-in example works on it."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The contents of the wheel, unpacked outside the project."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("*.whl")
+    zipfile.ZipFile(path).extractall(folder / "site")
+    return folder / "site"
+
+
+def test_no_generic_name_enters_site_packages(wheel):
+    tops = {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")}
+    assert tops == {"twinflower"}
+    assert (wheel / "twinflower" / "strategies" / "fedpdm.py").exists()
+    assert (wheel / "twinflower" / "clients" / "fedpdm.py").exists()
+
+
+def test_the_readmes_plug_in_example_runs(wheel):
+    """Its client app answers, its server app is there, and all classes come from the wheel."""
+    example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    code = f"""
+def my_rows(partition):
+    import numpy as np
+    rng = np.random.default_rng(partition)
+    return rng.random((20, 65)) / 9, rng.integers(10, size=20)
+
+{example}
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+content = RecordDict({{"fitins.parameters": ArrayRecord([start]), "fitins.config": ConfigRecord({{"round": 1}})}})
+context = Context(1, 1, {{"partition-id": 0, "num-partitions": 2}}, RecordDict(), {{}})
+reply = client_app(Message(content, 1, "train"), context)
+print(reply.content["fitres.parameters"]["0"].numpy().shape, strategies.FedPDM.__module__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=wheel, capture_output=True, text=True)
+    assert done.stdout == "(650,) twinflower.strategies.fedpdm\n", done.stderr
