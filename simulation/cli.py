@@ -25,7 +25,7 @@ from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_run, redraw
 from .privacy import forecast
-from .record import Result, default_folder, write_run
+from .record import Result, results_folder, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
 from .tune import read_tuning, tune
@@ -62,14 +62,15 @@ def run(
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
     runtime: Annotated[str, typer.Option(help=", ".join(RUNTIMES))] = "inprocess",
     seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
-    out: Annotated[Path | None, typer.Option(help="folder for the results")] = None,
-    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+    out: Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    ] = "",
 ) -> None:
     """Run an experiment: every curve under every seed, then the figure."""
     require(runtime in RUNTIMES, f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     plan = _plan(experiment, set_, data_dir, seeds)
-    folder = out.absolute() if out else default_folder(plan.curves[0].config, plan.name)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(out or plan.curves[0].config.out, plan.name)
     failures = _RUN[runtime](plan, folder)
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
@@ -83,7 +84,9 @@ def run(
 def tune_(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
     out: Annotated[Path | None, typer.Option(help="file to write; default NAME-tuned.toml here")] = None,
-    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    ] = "",
 ) -> None:
     """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
     overrides: dict[str, Any] = {"data-dir": str(Path(data_dir).absolute())} if data_dir else {}
@@ -105,7 +108,9 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 def privacy(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML, or the config.toml of a run")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
-    data_dir: Annotated[str, typer.Option(help="folder of data files", envvar="TWINFLOWER_DATA")] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    ] = "",
 ) -> None:
     """What a run will cost each client, before anything runs."""
     for curve in _plan(experiment, set_, data_dir, "").curves:
@@ -134,9 +139,11 @@ def main() -> None:
         _say(error, 1)
     except TwinflowerError as error:
         _say(error, 2)
+    except OSError as error:
+        _say(f"{error.strerror}: {error.filename}", 1)
 
 
-def _say(error: Exception, status: int) -> None:
+def _say(error: Exception | str, status: int) -> None:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(status)
 
@@ -144,7 +151,7 @@ def _say(error: Exception, status: int) -> None:
 def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> Experiment:
     overrides = dict(map(parse_text, set_ or []))
     if data_dir:
-        overrides.setdefault("data-dir", str(Path(data_dir).absolute()))
+        overrides.setdefault("data-dir", data_dir)
     return read_experiment(experiment, overrides, _seeds(seeds))
 
 

@@ -1,6 +1,5 @@
 """A table of finished runs, grouped by curve."""
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from twinflower.errors import require
+
+from .record import read_summary
 
 
 def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
@@ -25,7 +26,7 @@ def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
         for path in summaries:
             run = path.parent
             name = run.parent if run.name.startswith("seed-") else run
-            groups[name].append(json.loads(path.read_text()))
+            groups[name].append(read_summary(run))
     common = Path(os.path.commonpath([name.parent for name in groups]))
     return [_row(str(name.relative_to(common)), runs) for name, runs in groups.items()]
 

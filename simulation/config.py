@@ -82,6 +82,10 @@ class Config:
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self) if f.type is float):
             require(isfinite(getattr(self, name)), f"{kebab(name)} must be finite; got {getattr(self, name)}")
+        for name in (f.name for f in fields(self) if f.type is int and f.name != "seed"):
+            require(
+                getattr(self, name) < 2**48, f"{kebab(name)} must be below 2^48; got {getattr(self, name)}"
+            )
         require(self.seed < 2**64, f"seed must be below 2^64; got {self.seed}")
         for name in ("num_clients", "clients_per_round", "samples_per_client", "seed", "labels_per_client"):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
@@ -212,6 +216,8 @@ def _read(text: str) -> Value:
 
 
 def _typed(key: str, value: Any, kind: type) -> Value:
+    if key == "client-sizes" and type(value) is int:
+        value = str(value)
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     word = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]

@@ -40,7 +40,8 @@ class Engine:
 
         Raises RunError unless Flower says finished:completed.
         """
-        config = replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder.absolute()))
+        data_dir = str(Path(config.data_dir).absolute()) if config.data_dir else ""
+        config = replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder.absolute()), data_dir=data_dir)
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_toml(config.items()))
         nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
@@ -97,6 +98,15 @@ def engine() -> Iterator[Engine]:
                 yield Engine(environment, home)
             finally:
                 _end(process)
+                _end_strays(name)
+
+
+def _end_strays(home: str) -> None:
+    """End what Flower and Ray started for this FLWR_HOME in sessions of their own (where there is /proc)."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"FLWR_HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _command(name: str) -> str:

@@ -41,7 +41,7 @@ class Curve:
     @property
     def slug(self) -> str:
         """The label as a folder name."""
-        return re.sub(r"[^a-z0-9.]+", "-", f"{self.panel} {self.label}".lower()).strip("-.") or "run"
+        return re.sub(r"[^\w.]+", "-", f"{self.panel} {self.label}".lower()).strip("-.") or "run"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def read_experiment(
     run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
     try:
         curves = [_curve(c, run, overrides or {}) for c in raw.get("curve", [{}])]
-        return _assemble(path, raw, curves, seeds)
+        given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
+        return _assemble(path, raw, curves, seeds, given)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
 
@@ -115,8 +116,10 @@ def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[st
     return Curve(str(raw.get("label", config.algorithm)), str(raw.get("panel", "")), config)
 
 
-def _assemble(path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None) -> Experiment:
-    seeds = seeds or raw.get("seeds") or [curves[0].config.seed]
+def _assemble(
+    path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None, given: list[int] | None
+) -> Experiment:
+    seeds = seeds or given or raw.get("seeds") or [curves[0].config.seed]
     require(all(type(s) is int and s >= 0 for s in seeds), f"seeds must be whole numbers from 0; got {seeds}")
     slugs = [curve.slug for curve in curves]
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")

@@ -1,6 +1,5 @@
 """Figures, drawn from stored results only."""
 
-import json
 from pathlib import Path
 
 import matplotlib
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from twinflower.errors import SettingError, require
 
 from .experiment import Curve, Experiment, read_experiment
-from .record import read_rows
+from .record import read_rows, read_summary
 
 _WORDS = {
     "round": "communication round",
@@ -35,7 +34,7 @@ def draw_run(folder: Path) -> Path:
     for ax, column in zip(axes[0], ("objective", "test_accuracy", "nonzeros"), strict=True):
         ax.plot([r["round"] for r in rows], [r[column] for r in rows], color="C0")
         _label(ax, "round", column)
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_summary(folder)
     figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}")
     return _save(figure, folder)
 

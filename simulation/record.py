@@ -1,9 +1,11 @@
 """What a run leaves behind: its metrics while it runs, and its folder when it ends."""
 
 import csv
+import itertools
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +18,8 @@ import numpy as np
 
 from strategies import Round
 from twinflower.arrays import Array
-from twinflower.errors import RunError
+from twinflower.errors import RunError, SettingError, require
 
-from .config import Config
 from .privacy import spent
 from .setup import Setup
 
@@ -36,7 +37,13 @@ COLUMNS = (
     "rejected",
     "seconds",
 )
+_FAR = 100.0  # an objective this many times its start will not come back
 _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
+
+_SUMMARY_KEYS = (
+    "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
+    "seconds",
+)  # fmt: skip
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -79,15 +86,23 @@ class Recorder:
             "rejected": sum(len(r.rejected) for r in self.rounds),
             "seconds": time.perf_counter() - self.began,
         }
-        outside = np.isposinf(self.setup.regulariser.value(x))  # of an indicator's set: infinite by right
-        if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
-            raise RunError(
-                f"the run diverged: the objective is not finite in round {round_}; lower step-size"
-            )
+        self._check(row, x)
         self.rows.append(row)
         if self.progress:
             self.progress(row)
         return row
+
+    def _check(self, row: dict[str, Any], x: Array) -> None:
+        """RunError where the run diverges: not finite, or without noise far above where it began."""
+        outside = np.isposinf(self.setup.regulariser.value(x))  # of an indicator's set: infinite by right
+        if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
+            raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
+        first = self.rows[0]["objective"] if self.rows else np.inf
+        if self.setup.plan is None and not outside and row["objective"] > _FAR * max(first, 1.0):
+            raise RunError(
+                f"the run diverged: the objective is {row['objective']:.3g} in round {row['round']} and began at "
+                f"{first:.3g}; lower step-size"
+            )
 
 
 @dataclass(frozen=True)
@@ -195,15 +210,50 @@ def environment() -> dict[str, Any]:
     }
 
 
-def default_folder(config: Config, title: str) -> Path:
-    """runs/TITLE below the present directory, or the configured `out`."""
-    return Path(config.out or Path("runs") / title).absolute()
+def results_folder(out: str, title: str) -> Path:
+    """A folder for new results, made and found writable: `out`, or a new one of this title below runs/.
+
+    Raises SettingError if `out` holds results already or cannot be written.
+    """
+    folder = Path(out).absolute() if out else _unused(Path("runs").absolute() / title)
+    require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SettingError(f"results cannot be written to {folder}: {error.strerror}") from None
+
+
+def _unused(folder: Path) -> Path:
+    candidates = itertools.chain(
+        [folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))
+    )
+    return next(path for path in candidates if not _has_results(path))
+
+
+def _has_results(folder: Path) -> bool:
+    return any(
+        (folder / name).exists() for name in ("summary.json", "metrics.csv", "experiment.toml", "model.npz")
+    )
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """summary.json of a run folder; SettingError if it is not one of ours."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return {key: summary[key] for key in _SUMMARY_KEYS}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingError(f"{folder / 'summary.json'} is missing or not the summary of a run") from None
 
 
 def read_rows(folder: Path) -> list[dict[str, float]]:
-    """metrics.csv of a run folder."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    """metrics.csv of a run folder; SettingError if it is not one of ours."""
+    try:
+        with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            return [{key: float(row[key]) for key in COLUMNS} for row in csv.DictReader(file)]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingError(f"{folder / 'metrics.csv'} is missing or not the metrics of a run") from None
 
 
 def _version(name: str) -> str | None:

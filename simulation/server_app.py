@@ -12,7 +12,7 @@ from twinflower.errors import RunError, TwinflowerError
 from .config import Config, parse_run_config
 from .figures import draw_run
 from .loop import run_strategy
-from .record import default_folder, write_run
+from .record import results_folder, write_run
 from .setup import prepare
 
 app = ServerApp()
@@ -34,11 +34,12 @@ def _run(grid: Grid, config: Config) -> None:
     if not config.num_clients:
         config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
     setup = prepare(config)
+    folder = results_folder(config.out, f"{config.algorithm}-{config.dataset}".replace(":", "-"))
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
     result = run_strategy(setup, grid, "flower", print_row)
-    folder = write_run(result, default_folder(config, f"{config.algorithm}-{config.dataset}"))
+    write_run(result, folder)
     draw_run(folder)
     print(f"results: {folder}", flush=True)
     if result.failure:

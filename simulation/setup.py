@@ -1,5 +1,6 @@
 """From a configuration to the things that run: data, clients' rows, objective, page, start, evaluation."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -22,9 +23,9 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals
-from twinflower.regularisers import ZERO, Regulariser, make_regulariser
+from twinflower.regularisers import Regulariser, make_regulariser
 
-from .config import DEFAULT_CLIENTS, Config
+from .config import DEFAULT_CLIENTS, Config, check
 from .privacy import Plan, make_plan
 
 
@@ -137,7 +138,7 @@ class Setup:
 def prepare(config: Config) -> Setup:
     """Check everything at the door and build what runs. Raises SettingError or DataError."""
     config = config.with_clients(DEFAULT_CLIENTS)
-    _page(config, ZERO)  # settings first: they are checked without waiting for data
+    check(config)  # settings first, without waiting for data
     walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
     data = _dataset(
         config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
@@ -176,7 +177,12 @@ def _dataset(
     name: str, data_dir: str, download: bool, bias: bool, row_norm: float, standardise: bool
 ) -> Dataset:
     return load_dataset(
-        name, data_dir, bias=bias, row_norm=row_norm, standardise=standardise, download=download
+        name,
+        data_dir or os.environ.get("TWINFLOWER_DATA", ""),
+        bias=bias,
+        row_norm=row_norm,
+        standardise=standardise,
+        download=download,
     )
 
 
@@ -197,7 +203,9 @@ def _divide(config: Config, data: Dataset) -> Partition:
 def _start(config: Config, d: int) -> Array:
     if not config.start_scale:
         return np.zeros(d)
-    return config.start_scale * normals(config.seed, "start", 0, 0, d)
+    start = config.start_scale * normals(config.seed, "start", 0, 0, d)
+    require(bool(np.isfinite(start @ start)), f"start-scale is too large; got {config.start_scale:g}")
+    return start
 
 
 def prepare_seeds(config: Config, seeds: list[int]) -> list[Setup]:

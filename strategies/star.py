@@ -129,6 +129,7 @@ class StarStrategy(Strategy):
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
         if not good:
+            self.rounds.append(self._account(server_round, [], rejected))
             raise RunError(_nobody(server_round, rejected))
         clients = np.array(sorted(good))
         uploads = stack([good[c][0] for c in clients])
@@ -174,11 +175,8 @@ class StarStrategy(Strategy):
         for reply in replies:
             asked = self._asked.get(reply.metadata.src_node_id)
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
-                log(
-                    WARNING,
-                    "round %s: a reply that was not asked for, or a second one, is ignored",
-                    server_round,
-                )
+                told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
+                log(WARNING, "round %s: ignored: %s", server_round, told)
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked.inbox, server_round)

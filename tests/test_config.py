@@ -238,7 +238,7 @@ def test_what_assigns_nothing_is_refused(assignment):
         ("rho", 0.0),
         ("rho", -1.0),
         ("step-size", 0.0),
-        ("step-size", 20.0),  # times rho = 0.1
+        ("step-size", 50.0),  # times rho = 0.05
         ("step-decay", 1.5),
         ("stopping-tolerance", -1.0),
         ("aggregation", "median"),

@@ -210,7 +210,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - set(EMBEDDED)))
 def test_missing_files_are_named_with_the_folders_searched(name, tmp_path):
-    text = refusal(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data_dir")
+    text = refusal(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data-dir")
     assert ("download" in text) == (name in ("mnist", "adult"))
 
 
@@ -708,7 +708,7 @@ def test_a_damaged_file_is_not_replaced_by_a_download(tmp_path, openml):
 )
 def test_a_failing_download_is_one_sentence(tmp_path, openml, name, failure):
     openml.answer = failure
-    refusal(name, tmp_path, name, "OpenML", "data_dir", download=True)
+    refusal(name, tmp_path, name, "OpenML", "data-dir", download=True)
 
 
 def test_a_download_of_other_rows_is_refused(tmp_path, openml):

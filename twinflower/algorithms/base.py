@@ -25,7 +25,7 @@ class LocalMethod(Messages):
     """
 
     regulariser: Regulariser = ZERO
-    step_size: float = 0.5
+    step_size: float = 0.4
     step_decay: float = 0.0
     privacy: str = "none"
     sensitivity: str = "coupled"

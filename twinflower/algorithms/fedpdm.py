@@ -66,7 +66,7 @@ class FedPDM(LocalMethod):
 
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
 
-    rho: float = 0.1
+    rho: float = 0.05
     stopping_tolerance: float = 0.0
     aggregation: str = "sampled"
     local_start: str = "server"

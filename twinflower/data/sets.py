@@ -92,7 +92,7 @@ class Source(NamedTuple):
 
     @property
     def folders(self) -> list[Path]:
-        """data_dir and its sub-folder for this name ('libsvm' for 'libsvm:FILE')."""
+        """data-dir and its sub-folder for this name ('libsvm' for 'libsvm:FILE')."""
         return [Path(self.data_dir), Path(self.data_dir, self.name.partition(":")[0])]
 
 
@@ -231,7 +231,7 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
         raise
     except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
         text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
-        raise DataError(f"{text}; put the files into data_dir") from error
+        raise DataError(f"{text}; put the files into data-dir") from error
 
 
 def _fetch(source: Source, openml_name: str, version: int) -> Any:

@@ -214,7 +214,7 @@ def _in_order(book: bytes) -> bool:
 
 def _torn(book: bytes, tail: bytes) -> bool:
     """Whether a crash while appending to `book` can have left `tail`: no line with its end spoilt is in it."""
-    ends = (place + 1 for place, byte in enumerate(tail[:-1]) if byte == ord("}"))
+    ends = [found.end() for found in re.finditer(rb"}", tail[:-1])]
     return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)
 
 
