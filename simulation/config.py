@@ -55,12 +55,12 @@ class Config:
     l2: float = 0.0
     nonconvex: float = 0.0
     regulariser: str = "l1"
-    regulariser_l1: float = 4e-3
+    regulariser_l1: float = 3e-3
     regulariser_l2: float = 0.0
     regulariser_bound: float = 1.0
     regulariser_radius: float = 1.0
 
-    rounds: int = 50
+    rounds: int = 30
     seed: int = 0
     start_scale: float = 0.0
     batch_size: int = 0

@@ -94,7 +94,9 @@ class Recorder:
 
     def _check(self, row: dict[str, Any], x: Array) -> None:
         """RunError where the run diverges: not finite, or without noise far above where it began."""
-        outside = np.isposinf(self.setup.regulariser.value(x))  # of an indicator's set: infinite by right
+        outside = np.isposinf(row["objective"]) and np.isposinf(
+            self.setup.regulariser.value(x)
+        )  # infinite by right
         if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
             raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
         first = self.rows[0]["objective"] if self.rows else np.inf

@@ -57,9 +57,8 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
     `rejected`, and a client whose x is not finite forgets the round."""
     keys, seed = setup.config.items(), setup.config.seed
     n, d = setup.config.num_clients, setup.objective.d
-    rho, gamma, sizes = keys["rho"], keys["regulariser-l1"], np.diff(setup.partition.offsets)
-    everybody = Shards(setup.dataset.features, setup.dataset.labels, setup.partition.rows,
-                       setup.partition.offsets[:-1], sizes)  # fmt: skip
+    rho, gamma, data, rows_of = keys["rho"], keys["regulariser-l1"], setup.dataset, setup.partition
+    everybody = Shards.grouped(data.features, data.labels, rows_of.rows, rows_of.offsets)
     walk = Walk(keys["batch-size"], keys["max-local-steps"], keys["fresh-batches"])
     k_up, k_down = (round(keys.get(f"{link}-ratio", 1.0) * d) for link in ("uplink", "downlink"))
     x0, mean = setup.start.copy(), setup.start.copy()
@@ -94,7 +93,7 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
                 continue
             y = x - duals[i] / rho  # (8d)
             entries = largest(y, k_up) if keys.get("uplink") != "rand-k" else drawn(seed, i, t, d, k_up)
-            for j in entries if k_up < d else range(d):
+            for j in entries:
                 heard[j][i] = float(y[j])
             steps.append(taken)
             fired.append(stop)
@@ -164,9 +163,7 @@ LONG = {"rounds": 12, "seed": 3, "clients_per_round": 3, "regulariser_l1": 0.002
 @pytest.mark.parametrize("start_scale", [0.0, 0.3])
 @pytest.mark.parametrize("step_decay", [0.0, 1.0])
 def test_a_warm_client_starts_at_its_own_x_and_is_pulled_to_x0(start_scale, step_decay):
-    setup = small(
-        "fedpdm", local_start="warm", step_decay=step_decay, start_scale=start_scale, **LONG
-    )  # fmt: skip
+    setup = small("fedpdm", local_start="warm", step_decay=step_decay, start_scale=start_scale, **LONG)
     slow = assert_equal_runs(setup)
     times = np.bincount([i for s in slow for i in s.asked], minlength=8)
     assert times.max() > 2  # warm starts happened

@@ -243,7 +243,8 @@ class LinearModel:
 
     def _penalty(self, x: Array) -> Array:
         squares = x * x
-        return (0.5 * self.l2 * squares + self.nonconvex * squares / (1.0 + squares)).sum(-1)
+        wells = self.nonconvex * (squares / (1.0 + squares)).sum(-1) if self.nonconvex else 0.0
+        return 0.5 * self.l2 * squares.sum(-1) + wells
 
     def _add_penalty_grad(self, grad: Array, x: Array) -> Array:
         """Add the penalty's gradient in place: large cohorts are bound by memory, not by arithmetic."""
