@@ -83,6 +83,8 @@ class PageClient(NumPyClient):
         self.walk = walk or Walk()
         self.seed = seed
         self.guard = guard
+        if guard is not None:
+            guard.check_rows(rows.features)
         require(
             (guard is None) == (page.privacy == "none"),
             f"privacy '{page.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",

@@ -9,7 +9,8 @@ A simulated node gets its partition from Flower. A deployed node says in its nod
     max-epsilon, max-delta           most that one run may plan
     min-noise-multiplier             least sigma / sensitivity
 
-and a private run there has secret noise and a ledger on the disk, whatever the server asks.
+and a private run there has secret noise and a ledger on the disk, whatever the server asks. A node with one of the
+last three keys refuses runs without privacy.
 """
 
 import sys
@@ -28,6 +29,8 @@ from twinflower.privacy.mechanism import secret
 
 from .config import parse_run_config
 from .setup import Setup, prepare
+
+_POLICY = ("lifetime-epsilon", "max-epsilon", "min-noise-multiplier")
 
 
 def client_fn(context: Context) -> Client:
@@ -56,6 +59,11 @@ def simulated() -> bool:
 def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard | None:
     """The privacy of a deployed site, under its own policy; nothing in it comes from a message."""
     if setup.plan is None:
+        promised = [key for key in _POLICY if key in node]
+        require(
+            not promised,
+            f"this site takes part in private runs only ({', '.join(promised)}); the run has none",
+        )
         return None
     lifetime = _number(node, "lifetime-epsilon", 0.0)
     require(
@@ -73,7 +81,7 @@ def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard |
     plan = setup.plan
     return Guard(
         plan.bounds, plan.noise_multiplier, plan.budget, ledger, lambda round_: secret,
-        secret=True, run=run, config=setup.config.digest,
+        secret=True, run=run, config=setup.config.digest, row_norm=setup.row_norm,
     )  # fmt: skip
 
 

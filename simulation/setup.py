@@ -93,6 +93,11 @@ class Setup:
             ]
         return []
 
+    @property
+    def row_norm(self) -> float:
+        """The public bound on the norm of a row; infinity if there is none."""
+        return self.config.row_norm or np.inf
+
     def guard(self, number: int, ledger: Ledger, run: str) -> Guard | None:
         """The privacy of one simulated partition: seeded noise, as the cohort draws it."""
         if self.plan is None:
@@ -102,7 +107,15 @@ class Setup:
         def draws(round_: int) -> Draws:
             return seeded(seed, number, round_)
 
-        return Guard(self.plan.bounds, self.plan.noise_multiplier, self.plan.budget, ledger, draws, run=run)
+        return Guard(
+            self.plan.bounds,
+            self.plan.noise_multiplier,
+            self.plan.budget,
+            ledger,
+            draws,
+            run=run,
+            row_norm=self.row_norm,
+        )
 
     def _ledger(self, number: int, context: Context) -> Ledger:
         config = self.config

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from ..arrays import Array
 from ..errors import require
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
@@ -43,7 +46,7 @@ class Guard:
 
     bounds: public facts on its rows. noise_multiplier: sigma / sensitivity of every release. budget: the run's.
     ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
-    identities that stand in the ledger.
+    identities that stand in the ledger. row_norm: the public bound on the norm of the site's rows.
     """
 
     bounds: Bounds
@@ -54,6 +57,15 @@ class Guard:
     secret: bool = False
     run: str = ""
     config: str = ""
+    row_norm: float = math.inf
+
+    def check_rows(self, features: Array) -> None:
+        """SettingError where a row is longer than the public bound that `bounds` rests on."""
+        longest = float(np.sqrt((features * features).sum(-1)).max())
+        require(
+            longest <= self.row_norm * (1 + 1e-9),
+            f"rows must have norm at most {self.row_norm:g}, the public bound; one here is longer: scale the rows",
+        )
 
     def open(self, release: Release, round_: int) -> Noise:
         """Charge the round and return its noise.

@@ -1,0 +1,105 @@
+"""A deployed site's own rules stand above the run's."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from problems import small
+
+from simulation import client_app
+from simulation.client_app import site_guard
+from simulation.config import parse
+from simulation.setup import prepare
+from twinflower.errors import SettingError
+from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.mechanism import secret
+
+NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
+
+
+def private(**keys):
+    return small("fedpdm-private", clients_per_round=0, **keys)
+
+
+def guard(node, setup=None, run="1"):
+    return site_guard(setup or private(), 0, node, run)
+
+
+def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
+    site = guard(NODE | {"state-dir": str(tmp_path)})
+    assert site.secret
+    assert site.draws(1) is secret
+    setup = private()
+    client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    (first,), _, metrics = client.fit([setup.start], {"round": 1})
+    assert metrics == {"round": 1}
+    (ledger,) = tmp_path.glob("*.ledger")
+    assert len(ledger.read_text().splitlines()) == 2
+    other = setup.client(
+        0, Context(2, 1, {}, RecordDict(), {}), guard(NODE | {"state-dir": str(tmp_path)}, run="2")
+    )
+    (second,), _, _ = other.fit([setup.start], {"round": 1})
+    assert not np.intersect1d(first, second).size
+
+
+def test_the_lifetime_budget_outlives_runs(tmp_path):
+    node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}
+    setup = private()
+    release = setup.page.release(setup.plan.bounds, setup.walk.pace(len(setup.shards.rows(0).labels)), 1)
+    site = guard(node, run="1")
+    for round_ in range(1, setup.config.rounds + 1):
+        site.open(release, round_)
+    with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
+        guard(node, run="2").open(release, 1)
+
+
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        ({"partition-id": 0, "num-partitions": 8}, "lifetime-epsilon=E"),
+        (NODE | {"lifetime-epsilon": 29.0}, "allows at most epsilon 29"),
+        (NODE | {"max-epsilon": 2.0}, "allows at most epsilon 2"),
+        (NODE | {"min-noise-multiplier": 100.0}, "needs a noise-multiplier of at least 100"),
+        (NODE | {"max-epsilon": "two"}, "max-epsilon must be a number; got 'two'"),
+    ],
+)
+def test_a_run_that_breaks_the_sites_rules_is_refused(node, sentence, tmp_path):
+    with pytest.raises(SettingError, match=sentence):
+        guard(node | {"state-dir": str(tmp_path)})
+
+
+def test_a_site_with_a_policy_takes_no_part_without_privacy():
+    with pytest.raises(SettingError, match=r"private runs only \(lifetime-epsilon\)"):
+        guard(NODE, small("fedpdm"))
+    assert guard({"partition-id": 0, "num-partitions": 8}, small("fedpdm")) is None
+
+
+def test_rows_longer_than_the_public_bound_are_refused():
+    setup = private()
+    rows = setup.shards.rows(0)
+    context = Context(1, 1, {}, RecordDict(), {})
+    site = setup.guard(0, setup._ledger(0, context), "1")
+    with pytest.raises(SettingError, match="rows must have norm at most 1"):
+        site.check_rows(1.01 * rows.features / np.linalg.norm(rows.features, axis=1, keepdims=True))
+
+
+def test_the_run_cannot_make_a_deployed_site_use_seeded_noise(monkeypatch, tmp_path):
+    """Outside Flower's simulation engine the guard is the site's, whatever the run config says."""
+    seen = []
+
+    def spy(setup, number, node, run):
+        seen.append(site_guard(setup, number, node, run))
+        return seen[-1]
+
+    monkeypatch.setattr(client_app, "site_guard", spy)
+    config = parse({"num-clients": 8, "privacy": "public-state", "epsilon": 8.0})
+    prepare(config)
+    context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), dict(config.items()))
+    client_app.client_fn(context)
+    assert seen[0].secret
+
+
+def test_a_node_with_another_number_of_partitions_is_refused(tmp_path):
+    config = dict(parse({"num-clients": 5}).items())
+    context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), config)
+    with pytest.raises(SettingError, match="num-clients is 5, but there are 8 nodes"):
+        client_app.client_fn(context)
