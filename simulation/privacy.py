@@ -156,8 +156,11 @@ def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> floa
     )
 
 
-def spent(plan: Plan, rounds_in: Index) -> dict[str, Any]:
-    """The privacy part of summary.json for clients (N,) that were asked in so many rounds."""
+def spent(plan: Plan, rounds_in: Index, seeded: bool = True) -> dict[str, Any]:
+    """The privacy part of summary.json for clients (N,) that were asked in so many rounds.
+
+    seeded: whether the noise was a simulation's.
+    """
     mu = plan.mu(rounds_in)
     worst = float(mu.max())
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
@@ -170,18 +173,20 @@ def spent(plan: Plan, rounds_in: Index) -> dict[str, Any]:
         "mu_smallest": float(mu.min()) if plan.provable else None,
         "noise_multiplier": plan.noise_multiplier,
         "claimed_epsilon": plan.claimed_epsilon,
-        "guarantee": in_words(plan, epsilon, worst),
+        "guarantee": in_words(plan, epsilon, worst, seeded),
     }
 
 
-def in_words(plan: Plan, epsilon: float | None, mu: float) -> str:
+def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     """The guarantee as one sentence."""
     if epsilon is None:
         return plan.caveat
     text = (
         f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
-        "replacement of one of its records; simulation: the noise is seeded, not secret"
+        "replacement of one of its records"
     )
+    if seeded:
+        text += "; simulation: the noise is seeded, not secret"
     return f"{plan.caveat}; {text}" if plan.caveat else text
 
 

@@ -124,7 +124,8 @@ class Result:
         if self.setup.plan is None:
             return None
         asked = [client for done in self.rounds for client in done.asked]
-        return spent(self.setup.plan, np.bincount(asked, minlength=self.setup.config.num_clients))
+        rounds_in = np.bincount(asked, minlength=self.setup.config.num_clients)
+        return spent(self.setup.plan, rounds_in, seeded=self.runtime != "deployment")
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""

@@ -38,7 +38,10 @@ def _run(grid: Grid, config: Config) -> None:
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
-    result = run_strategy(setup, grid, "flower", print_row)
+    runtime = (
+        "flower" if hasattr(grid, "state") else "deployment"
+    )  # the simulation's grid holds Flower's state
+    result = run_strategy(setup, grid, runtime, print_row)
     write_run(result, folder)
     draw_run(folder)
     print(f"results: {folder}", flush=True)
