@@ -49,7 +49,9 @@ def black_box(moves: np.ndarray, z: float) -> float:
     """95 % lower bound on epsilon from simulated runs and their log-likelihood ratio alone."""
     rng = np.random.default_rng(0)
     shift = moves / z
-    return lower_bound(lambda which, _: float(shift @ (which * shift + rng.normal(size=ROUNDS))), TRIALS, DELTA)
+    return lower_bound(
+        lambda which, _: float(shift @ (which * shift + rng.normal(size=ROUNDS))), TRIALS, DELTA
+    )
 
 
 def main() -> None:
