@@ -67,12 +67,12 @@ class Cohort:
             for asked, *parts in zip(*map(np.atleast_2d, (clients, *told)), strict=True)
         ]
 
-    def _good(self, uploads: Any, round_: int) -> Index:
+    def _good(self, uploads: Any, round_: int) -> Index | slice:
         """Places of the clients whose update is finite; the others are left out, as a strategy does."""
         lead = (self.k,) if self.alone else (len(self.seeds), self.k)
         finite = np.all([np.isfinite(a).reshape(*lead, -1).all(-1) for a in uploads], axis=0)
         if finite.all():
-            return np.arange(self.k)
+            return slice(None)  # the usual case: nothing is copied
         if not self.alone:
             raise Uneven
         if not finite.any():
@@ -135,7 +135,7 @@ class Uneven(Exception):
     """Some seeds lose a client in a round and others do not: they must be run one by one."""
 
 
-def _some(parts: Any, good: Index, alone: bool) -> Any:
+def _some(parts: Any, good: Index | slice, alone: bool) -> Any:
     """States or uploads of the clients at these places."""
     return type(parts)(*(array[good] if alone else array[:, good] for array in parts))
 

@@ -16,6 +16,8 @@ from .objectives import Batch
 from .privacy.release import Pace
 from .randomness import stream
 
+_CACHED = 2**17  # numbers
+
 
 @dataclass(frozen=True)
 class Shards:
@@ -102,8 +104,24 @@ class Batches:
     full: Batch | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in range(int(self.steps.max())):
-            yield self.full or self._gather(step)
+        steps = range(int(self.steps.max()))
+        if self.full is not None:
+            return (self.full for _ in steps)
+        return self._at_once() if self._few else (self._gather(step) for step in steps)
+
+    @property
+    def _few(self) -> bool:
+        """Whether one client's rows of all steps stay in the processor's cache together."""
+        assert self.places is not None
+        assert self.shards is not None
+        return self.places.ndim == 2 and self.places.size * self.shards.features.shape[1] <= _CACHED
+
+    def _at_once(self) -> Iterator[Batch]:
+        """All steps of one client, fetched in one go."""
+        assert self.places is not None
+        assert self.shards is not None
+        rows = self.shards.take(self.places)
+        return (Batch(a, y, self.weights) for a, y in zip(rows.features, rows.labels, strict=True))
 
     def _gather(self, step: int) -> Batch:
         assert self.shards is not None
