@@ -29,20 +29,19 @@ _ARRAYS, _DONE = "twinflower.arrays", "twinflower.done"  # records of context.st
 _STATE, _REPLY = "state.", "reply."  # prefixes of the names in the first
 
 
+class Answer(NamedTuple):
+    """A round's reply as it crosses the wire: upload arrays, row count, and metrics with the round."""
+
+    arrays: list[WireArray]
+    rows: int
+    metrics: ConfigRecord
+
+
 class _Done(NamedTuple):
-    """A round's result: new state, reply arrays, metrics (with the round)."""
+    """A round's result, and what context.state has of the last one: the new state and the reply."""
 
     state: Any
-    reply: Arrays
-    metrics: dict[str, Any]
-
-
-class _Kept(NamedTuple):
-    """What context.state has of the last round; the reply is decoded only if it is asked for again."""
-
-    state: Any
-    reply: list[WireArray]
-    metrics: dict[str, Any]
+    answer: Answer
 
 
 class PageClient(NumPyClient):
@@ -101,19 +100,24 @@ class PageClient(NumPyClient):
         ReplyError, and leaves the state alone, for a request that is malformed or out of date, or when the
         result is not finite.
         """
+        arrays, rows, metrics = self.answer(parameters, config)
+        return [from_npy(array.data) for array in arrays], rows, dict(metrics)
+
+    def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
+        """`fit` for callers that want the bytes: each array is encoded once, for the state and for the wire."""
         round_ = _round_of(config)
         kept = self._load()
-        last = kept.metrics["round"] if kept else 0
+        last = cast(int, kept.answer.metrics["round"]) if kept else 0
         if kept and round_ == last:
-            return [from_npy(array.data) for array in kept.reply], self._num_rows, kept.metrics
+            return kept.answer
         if round_ < last:
             raise ReplyError(f"round {round_} is asked after round {last}")
         try:
             done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
         except BudgetSpent:
-            return [], 0, {"round": round_, "refused": True}
+            return Answer([], 0, ConfigRecord({"round": round_, "refused": True}))
         self._save(done)
-        return done.reply, self._num_rows, done.metrics
+        return done.answer
 
     @property
     def _num_rows(self) -> int:
@@ -136,7 +140,9 @@ class PageClient(NumPyClient):
         metrics: dict[str, Any] = {"round": round_}
         if self.guard is None:  # step counts may depend on private data
             metrics |= {"local-steps": int(report.steps), "stopped": bool(report.fired)}
-        return _Done(state, reply, metrics)
+        return _Done(
+            state, Answer([_encoded(array) for array in reply], self._num_rows, ConfigRecord(metrics))
+        )
 
     def _open(self, round_: int) -> Noise:
         """Pay for the round before anything private is computed."""
@@ -145,16 +151,17 @@ class PageClient(NumPyClient):
         pace = self.walk.pace(self._num_rows)
         return self.guard.open(self.page.release(self.guard.bounds, pace, round_), round_)
 
-    def _load(self) -> _Kept | None:
+    def _load(self) -> _Done | None:
         if _DONE not in self.context.state:
             return None
         arrays = cast(ArrayRecord, self.context.state[_ARRAYS])
-        done = dict(cast(ConfigRecord, self.context.state[_DONE]))
+        metrics = cast(ConfigRecord, self.context.state[_DONE])
         shapes = self.page.state_shapes(self.objective.d)
         fields = (
             _state_array(arrays, name, shape) for name, shape in zip(shapes._fields, shapes, strict=True)
         )
-        return _Kept(type(shapes)(*fields), [arrays[key] for key in arrays if key.startswith(_REPLY)], done)
+        reply = [arrays[key] for key in arrays if key.startswith(_REPLY)]
+        return _Done(type(shapes)(*fields), Answer(reply, self._num_rows, metrics))
 
     def _save(self, done: _Done) -> None:
         """Encode first, so that the two assignments cannot fail half-way."""
@@ -162,11 +169,10 @@ class PageClient(NumPyClient):
         for name, array in zip(done.state._fields, done.state, strict=True):
             if array.size:
                 arrays[_STATE + name] = _encoded(array)
-        for place, array in enumerate(done.reply):
-            arrays[f"{_REPLY}{place}"] = _encoded(array)
-        metrics = ConfigRecord(done.metrics)
+        for place, encoded in enumerate(done.answer.arrays):
+            arrays[f"{_REPLY}{place}"] = encoded
         self.context.state[_ARRAYS] = arrays
-        self.context.state[_DONE] = metrics
+        self.context.state[_DONE] = done.answer.metrics
 
 
 def _state_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> NDArray[Any]:

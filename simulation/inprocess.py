@@ -10,6 +10,7 @@ This module is the only one that touches Flower's private parts (marked "private
 import logging
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import count
 from typing import Any, cast
 
@@ -22,11 +23,10 @@ from flwr.proto.message_pb2 import Message as ProtoMessage  # private
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run  # private
 from flwr.supercore.task_identity import TaskIdentity  # private
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from clients import PageClient
-from strategies.star import record_of
+from clients.shell import Answer
 from twinflower.wire import from_npy
 
 from .loop import run_strategy
@@ -113,8 +113,8 @@ class InProcessGrid(Grid):
             return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
         parameters = cast(ArrayRecord, content["fitins.parameters"])
         config = cast(ConfigRecord, content["fitins.config"])
-        reply, rows, metrics = client.fit([from_npy(a.data) for a in parameters.values()], dict(config))
-        return Message(_fit_result(reply, rows, metrics), reply_to=message)
+        answer = client.answer([from_npy(a.data) for a in parameters.values()], dict(config))
+        return Message(_fit_result(answer), reply_to=message)
 
     def _through_flower(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -125,16 +125,27 @@ class InProcessGrid(Grid):
         return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
 
 
-def _fit_result(reply: list[NDArray[Any]], rows: int, metrics: dict[str, Any]) -> RecordDict:
+_SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
+
+
+def _fit_result(answer: Answer) -> RecordDict:
     """The records that Flower writes for what `fit` returned."""
+    arrays = ArrayRecord()
+    for place, array in enumerate(answer.arrays):
+        arrays[str(place)] = array
     return RecordDict(
         {
-            "fitres.parameters": record_of(reply),
-            "fitres.num_examples": MetricRecord({"num_examples": rows}),
-            "fitres.metrics": ConfigRecord(metrics),
-            "fitres.status": ConfigRecord({"code": 0, "message": "Success"}),
+            "fitres.parameters": arrays,
+            "fitres.num_examples": _row_count(answer.rows),
+            "fitres.metrics": answer.metrics,
+            "fitres.status": _SUCCESS,
         }
     )
+
+
+@lru_cache
+def _row_count(rows: int) -> MetricRecord:
+    return MetricRecord({"num_examples": rows})
 
 
 def _bytes_and_back(message: Message) -> Message:

@@ -170,16 +170,21 @@ class Walk:
         steps = self.steps(sizes)
         if self.batch_size == 0:
             return Batches(steps, full=_all_rows(shards, starts, sizes))
+        round_ = round_ if self.fresh else 1
+        if clients.ndim == 0:
+            return Batches(
+                steps, shards, self._order(round_, *map(int, (clients, seed, starts, sizes, steps)))
+            )
         seeds = np.broadcast_to(seed, clients.shape)
-        addresses = zip(clients.flat, seeds.flat, starts.flat, sizes.flat, strict=True)
-        orders = [self._order(round_ if self.fresh else 1, *map(int, address)) for address in addresses]
+        addresses = zip(clients.flat, seeds.flat, starts.flat, sizes.flat, steps.flat, strict=True)
+        orders = [self._order(round_, *map(int, address)) for address in addresses]
         if all(order.shape == orders[0].shape for order in orders):
             return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
         return _ragged(shards, orders, steps)
 
-    def _order(self, round_: int, client: int, seed: int, start: int, size: int) -> Index:
+    def _order(self, round_: int, client: int, seed: int, start: int, size: int, steps: int) -> Index:
         """Places (steps, b) of one client: as many shuffled epochs as the steps need."""
-        b, steps = min(self.batch_size, size), int(self.steps(np.array(size)))
+        b = min(self.batch_size, size)
         per_epoch = size // b
         draw = stream(seed, "batches", client, round_)
         epochs = [draw.permutation(size)[: per_epoch * b] for _ in range(-(-steps // per_epoch))]

@@ -46,13 +46,12 @@ def local_steps(
     running, fired = np.ones(steps.shape, dtype=bool), np.zeros(steps.shape, dtype=bool)
     taken = np.zeros_like(steps)
     alike = not tolerance and steps.min() == steps.max()  # nobody stops before the others
+    constant = shift - mu * anchor
     for step, rows in enumerate(batches):
         slope = noise(objective.grad(x, rows), step)
-        slope += shift                                      # in place: large cohorts are bound by memory
+        slope += constant                                   # in place: large cohorts are bound by memory
         if mu:
-            pull = x - anchor
-            pull *= mu
-            slope += pull
+            slope += mu * x
         if subgradient:
             slope += subgradient(x)
         if not alike:
@@ -62,7 +61,7 @@ def local_steps(
             fired = fired | (running & ((slope * slope).sum(-1) <= tolerance)) if tolerance else fired
             running = running & ~fired
         slope *= step_size
-        x = x - slope
+        x = np.subtract(x, slope, out=slope)
         if not alike and not running.any():
             break
     return Walked(x, Report(steps if alike else taken, fired))
