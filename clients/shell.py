@@ -96,7 +96,8 @@ class PageClient(NumPyClient):
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
         """One round; config holds its number, "round". Returns upload arrays, row count, metrics.
 
-        A private client whose budget is spent refuses: no arrays, and "refused" in the metrics. Raises
+        With "closing" in config the inbox is the one after the last round: the state is finished, and nothing is
+        uploaded. A private client whose budget is spent refuses: no arrays, and "refused" in the metrics. Raises
         ReplyError, and leaves the state alone, for a request that is malformed or out of date, or when the
         result is not finite.
         """
@@ -112,8 +113,10 @@ class PageClient(NumPyClient):
             return kept.answer
         if round_ < last:
             raise ReplyError(f"round {round_} is asked after round {last}")
+        state = kept.state if kept else self.page.init_client(self.start)
         try:
-            done = self._work(kept.state if kept else self.page.init_client(self.start), parameters, round_)
+            work = self._finish if config.get("closing") is True else self._work
+            done = work(state, parameters, round_)
         except BudgetSpent:
             return Answer([], 0, ConfigRecord({"round": round_, "refused": True}))
         self._save(done)
@@ -143,6 +146,11 @@ class PageClient(NumPyClient):
         return _Done(
             state, Answer([_encoded(array) for array in reply], self._num_rows, ConfigRecord(metrics))
         )
+
+    def _finish(self, state: Any, parameters: Arrays, round_: int) -> _Done:
+        """The state after the last inbox; a function of what was released before and of what is public."""
+        state = self.page.finish(state, self.page.unpack_inbox(parameters, self.objective.d))
+        return _Done(state, Answer([], self._num_rows, ConfigRecord({"round": round_})))
 
     def _open(self, round_: int) -> Noise:
         """Pay for the round before anything private is computed."""

@@ -73,7 +73,7 @@ def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard |
         _number(node, "min-noise-multiplier", 0.0), _number(node, "max-epsilon", lifetime),
         _number(node, "max-delta", 1e-4),
     )  # fmt: skip
-    policy.check(setup.plan.noise_multiplier, setup.plan.budget)
+    policy.check(setup.plan.least_multiplier, setup.plan.budget)
     rows = setup.shards.rows(number)
     data = fingerprint(rows.features.data, rows.labels.data)
     folder = Path(str(node.get("state-dir", Path.home() / ".twinflower"))).expanduser()

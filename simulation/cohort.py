@@ -21,7 +21,7 @@ from twinflower.privacy.release import Noise, no_noise
 from twinflower.randomness import participants
 
 from .privacy import Plan
-from .record import Progress, Recorder, Result
+from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup
 
 _BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
@@ -79,6 +79,10 @@ class Cohort:
             raise RunError(f"round {round_}: no client's update is finite, the run diverged: lower step-size")
         return np.flatnonzero(finite)
 
+    def place(self, seed: int) -> int | None:
+        """Where the arrays of the seed-th run stand in the server's, None if it is the only one."""
+        return None if self.alone else seed
+
     def models(self) -> Array:
         """The model of each seed, (seeds, d)."""
         return np.atleast_2d(self.page.model(self.server))
@@ -100,11 +104,11 @@ class Cohort:
         """The noise of stacked clients, each with the sigma of its seed's plan and its number of rows."""
         plans = [cast(Plan, plan) for plan in self.plans]
         sizes = self.shards.extent(clients)[1]
-        release = {
-            m: self.page.release(plans[0].bounds, self.walk.pace(int(m)), round_).sensitivity
+        spread = {
+            m: self.page.release(plans[0].bounds, self.walk.pace(int(m)), round_).spread
             for m in set(sizes.flat)
         }
-        sigma = np.reshape([release[m] for m in sizes.flat], sizes.shape)
+        sigma = np.reshape([spread[m] for m in sizes.flat], sizes.shape)
         multipliers = np.array([plan.noise_multiplier for plan in plans])
         sigma = sigma * (multipliers[0] if self.alone else multipliers[:, None])
         return GaussianNoise(sigma[..., None], seeded_cohort(self.seeds, clients, round_))
@@ -181,5 +185,5 @@ def _loop(cohort: Cohort, recorders: list[Recorder], rounds: int) -> None:
             for recorder, done in zip(recorders, cohort.round(round_), strict=True):
                 recorder.note(done)
         if recorders[0].wants(round_):
-            for recorder, x in zip(recorders, cohort.models(), strict=True):
-                recorder.evaluate(round_, x)
+            for place, (recorder, x) in enumerate(zip(recorders, cohort.models(), strict=True)):
+                recorder.evaluate(round_, x, own_columns(recorder.setup, cohort.server, cohort.place(place)))

@@ -28,7 +28,8 @@ class Config:
     clients, but for its epsilon.
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
-    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are.
+    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are. hidden_units are
+    those of an objective that is a network. reference compares with the optimum of all rows together.
     settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier.
     """
@@ -54,6 +55,7 @@ class Config:
     objective: str = "softmax"
     l2: float = 0.0
     nonconvex: float = 0.0
+    hidden_units: int = 0
     regulariser: str = "l1"
     regulariser_l1: float = 3e-3
     regulariser_l2: float = 0.0
@@ -67,6 +69,7 @@ class Config:
     max_local_steps: int = 2
     fresh_batches: bool = True
     evaluate_every: int = 1
+    reference: bool = False
 
     epsilon: float = 0.0
     delta: float = 1e-4

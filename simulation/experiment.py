@@ -24,7 +24,7 @@ from typing import Any
 from twinflower.errors import SettingError, require
 
 from .config import Config, Value, check, kebab, parse
-from .record import COLUMNS, to_toml
+from .record import COLUMNS, EXTRA_COLUMNS, to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
 _HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"} | _TUNING
@@ -125,7 +125,8 @@ def _assemble(
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
     columns = [raw.get("x", "round"), *raw.get("y", [])]
     for column in columns:
-        require(column in COLUMNS, f"x and y must be among {', '.join(COLUMNS)}; got '{column}'")
+        known = (*COLUMNS, *EXTRA_COLUMNS)
+        require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0]} | ({"y": columns[1:]} if columns[1:] else {})
     return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)

@@ -23,6 +23,9 @@ _WORDS = {
     "paper_uplink_bits": "uplink bits as the papers count",
     "nonzeros": "nonzero entries",
     "stopped": "share of stopped client rounds",
+    "consensus": "distance between the clients' points",
+    "distance": "relative squared distance to the optimum",
+    "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)
 
@@ -72,8 +75,8 @@ def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, colum
     if not runs or not min(map(len, runs)):
         return  # this curve failed before its first evaluation
     shortest = min(map(len, runs))  # a run that diverged ends early
-    x = np.mean([[r[experiment.x] for r in rows[:shortest]] for rows in runs], axis=0)
-    y = np.array([[r[column] for r in rows[:shortest]] for rows in runs])
+    x = np.mean([[r.get(experiment.x, np.nan) for r in rows[:shortest]] for rows in runs], axis=0)
+    y = np.array([[r.get(column, np.nan) for r in rows[:shortest]] for rows in runs])
     (line,) = ax.plot(x, y.mean(0), label=curve.label, linewidth=1.2)
     if len(runs) > 1:
         ax.fill_between(x, y.min(0), y.max(0), color=line.get_color(), alpha=0.2, linewidth=0)

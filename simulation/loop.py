@@ -10,7 +10,7 @@ from strategies.star import record_of
 from twinflower.errors import RunError
 from twinflower.wire import from_npy
 
-from .record import Progress, Recorder, Result
+from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup
 
 
@@ -22,7 +22,8 @@ def run_strategy(setup: Setup, grid: Grid, runtime: str, progress: Progress | No
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
         if not recorder.wants(round_):
             return None
-        return MetricRecord(recorder.evaluate(round_, from_npy(arrays["0"].data)))
+        own = own_columns(setup, strategy.server)
+        return MetricRecord(recorder.evaluate(round_, from_npy(arrays["0"].data), own))
 
     began, failure, model = time.perf_counter(), "", None
     try:

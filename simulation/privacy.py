@@ -6,19 +6,19 @@ participation are public; the server may choose its broadcasts adaptively.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from twinflower.algorithms import Page
 from twinflower.algorithms.local import decayed
-from twinflower.arrays import Index
+from twinflower.arrays import Array, Index
 from twinflower.batches import Walk
 from twinflower.errors import require
-from twinflower.objectives import LinearModel
+from twinflower.objectives import Model
 from twinflower.privacy import Budget, classical_noise_multiplier, gdp_epsilon, gdp_mu
-from twinflower.privacy import noise_multiplier as equal_releases
 from twinflower.privacy.release import (
     Bounds,
     published_epsilon,
@@ -34,9 +34,10 @@ from .config import Config, kebab
 class Plan:
     """The privacy of a run before it starts.
 
-    noise_multiplier: sigma / sensitivity of every release. costs: mu^2 that each client (N,) will have paid when
-    the run ends. rounds_in (N,): in how many rounds it takes part. mu_limit: what no client may exceed in this
-    run. As published: claimed_epsilon is the paper's total; true_costs (N,) are the sums over a client's planned
+    noise_multiplier: sigma / sensitivity of a release of weight 1. weights (T + 1,): of the rounds, by number.
+    rounds_in (N,): in how many rounds each client takes part, and shares (N,): the sum of their weights. touched
+    (N,): releases of a round that one of its records can touch. mu_limit: what no client may exceed in this run.
+    As published: claimed_epsilon is the paper's total; true_costs (N,) are the sums over a client's planned
     rounds of (true / claimed sensitivity)^2; caveat says what is wrong, and provable whether anything is left.
     """
 
@@ -44,7 +45,9 @@ class Plan:
     delta: float
     noise_multiplier: float
     bounds: Bounds
-    rounds_in: Index
+    weights: Array
+    rounds_in: Array
+    shares: Array
     touched: Index
     mu_limit: float
     caveat: str = ""
@@ -62,13 +65,22 @@ class Plan:
         """epsilon of mu_limit at the run's delta."""
         return gdp_epsilon(self.mu_limit, self.delta)
 
-    def mu(self, rounds_in: Index) -> np.ndarray:
-        """mu of clients (N,) that took part in so many rounds; as published, in all that were planned."""
-        costs = rounds_in * self.touched if self.true_costs is None else self.true_costs
-        return np.sqrt(costs) / self.noise_multiplier
+    @property
+    def least_multiplier(self) -> float:
+        """The smallest sigma / sensitivity of a release."""
+        return self.noise_multiplier / math.sqrt(self.weights.max())
+
+    def mu(self, shares: Array) -> Array:
+        """mu of clients (N,) whose rounds have these sums of weights; as published, of all that were planned."""
+        costs = shares * self.touched if self.true_costs is None else self.true_costs
+        return np.sqrt(costs) / self.noise_multiplier  # type: ignore[no-any-return]
+
+    def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
+        """Sums of weights (N,) of the rounds in which each client was asked, from (round, clients) pairs."""
+        return _shares(self.weights, asked, len(self.touched))
 
 
-def make_plan(config: Config, page: Page, objective: LinearModel, walk: Walk, sizes: Index) -> Plan | None:
+def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: Index) -> Plan | None:
     """The plan of a private run; None without privacy. SettingError for targets that make no sense."""
     if page.privacy == "none":
         chosen = [k for k in ("epsilon", "noise_multiplier") if getattr(config, k)]
@@ -83,7 +95,7 @@ def make_plan(config: Config, page: Page, objective: LinearModel, walk: Walk, si
         f"{config.noise_multiplier:g}",
     )
     bounds = objective.bounds(config.row_norm)
-    rounds_in = _participation(config)
+    asked = _participation(config)
     releases = [page.release(bounds, walk.pace(int(m)), 1) for m in sizes]
     require(
         all(math.isfinite(r.sensitivity) for r in releases),
@@ -91,24 +103,40 @@ def make_plan(config: Config, page: Page, objective: LinearModel, walk: Walk, si
         "sensitivity to norm",
     )
     touched = np.array([r.touched for r in releases])
+    pace = walk.pace(int(sizes[0]))
+    weights = np.array([0.0, *(page.release(bounds, pace, t).weight for t in range(1, config.rounds + 1))])
+    rounds_in, shares = (_shares(w, asked, len(sizes)) for w in (np.ones_like(weights), weights))
+    load = _Load(weights, rounds_in, shares, touched)
     if page.privacy == "as-published":
-        return _published(config, page, walk, bounds, sizes, rounds_in, touched)
-    most = int((rounds_in * touched).max())
-    z = config.noise_multiplier or equal_releases(gdp_mu(config.epsilon, config.delta), most)
-    return Plan(page.privacy, config.delta, z, bounds, rounds_in, touched, math.sqrt(most) / z)
+        return _published(config, page, walk, bounds, sizes, load)
+    most = float((load.shares * touched).max())
+    z = config.noise_multiplier or math.sqrt(most) / gdp_mu(config.epsilon, config.delta)
+    return Plan(page.privacy, config.delta, z, bounds, *load, math.sqrt(most) / z)
 
 
-def _participation(config: Config) -> Index:
-    """Rounds in which each client is asked, from the public sampling."""
-    counts = np.zeros(config.num_clients, dtype=np.int64)
-    for round_ in range(1, config.rounds + 1):
-        counts[participants(config.seed, round_, config.num_clients, config.sampled)] += 1
-    return counts
+class _Load(NamedTuple):
+    """Weights of the rounds (T + 1,), and of each client (N,): rounds, their sum of weights, `touched`."""
+
+    weights: Array
+    rounds_in: Array
+    shares: Array
+    touched: Index
 
 
-def _published(
-    config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Index, rounds_in: Index, touched: Index
-) -> Plan:
+def _participation(config: Config) -> list[tuple[int, Index]]:
+    """Whom each round asks, from the public sampling."""
+    rounds = range(1, config.rounds + 1)
+    return [(t, participants(config.seed, t, config.num_clients, config.sampled)) for t in rounds]
+
+
+def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:
+    shares = np.zeros(num_clients)
+    for round_, clients in asked:
+        shares[np.asarray(clients)] += weights[round_]
+    return shares
+
+
+def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Index, load: _Load) -> Plan:
     """The papers' noise: (18) at the epsilon of (20)/(36), and what it really amounts to."""
     pace = walk.pace(int(sizes.min()))
     if config.noise_multiplier:
@@ -118,9 +146,9 @@ def _published(
         p = config.sampled / config.num_clients
         epsilon = published_epsilon(config.epsilon, config.published_c0, share, p, config.rounds)
         z = classical_noise_multiplier(epsilon, config.delta)
-    most = int((rounds_in * touched).max())
+    most = float((load.shares * load.touched).max())
     return Plan(
-        "as-published", config.delta, z, bounds, rounds_in, touched, math.sqrt(most) / z,
+        "as-published", config.delta, z, bounds, *load, math.sqrt(most) / z,
         *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, pace.steps, config),
     )  # fmt: skip
 
@@ -156,12 +184,12 @@ def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> floa
     )
 
 
-def spent(plan: Plan, rounds_in: Index, seeded: bool = True) -> dict[str, Any]:
-    """The privacy part of summary.json for clients (N,) that were asked in so many rounds.
+def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
+    """The privacy part of summary.json for clients (N,) with these sums of weights (`Plan.shares_of`).
 
     seeded: whether the noise was a simulation's.
     """
-    mu = plan.mu(rounds_in)
+    mu = plan.mu(shares)
     worst = float(mu.max())
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
@@ -194,18 +222,18 @@ def forecast(plan: Plan | None, page: Page, walk: Walk, sizes: Index) -> list[tu
     """The plan as rows of a table: what takes part, noise, and the guarantee in words."""
     if plan is None:
         return [("guarantee", "none: no noise is added, messages are exact functions of the data")]
-    summary = spent(plan, plan.rounds_in)
+    summary = spent(plan, plan.shares)
     pace = walk.pace(int(sizes.min()))
     release = page.release(plan.bounds, pace, 1)
     rows = [
         ("mode", plan.mode),
-        ("rounds a client takes part in", f"{plan.rounds_in.min()} to {plan.rounds_in.max()}"),
+        ("rounds a client takes part in", f"{plan.rounds_in.min():g} to {plan.rounds_in.max():g}"),
         ("releases one record can touch", f"{plan.touched.max()} in a round"),
         ("local steps x rows, smallest client", f"{pace.steps} x {pace.rows} of {sizes.min()}"),
         ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
         ("sensitivity, round 1", f"{release.sensitivity:.4g}"),
         ("noise multiplier", f"{plan.noise_multiplier:.6g}"),
-        ("sigma, round 1", f"{plan.noise_multiplier * release.sensitivity:.4g}"),
+        ("sigma, round 1", f"{plan.noise_multiplier * release.spread:.4g}"),
     ]
     if plan.claimed_epsilon is not None:
         rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from strategies import Round
+from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
 
@@ -36,6 +37,11 @@ COLUMNS = (
     "participants",
     "rejected",
     "seconds",
+)
+POINT_COLUMNS = ("consensus", "distance", "node_error")
+EXTRA_COLUMNS = (
+    *POINT_COLUMNS,
+    *dict.fromkeys(name for page in ALGORITHMS.values() for name in page.columns),
 )
 _FAR = 100.0  # an objective this many times its start will not come back
 _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
@@ -71,8 +77,8 @@ class Recorder:
         """A finished round."""
         self.rounds.append(done)
 
-    def evaluate(self, round_: int, x: Array) -> dict[str, Any]:
-        """Evaluate x and add a row."""
+    def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Evaluate x and add a row; own are the method's own columns (`own_columns`)."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
         per_upload = self.setup.page.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
@@ -85,6 +91,7 @@ class Recorder:
             "participants": accepted,
             "rejected": sum(len(r.rejected) for r in self.rounds),
             "seconds": time.perf_counter() - self.began,
+            **(own or {}),
         }
         self._check(row, x)
         self.rows.append(row)
@@ -107,6 +114,33 @@ class Recorder:
             )
 
 
+def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str, float]:
+    """What a method tells of its own, and how far its clients' points are from each other and from the optimum.
+
+    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `reference = true`, x* being the optimum of all
+    rows together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), and node_error
+    mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of the stacked seeds of a cohort.
+    """
+
+    def of_seed(array: Array) -> Array:
+        return np.asarray(array if seed is None else array[seed])
+
+    told = {name: float(of_seed(value)) for name, value in setup.page.watch(server).items()}
+    points = setup.page.points(server)
+    x = of_seed(setup.page.model(server))
+    if points is not None:
+        points = of_seed(points)
+        x = points.mean(0)
+        told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
+    if setup.config.reference:
+        best = setup.optimum
+        size = float(best @ best)
+        told["distance"] = float(((x - best) ** 2).sum()) / size
+        if points is not None:
+            told["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
+    return told
+
+
 @dataclass(frozen=True)
 class Result:
     """A run that came to an end, well (model) or not (failure, a sentence)."""
@@ -123,9 +157,8 @@ class Result:
         """What was really spent: every client pays for each round it was asked in."""
         if self.setup.plan is None:
             return None
-        asked = [client for done in self.rounds for client in done.asked]
-        rounds_in = np.bincount(asked, minlength=self.setup.config.num_clients)
-        return spent(self.setup.plan, rounds_in, seeded=self.runtime != "deployment")
+        shares = self.setup.plan.shares_of((done.round, done.asked) for done in self.rounds)
+        return spent(self.setup.plan, shares, seeded=self.runtime != "deployment")
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""
@@ -186,7 +219,7 @@ def write_run(result: Result, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.toml", to_toml(result.setup.config.items()))
     with _replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
+        table = csv.DictWriter(file, result.rows[0].keys() if result.rows else COLUMNS)
         table.writeheader()
         table.writerows(result.rows)
     _write(folder / "environment.json", json.dumps(environment(), indent=2))
@@ -197,7 +230,8 @@ def write_run(result: Result, folder: Path) -> Path:
             np.savez(
                 binary,
                 x=result.model,
-                shape=(result.setup.objective.outputs, result.setup.objective.num_features),
+                shape=result.setup.objective.shapes[-1],
+                shapes=result.setup.objective.shapes,
             )
     _write(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
@@ -254,8 +288,10 @@ def read_rows(folder: Path) -> list[dict[str, float]]:
     """metrics.csv of a run folder; SettingError if it is not one of ours."""
     try:
         with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            return [{key: float(row[key]) for key in COLUMNS} for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError, TypeError):
+            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        require(all(set(COLUMNS) <= row.keys() for row in rows), "")
+        return rows
+    except (OSError, ValueError, KeyError, TypeError, SettingError):
         raise SettingError(f"{folder / 'metrics.csv'} is missing or not the metrics of a run") from None
 
 

@@ -13,16 +13,19 @@ from clients import CLIENTS, PageClient
 from clients.ledger import ContextLedger
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
+from twinflower.algorithms.page import Facts
 from twinflower.arrays import Array
 from twinflower.batches import Shards, Walk
+from twinflower.central import minimise
 from twinflower.data.partition import Partition, describe, partition
 from twinflower.data.sets import Dataset, load_dataset
 from twinflower.errors import require
-from twinflower.objectives import Batch, LinearModel, majority_baseline, make_objective
+from twinflower.networks import make_model
+from twinflower.objectives import Batch, Model, majority_baseline
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
-from twinflower.randomness import normals
+from twinflower.randomness import normals, stream
 from twinflower.regularisers import Regulariser, make_regulariser
 
 from .config import DEFAULT_CLIENTS, Config, check
@@ -36,7 +39,7 @@ class Setup:
     config: Config
     dataset: Dataset
     partition: Partition
-    objective: LinearModel
+    objective: Model
     page: Page
     walk: Walk
     start: Array
@@ -69,6 +72,11 @@ class Setup:
             "test_accuracy": float(self.objective.score(x, self._test)),
             "nonzeros": int(np.count_nonzero(x)),
         }
+
+    @cached_property
+    def optimum(self) -> Array:
+        """The minimiser of objective + h over all training rows, for the columns that compare with it."""
+        return minimise(self.objective, self.regulariser, self._training, self.start)
 
     def baseline(self) -> float | None:
         """Test accuracy of always answering the most frequent class; None for a regression."""
@@ -156,13 +164,14 @@ def prepare(config: Config) -> Setup:
     data = _dataset(
         config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
     )
-    objective = make_objective(
+    objective = make_model(
         config.objective,
         data.features.shape[1],
         data.num_classes,
         config.l2,
         config.nonconvex,
         config.clip_norm,
+        config.hidden_units,
     )
     h = make_regulariser(
         config.regulariser,
@@ -170,13 +179,13 @@ def prepare(config: Config) -> Setup:
         config.regulariser_l2,
         config.regulariser_bound,
         config.regulariser_radius,
-        objective.outputs,
+        objective.shapes[-1][0],
     )
-    page = _page(config, h)
+    page = _with_facts(_page(config, h), config)
     page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     division = _divide(config, data)
     plan = make_plan(config, page, objective, walk, division.sizes)
-    return Setup(config, data, division, objective, page, walk, _start(config, objective.d), plan)
+    return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
 
 
 def _page(config: Config, regulariser: Regulariser) -> Page:
@@ -213,10 +222,22 @@ def _divide(config: Config, data: Dataset) -> Partition:
     )
 
 
-def _start(config: Config, d: int) -> Array:
+def _with_facts(page: Any, config: Config) -> Page:
+    """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
+    require(
+        not page.needs_all or config.sampled == config.num_clients,
+        f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
+        f"of {config.num_clients}",
+    )
+    facts = Facts(config.num_clients, config.rounds)
+    return replace(page, facts=facts) if hasattr(page, "facts") else page
+
+
+def _start(config: Config, objective: Model) -> Array:
+    """The public starting point: the objective's own, or normal numbers of the scale that was asked for."""
     if not config.start_scale:
-        return np.zeros(d)
-    start = config.start_scale * normals(config.seed, "start", 0, 0, d)
+        return objective.start(stream(config.seed, "start"))
+    start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
     require(bool(np.isfinite(start @ start)), f"start-scale is too large; got {config.start_scale:g}")
     return start
 

@@ -8,7 +8,8 @@ the method copes with a missing client stands in the page. The messages are thos
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from twinflower.algorithms.page import Page, stack, unstack
+from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
 from twinflower.randomness import participants
 from twinflower.wire import dtype_name, from_npy, to_npy
@@ -45,6 +47,9 @@ class Round(NamedTuple):
 _NO_REPLY = "no reply"
 
 
+_Good = dict[int, tuple[Any, Any]]  # upload and metrics, by client
+
+
 class _Asked(NamedTuple):
     client: int
     inbox: Any
@@ -55,7 +60,8 @@ class StarStrategy(Strategy):
 
     page: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
     say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
-    coins. node_timeout: seconds to wait for nodes before giving up.
+    coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
+    a round that needs all of them (a page with `needs_all`); it answers with the bytes it has stored.
     """
 
     page_class: ClassVar[type[Page]]
@@ -67,6 +73,7 @@ class StarStrategy(Strategy):
         clients_per_round: int = 0,
         seed: int = 0,
         node_timeout: float = 60.0,
+        retries: int = 3,
     ) -> None:
         require(
             type(page) is self.page_class,
@@ -77,16 +84,26 @@ class StarStrategy(Strategy):
         self.clients_per_round = clients_per_round
         self.seed = seed
         self.node_timeout = node_timeout
+        self.retries = retries
         self.server: Any = None
         self.rounds: list[Round] = []
         self._nodes: dict[int, int] = {}
         self._asked: dict[int, _Asked] = {}
+        self._send: Callable[[list[Message]], Iterable[Message]] = _nowhere
 
     def summary(self) -> None:
         """Log the settings."""
         log(INFO, "\t%s", self.page)
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
         """Run the rounds as Flower's `Strategy.start`; initial_arrays holds the public start (d,).
 
         Once in a Flower run: its clients refuse rounds that they have done. Nodes are met at the start; one
@@ -95,8 +112,12 @@ class StarStrategy(Strategy):
         Raises RunError when nodes are missing, no reply of a round is usable, or the model diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
+        self._send = partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
-        return super().start(grid, initial_arrays, *args, **kwargs)
+        result = super().start(grid, initial_arrays, num_rounds, timeout, *args, **kwargs)
+        if self.page.closes:
+            self._close(num_rounds + 1)
+        return result
 
     def begin(self, nodes: dict[int, int], start: NDArray[np.float64]) -> None:
         """Forget earlier rounds; nodes maps partition -> node, start (d,) is the public start."""
@@ -112,29 +133,43 @@ class StarStrategy(Strategy):
         """One message to the node of every sampled partition."""
         k = self.clients_per_round or self.num_clients
         clients = participants(self.seed, server_round, self.num_clients, k)
-        inboxes = unstack(self.page.broadcast(self.server, server_round, clients), k)
+        return self._requests(server_round, clients, ConfigRecord({**config, "round": server_round}))
+
+    def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
+        """Messages to the nodes of clients (K,), which are then those that were asked."""
+        inboxes = unstack(self.page.broadcast(self.server, server_round, clients), len(clients))
         self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
-        stamped = ConfigRecord({**config, "round": server_round})
+        return self._messages(self._asked, server_round, config)
+
+    def _messages(self, nodes: Iterable[int], server_round: int, config: ConfigRecord) -> list[Message]:
         packed: dict[tuple[int, ...], ArrayRecord] = {}
         return [
-            Message(self._request(asked.inbox, stamped, packed), node, "train", group_id=str(server_round))
-            for node, asked in self._asked.items()
+            Message(
+                self._request(self._asked[node].inbox, config, packed),
+                node,
+                "train",
+                group_id=str(server_round),
+            )
+            for node in nodes
         ]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the server with the good ones, return the model."""
-        good, rejected = self._sort_out(server_round, replies)
+        good, rejected = self._sort_out(server_round, replies, set(self._asked))
+        if self.page.needs_all:
+            self._ask_again(server_round, good, rejected)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
-        if not good:
-            self.rounds.append(self._account(server_round, [], rejected))
-            raise RunError(_nobody(server_round, rejected))
-        clients = np.array(sorted(good))
-        uploads = stack([good[c][0] for c in clients])
-        self.server = self.page.server_update(self.server, uploads, clients, server_round)
+        clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
+        if not good:
+            raise RunError(_nobody(server_round, rejected))
+        if self.page.needs_all and rejected:
+            raise RunError(_incomplete(server_round, rejected, self.page.name, self.retries))
+        uploads = stack([good[c][0] for c in clients])
+        self.server = self.page.server_update(self.server, uploads, np.array(clients), server_round)
         model = self.page.model(self.server)
         if not np.isfinite(model).all():
             raise RunError(f"the model diverged in round {server_round}: lower step-size")
@@ -166,14 +201,38 @@ class StarStrategy(Strategy):
             packed[same] = record_of(self.page.pack_inbox(inbox))
         return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
+    def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
+        """Ask those that were left out until they answer or the retries are used up; fills good, empties rejected."""
+        config = ConfigRecord({"round": server_round})
+        for _ in range(self.retries):
+            nodes = {self._nodes[client] for client in rejected}
+            if not nodes:
+                return
+            log(WARNING, "round %s: asking clients %s again", server_round, sorted(rejected))
+            replies = self._send(self._messages(sorted(nodes), server_round, config))
+            more, reasons = self._sort_out(server_round, replies, nodes)
+            good |= more
+            rejected.clear()
+            rejected |= reasons
+
+    def _close(self, server_round: int) -> None:
+        """Send everybody the inbox after the last round; who does not get it lacks its own last point only."""
+        config = ConfigRecord({"round": server_round, "closing": True})
+        asked = self._requests(server_round, np.arange(self.num_clients), config)
+        done = {r.metadata.src_node_id for r in self._send(asked) if not r.has_error()}
+        for node, client in self._asked.items():
+            if node not in done:
+                log(WARNING, "client %s did not get the last point", client.client)
+
     def _sort_out(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[dict[int, tuple[Any, Any]], dict[int, str]]:
-        """Uploads and metrics by client, and the reasons why the other clients are left out."""
-        good: dict[int, tuple[Any, Any]] = {}
-        rejected = {asked.client: _NO_REPLY for asked in self._asked.values()}
+        self, server_round: int, replies: Iterable[Message], nodes: Set[int]
+    ) -> tuple[_Good, dict[int, str]]:
+        """Uploads and metrics by client of the nodes asked, and the reasons why the others are left out."""
+        good: _Good = {}
+        rejected = {self._asked[node].client: _NO_REPLY for node in nodes}
         for reply in replies:
-            asked = self._asked.get(reply.metadata.src_node_id)
+            node = reply.metadata.src_node_id
+            asked = self._asked.get(node) if node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
                 told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
                 log(WARNING, "round %s: ignored: %s", server_round, told)
@@ -298,6 +357,18 @@ def _too_few(present: int, wanted: int, waited: float, failures: list[str]) -> s
         f"waited {waited:g} s for {wanted or 'any'} nodes, but only {present} told their partition: "
         "start the missing nodes, or raise node-timeout"
     )
+
+
+def _incomplete(server_round: int, rejected: dict[int, str], method: str, retries: int) -> str:
+    client, reason = min(rejected.items())
+    return (
+        f"round {server_round}: {len(rejected)} clients did not answer after {retries} more requests, and {method} "
+        f"needs all of them, the run stops (client {client}: {reason})"
+    )
+
+
+def _nowhere(messages: list[Message]) -> Iterable[Message]:
+    raise RunError("the strategy has no grid yet: call start")
 
 
 def _nobody(server_round: int, rejected: dict[int, str]) -> str:

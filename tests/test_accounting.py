@@ -356,7 +356,9 @@ def test_how_rows_are_prepared(bias, row_norm, standardise):
 
 def test_how_losses_are_shaped():
     setup = small("fedpdm", objective="rowwise-logistic", l2=0.3, nonconvex=0.2, clip_norm=0.1, bias=False)
-    assert setup.objective == LinearModel(LOSSES["rowwise-logistic"], 10, 64, 0.3, 0.2, 0.1)
+    assert setup.objective == LinearModel(
+        LOSSES["rowwise-logistic"], 10, 64, l2=0.3, nonconvex=0.2, clip_norm=0.1
+    )
     setup = small("fedpdm", dataset="diabetes", objective="least-squares")
     assert (setup.objective.loss, setup.objective.outputs) == (LOSSES["least-squares"], 1)
     assert setup.baseline() is None

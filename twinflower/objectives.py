@@ -52,6 +52,24 @@ class Objective(Protocol):
         """Accuracy of a classifier, R^2 of a regression, (...,)."""
 
 
+class Model(Objective, Protocol):
+    """An objective that a run can be set up with."""
+
+    @property
+    def convex(self) -> bool:
+        """Whether the objective has one lowest value that descent finds."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the matrices in a flat point, one after the other; the last has an output in each row."""
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
+
+    def start(self, draw: np.random.Generator) -> Array:
+        """A public point (d,) to start from; draw is used where zero will not do."""
+
+
 class Loss(Protocol):
     """A loss of scores (..., b, outputs) against labels (..., b)."""
 
@@ -172,81 +190,27 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-@dataclass(frozen=True)
-class LinearModel:
-    """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
+@dataclass(frozen=True, kw_only=True)
+class Penalised:
+    """The smooth penalty l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2), the papers' theta_2 and beta, both >= 0;
+    and clip_norm > 0, which clips the data gradient of every row to that norm."""
 
-    outputs x num_features is the shape of the matrix behind a flat point; `l2` and `nonconvex` are
-    the papers' theta_2 and beta, both >= 0. clip_norm > 0 clips the data gradient of every row to that norm.
-    """
-
-    loss: Loss
-    outputs: int
-    num_features: int
     l2: float = 0.0
     nonconvex: float = 0.0
     clip_norm: float = 0.0
 
     @property
-    def d(self) -> int:
-        """outputs * num_features."""
-        return self.outputs * self.num_features
+    def penalty_curvature(self) -> tuple[float, float]:
+        """The interval that holds the penalty's curvature."""
+        return self.l2 - self.nonconvex / 2, self.l2 + 2 * self.nonconvex
 
-    def scores(self, x: Array, features: Array) -> Array:
-        """X a for every row, (..., b, outputs)."""
-        matrix = x.reshape(x.shape[:-1] + (self.outputs, self.num_features))
-        return features @ matrix.swapaxes(-1, -2)
-
-    def value(self, x: Array, rows: Batch) -> Array:
-        """Mean loss of the rows plus the smooth penalty, (...,)."""
-        return _mean(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self._penalty(x)
-
-    def grad(self, x: Array, rows: Batch) -> Array:
-        """Gradient of `value`, (..., d)."""
-        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
-        if self.clip_norm:
-            slopes *= self._clipping(slopes, rows.features)
-        slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
-        matrix = slopes.swapaxes(-1, -2) @ rows.features
-        return self._add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
-
-    def predict(self, x: Array, features: Array) -> Array:
-        """Predicted labels (..., b)."""
-        return self.loss.predict(self.scores(x, features))
-
-    def score(self, x: Array, rows: Batch) -> Array:
-        """Share of rows predicted right; for regression R^2 = 1 - residual / variance."""
-        predicted = self.predict(x, rows.features)
-        if self.loss.classifies:
-            return _mean((predicted == rows.labels).astype(float), rows)
-        residual = _mean((predicted - rows.labels) ** 2, rows)
-        centre = _mean(np.asarray(rows.labels, float), rows)
-        return 1.0 - residual / _mean((rows.labels - centre[..., None]) ** 2, rows)
-
-    def bounds(self, row_norm: float) -> Bounds:
-        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
-        slope = self.loss.slope_bound * row_norm if row_norm else math.inf
-        gradient = min(slope, self.clip_norm or math.inf)
-        require(
-            math.isfinite(gradient),
-            "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
-        )
-        # a clipped slope in one score belongs to a Huber-like convex loss; a clipped vector to none
-        smooth = row_norm and (gradient == slope or not self.loss.vector_slopes)
-        curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
-        return Bounds(gradient, curvature, (self.l2 - self.nonconvex / 2, self.l2 + 2 * self.nonconvex))
-
-    def _clipping(self, slopes: Array, features: Array) -> Array:
-        """Factors (..., b, 1): a row's data gradient is slope x row, so its norm is a product."""
-        norms = np.sqrt((slopes * slopes).sum(-1) * (features * features).sum(-1))
-        return (self.clip_norm / np.maximum(norms, self.clip_norm))[..., None]
-
-    def _penalty(self, x: Array) -> Array:
+    def penalty(self, x: Array) -> Array:
+        """Value of the penalty, (...,)."""
         squares = x * x
         wells = self.nonconvex * (squares / (1.0 + squares)).sum(-1) if self.nonconvex else 0.0
         return 0.5 * self.l2 * squares.sum(-1) + wells
 
-    def _add_penalty_grad(self, grad: Array, x: Array) -> Array:
+    def add_penalty_grad(self, grad: Array, x: Array) -> Array:
         """Add the penalty's gradient in place: large cohorts are bound by memory, not by arithmetic."""
         if self.l2:
             grad += self.l2 * x
@@ -260,7 +224,89 @@ class LinearModel:
         return grad
 
 
-def _mean(values: Array, rows: Batch) -> Array:
+@dataclass(frozen=True)
+class LinearModel(Penalised):
+    """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
+
+    outputs x num_features is the shape of the matrix behind a flat point.
+    """
+
+    loss: Loss
+    outputs: int
+    num_features: int
+
+    @property
+    def convex(self) -> bool:
+        """Without the non-convex penalty; clipped slopes in several scores belong to no convex loss."""
+        return not self.nonconvex and not (self.clip_norm and self.loss.vector_slopes)
+
+    @property
+    def d(self) -> int:
+        """outputs * num_features."""
+        return self.outputs * self.num_features
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """One matrix, outputs x num_features."""
+        return ((self.outputs, self.num_features),)
+
+    def start(self, draw: np.random.Generator) -> Array:
+        """Zero."""
+        return np.zeros(self.d)
+
+    def scores(self, x: Array, features: Array) -> Array:
+        """X a for every row, (..., b, outputs)."""
+        matrix = x.reshape(x.shape[:-1] + (self.outputs, self.num_features))
+        return features @ matrix.swapaxes(-1, -2)
+
+    def value(self, x: Array, rows: Batch) -> Array:
+        """Mean loss of the rows plus the smooth penalty, (...,)."""
+        return mean_over(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self.penalty(x)
+
+    def grad(self, x: Array, rows: Batch) -> Array:
+        """Gradient of `value`, (..., d)."""
+        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        if self.clip_norm:
+            slopes *= clipping(self.clip_norm, (slopes, rows.features))
+        slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
+        matrix = slopes.swapaxes(-1, -2) @ rows.features
+        return self.add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
+
+    def predict(self, x: Array, features: Array) -> Array:
+        """Predicted labels (..., b)."""
+        return self.loss.predict(self.scores(x, features))
+
+    def score(self, x: Array, rows: Batch) -> Array:
+        """Share of rows predicted right; for regression R^2 = 1 - residual / variance."""
+        predicted = self.predict(x, rows.features)
+        if self.loss.classifies:
+            return mean_over((predicted == rows.labels).astype(float), rows)
+        residual = mean_over((predicted - rows.labels) ** 2, rows)
+        centre = mean_over(np.asarray(rows.labels, float), rows)
+        return 1.0 - residual / mean_over((rows.labels - centre[..., None]) ** 2, rows)
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
+        slope = self.loss.slope_bound * row_norm if row_norm else math.inf
+        gradient = min(slope, self.clip_norm or math.inf)
+        require(
+            math.isfinite(gradient),
+            "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
+        )
+        # a clipped slope in one score belongs to a Huber-like convex loss; a clipped vector to none
+        smooth = row_norm and (gradient == slope or not self.loss.vector_slopes)
+        curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
+        return Bounds(gradient, curvature, self.penalty_curvature)
+
+
+def clipping(norm: float, *layers: tuple[Array, Array]) -> Array:
+    """Factors (..., b, 1) that clip a row's data gradient: per layer it is slope x input, so its norm is a product."""
+    squares = sum((slopes * slopes).sum(-1) * (inputs * inputs).sum(-1) for slopes, inputs in layers)
+    return (norm / np.maximum(np.sqrt(squares), norm))[..., None]
+
+
+def mean_over(values: Array, rows: Batch) -> Array:
+    """Mean over a batch's rows, weighted if it says so: (..., b) -> (...,)."""
     return values.mean(-1) if rows.weights is None else (values * rows.weights).sum(-1)
 
 
@@ -285,7 +331,9 @@ def make_objective(
         not loss.classifies or num_classes >= 2,
         f"objective '{name}' needs classes; this data set has real labels: use 'least-squares'",
     )
-    return LinearModel(loss, loss.outputs(num_classes), num_features, l2, nonconvex, clip_norm)
+    return LinearModel(
+        loss, loss.outputs(num_classes), num_features, l2=l2, nonconvex=nonconvex, clip_norm=clip_norm
+    )
 
 
 def majority_baseline(train_labels: Labels, test_labels: Labels) -> float:

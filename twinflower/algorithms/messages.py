@@ -16,7 +16,7 @@ from ..randomness import stream
 from ..sparsifiers import VALUE_BITS, Code, RandK, TopK, kept_entries, make_sparsifier, scatter
 from ..wire import checked, expect_arrays
 from .averaging import mean_of_senders
-from .page import Arrays, Report, to_nodes
+from .page import Arrays, Defaults, Report, to_nodes
 
 
 class Inbox(NamedTuple):
@@ -37,7 +37,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages:
+class Messages(Defaults):
     """Settings of the messages.
 
     uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share

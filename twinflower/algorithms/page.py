@@ -12,6 +12,12 @@ of a whole cohort's. Time, files, randomness and Flower belong to the callers.
     server_update(server, uploads, clients, round_)                -> server
     model(server)                               -> x          what is evaluated and deployed
 
+and, for methods that need them (`Defaults` has the others' answers):
+
+    finish(state, inbox)                        -> state      after the last round, where `closes`
+    points(server)                              -> x_i        what the server knows of the clients' own points
+    watch(server)                               -> numbers    columns of the method's own in metrics.csv
+
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
 crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
 """
@@ -41,11 +47,30 @@ class Report(NamedTuple):
     fired: Mask
 
 
+class Facts(NamedTuple):
+    """What is public about a run beyond an algorithm's own settings. A page with a field `facts` is given them.
+
+    neighbours: of each client in the graph of a networked method, ascending; empty without a graph.
+    """
+
+    num_clients: int = 1
+    rounds: int = 1
+    neighbours: tuple[tuple[int, ...], ...] = ()
+
+
 class Page(Protocol):
-    """An algorithm with its settings; see the module's docstring for the six functions."""
+    """An algorithm with its settings; see the module's docstring for the six functions.
+
+    needs_all: whether every round needs every client; a strategy then asks again those that did not answer, and
+    stops if they stay away. closes: whether the clients are sent one more inbox after the last round, for `finish`.
+    columns: names of what `watch` tells.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    needs_all: ClassVar[bool]
+    closes: ClassVar[bool]
+    columns: ClassVar[tuple[str, ...]]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -84,6 +109,15 @@ class Page(Protocol):
     def model(self, server: Any) -> Array:
         """The point to evaluate and to deploy, (..., d)."""
 
+    def finish(self, state: Any, inbox: Any) -> Any:
+        """Client state after the inbox that follows the last round."""
+
+    def points(self, server: Any) -> Array | None:
+        """The clients' own points (..., N, d) as far as the server can tell, None if it cannot."""
+
+    def watch(self, server: Any) -> dict[str, Array]:
+        """A number (...,) for each of `columns`."""
+
     def pack_inbox(self, inbox: Any) -> Arrays:
         """Wire arrays of one node's inbox."""
 
@@ -104,6 +138,26 @@ class Page(Protocol):
 
     def paper_bits(self, d: int) -> int:
         """Bits of one upload as the papers count them: 32 for every number, indices free."""
+
+
+class Defaults:
+    """The answers of a method that averages whoever is there and ends with its last round."""
+
+    needs_all: ClassVar[bool] = False
+    closes: ClassVar[bool] = False
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    def finish(self, state: Any, inbox: Any) -> Any:
+        """Nothing left to do."""
+        return state
+
+    def points(self, server: Any) -> Array | None:
+        """Unknown."""
+        return None
+
+    def watch(self, server: Any) -> dict[str, Array]:
+        """Nothing."""
+        return {}
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:

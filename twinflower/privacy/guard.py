@@ -44,7 +44,7 @@ class Policy:
 class Guard:
     """A client's privacy for one run.
 
-    bounds: public facts on its rows. noise_multiplier: sigma / sensitivity of every release. budget: the run's.
+    bounds: public facts on its rows. noise_multiplier: sigma / sensitivity of a release of weight 1. budget: the run's.
     ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
     identities that stand in the ledger. row_norm: the public bound on the norm of the site's rows.
     """
@@ -77,8 +77,8 @@ class Guard:
             0 < release.sensitivity < math.inf,
             f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
         )
-        sigma = self.noise_multiplier * release.sensitivity
-        cost = release.touched / self.noise_multiplier**2
+        sigma = self.noise_multiplier * release.spread
+        cost = release.units / self.noise_multiplier**2
         charge = Charge(self.run, round_, release.sensitivity, sigma, release.touched, cost, self.config)
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)

@@ -55,10 +55,25 @@ class Bounds(NamedTuple):
 
 class Release(NamedTuple):
     """What a round lets out: Gaussian releases of this sensitivity (Euclidean norm), of which one record can
-    touch at most `touched`. A record sits in one batch per epoch, so other steps do not feel it."""
+    touch at most `touched`. A record sits in one batch per epoch, so other steps do not feel it.
+
+    weight > 0 is the round's share of the budget in units of a plain round's: its sigma is
+    noise_multiplier * sensitivity / sqrt(weight), and it costs weight times as much mu^2.
+    """
 
     sensitivity: float
     touched: int = 1
+    weight: float = 1.0
+
+    @property
+    def units(self) -> float:
+        """Cost of the round in mu^2, times noise_multiplier^2."""
+        return self.touched * self.weight
+
+    @property
+    def spread(self) -> float:
+        """sigma / noise_multiplier."""
+        return self.sensitivity / math.sqrt(self.weight)
 
 
 def gradient_release(bounds: Bounds, pace: Pace) -> Release:

@@ -1,0 +1,100 @@
+"""Networks: gradients against finite differences, clipping row by row, and what the door refuses."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from problems import small
+
+from twinflower.errors import SettingError
+from twinflower.networks import NETWORKS, make_model
+from twinflower.objectives import Batch
+
+FEATURES, CLASSES, HIDDEN, ROWS = 7, 3, 5, 6
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def problem(name, seed=0, **keys):
+    rng = np.random.default_rng(seed)
+    model = make_model(name, FEATURES, CLASSES, hidden_units=HIDDEN, **keys)
+    rows = Batch(rng.normal(size=(ROWS, FEATURES)), rng.integers(CLASSES, size=ROWS))
+    return model, rows, model.start(rng) + 0.1 * rng.normal(size=model.d)
+
+
+@every_network
+def test_scores_are_the_formula(name):
+    model, rows, x = problem(name)
+    w1, w2 = x[: HIDDEN * FEATURES].reshape(HIDDEN, FEATURES), x[HIDDEN * FEATURES :].reshape(CLASSES, HIDDEN)
+    for a, score in zip(rows.features, model.scores(x, rows.features), strict=True):
+        z = w1 @ a
+        unit = 1 / (1 + np.exp(-z)) * (z if name == "swish-network" else 1)
+        assert_allclose(score, w2 @ unit, rtol=1e-13)
+
+
+@every_network
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradient_is_the_derivative_of_the_value(name, weighted):
+    model, rows, x = problem(name, l2=0.3, nonconvex=0.2)
+    if weighted:
+        rows = rows._replace(weights=np.arange(1.0, ROWS + 1) / 21)
+    e = 1e-6 * np.eye(model.d)
+    slopes = (model.value(x + e, rows) - model.value(x - e, rows)) / 2e-6
+    assert_allclose(model.grad(x, rows), slopes, rtol=1e-6, atol=1e-8)
+
+
+@every_network
+def test_stacked_clients_are_single_clients(name):
+    model, rows, _ = problem(name, clip_norm=0.5)
+    rng = np.random.default_rng(1)
+    xs, features = rng.normal(size=(4, model.d)), rng.normal(size=(4, ROWS, FEATURES))
+    labels = rng.integers(CLASSES, size=(4, ROWS))
+    for batch in (Batch(features, labels), rows):  # rows of their own, or the same for all
+        together = model.grad(xs, batch)
+        for i, x in enumerate(xs):
+            own = Batch(features[i], labels[i]) if batch is not rows else rows
+            assert_allclose(together[i], model.grad(x, own), rtol=1e-12, atol=1e-15)
+
+
+@every_network
+def test_one_point_meets_the_rows_of_many_clients(name):
+    model, rows, x = problem(name)
+    batch = Batch(np.stack([rows.features, -rows.features]), np.stack([rows.labels] * 2))
+    assert_allclose(model.grad(x, batch)[0], model.grad(x, rows), rtol=1e-12)
+
+
+@every_network
+def test_clipping_bounds_every_rows_gradient_and_nothing_else(name):
+    model, rows, x = problem(name)
+    alone = [model.grad(x, Batch(a[None], y[None])) for a, y in zip(rows.features, rows.labels, strict=True)]
+    norms = np.linalg.norm(alone, axis=1)
+    limit = float(np.median(norms))
+    clipped = make_model(name, FEATURES, CLASSES, hidden_units=HIDDEN, clip_norm=limit).grad(x, rows)
+    expected = np.mean([g * min(1, limit / n) for g, n in zip(alone, norms, strict=True)], axis=0)
+    assert_allclose(clipped, expected, rtol=1e-12, atol=1e-15)
+
+
+@every_network
+def test_bounds_come_from_clipping_only(name):
+    with pytest.raises(SettingError, match="set clip-norm above 0"):
+        problem(name)[0].bounds(1.0)
+    assert problem(name, clip_norm=0.7)[0].bounds(0.0).gradient == 0.7
+
+
+def test_the_door():
+    with pytest.raises(SettingError, match="hidden-units must be above 0"):
+        make_model("swish-network", FEATURES, CLASSES)
+    with pytest.raises(SettingError, match="and 0 for other objectives; got 5"):
+        make_model("softmax", FEATURES, CLASSES, hidden_units=5)
+    with pytest.raises(SettingError, match=r"must be one of softmax.*swish-network; got 'relu'"):
+        make_model("relu", FEATURES, CLASSES)
+
+
+def test_a_network_starts_at_glorots_weights_and_learns():
+    from simulation import cohort
+
+    keys = {"objective": "swish-network", "hidden_units": 16, "row_norm": 0.0, "rounds": 15, "step_size": 0.5}
+    setup = small("fedavg", **keys, batch_size=0, max_local_steps=5, clients_per_round=0, step_decay=0.0)
+    limits = np.sqrt(6 / np.array([16 + 65, 10 + 16]))
+    assert 0.9 < np.abs(setup.start[: 16 * 65]).max() / limits[0] <= 1
+    assert 0.9 < np.abs(setup.start[16 * 65 :]).max() / limits[1] <= 1
+    (result,) = cohort.run([setup])
+    assert result.rows[-1]["test_accuracy"] > 0.8 > 0.3 > result.rows[0]["test_accuracy"]

@@ -1,0 +1,177 @@
+"""Rounds that need everybody, the message after the last one, unequal shares of a budget, columns of a method's own.
+
+No method of the foundation needs these, so FedPDM borrows them here.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import small
+
+from clients.shell import PageClient
+from simulation import cohort, inprocess
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.record import read_rows, write_run
+from simulation.setup import prepare
+from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.errors import SettingError
+from twinflower.privacy import gdp_mu
+
+EVERYONE = {"clients_per_round": 0, "rounds": 4}
+
+
+class Lossy(InProcessGrid):
+    """A grid that loses the first `losses` replies to each of the requests in `lost`, (node, round) pairs."""
+
+    def __init__(self, setup, lost, losses):
+        super().__init__(setup)
+        self.left = dict.fromkeys(lost, losses)
+        self.asked = []
+
+    def answer(self, message):
+        reply = super().answer(message)  # the client has done its work
+        if message.metadata.message_type == "train":
+            address = message.metadata.dst_node_id, message.content["fitins.config"]["round"]
+            self.asked.append(address)
+            if self.left.get(address, 0) > 0:
+                self.left[address] -= 1
+                return Message(Error(1, "lost on the way"), reply_to=message)
+        return reply
+
+
+@pytest.fixture
+def needs_all(monkeypatch):
+    monkeypatch.setattr(FedPDM, "needs_all", True)
+
+
+@pytest.mark.usefixtures("needs_all")
+@pytest.mark.parametrize("variant", ["fedpdm", "fedpdm-private"])
+def test_lost_replies_are_asked_for_again_and_change_nothing(variant):
+    setup = small(variant, **EVERYONE)
+    grid = Lossy(setup, [(2, 1), (5, 3), (6, 3)], losses=3)
+    result = run_strategy(setup, grid, "inprocess")
+    whole = inprocess.run(setup)
+    assert_array_equal(result.model, whole.model)
+    assert grid.asked.count((5, 3)) == grid.asked.count((2, 1)) == 4
+    assert grid.asked.count((1, 3)) == 1
+    assert result.summary()["privacy"] == whole.summary()["privacy"]
+    assert all(not done.rejected for done in result.rounds)
+
+
+@pytest.mark.usefixtures("needs_all")
+def test_a_client_that_stays_away_ends_the_run_in_one_sentence():
+    setup = small("fedpdm", **EVERYONE)
+    grid = Lossy(setup, [(5, 3)], losses=99)
+    result = run_strategy(setup, grid, "inprocess")
+    assert result.model is None
+    assert result.failure == (
+        "round 3: 1 clients did not answer after 3 more requests, and fedpdm needs all of them, the run stops "
+        "(client 4: error 1: lost on the way)"
+    )
+    assert grid.asked.count((5, 3)) == 4
+    assert result.rounds[-1].rejected == {4: "error 1: lost on the way"}
+
+
+@pytest.mark.usefixtures("needs_all")
+def test_a_method_that_needs_everybody_samples_nobody():
+    with pytest.raises(
+        SettingError, match="fedpdm needs all clients in every round: set clients-per-round to 0"
+    ):
+        small("fedpdm")
+
+
+def test_the_last_inbox_finishes_every_state(monkeypatch):
+    monkeypatch.setattr(FedPDM, "closes", True)
+    monkeypatch.setattr(FedPDM, "finish", lambda self, state, inbox: state._replace(dual=inbox.x0))
+    setup = small("fedpdm")
+    grid = Lossy(setup, [(3, 6)], losses=1)
+    result = run_strategy(setup, grid, "inprocess")
+    for node in range(1, 9):
+        kept = grid.client(node)._load()
+        assert_array_equal(kept.state.dual, result.model)
+        assert kept.answer.arrays == []
+    assert [address for address in grid.asked if address[1] == 6] == [(node, 6) for node in range(1, 9)]
+    repeated = grid.client(3).fit([result.model], {"round": 6, "closing": True})
+    assert repeated[0] == []
+
+
+def test_nothing_private_is_computed_for_the_last_inbox(monkeypatch):
+    setup = small("fedpdm-private")
+    monkeypatch.setattr(PageClient, "_open", lambda *_: pytest.fail("a charge"))
+    client = InProcessGrid(setup).client(1)
+    arrays, _, metrics = client.fit([setup.start], {"round": 6, "closing": True})
+    assert (arrays, metrics) == ([], {"round": 6})
+
+
+@pytest.fixture
+def rising(monkeypatch):
+    """Round t weighs 4^t."""
+    plain = FedPDM.release
+    prepare.cache_clear()  # a plan rests on the releases
+    monkeypatch.setattr(
+        FedPDM,
+        "release",
+        lambda self, bounds, pace, round_: plain(self, bounds, pace, round_)._replace(weight=4.0**round_),
+    )
+    yield
+    prepare.cache_clear()
+
+
+@pytest.mark.usefixtures("rising")
+def test_unequal_shares_spend_the_target_exactly():
+    setup = small("fedpdm-private")
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    spent = []
+    for node in range(1, 9):
+        charges = grid.client(node).guard.ledger.charges()
+        spent.append(sum(charge.cost for charge in charges))
+        for charge in charges:
+            z = setup.plan.noise_multiplier
+            assert_allclose(charge.sigma, z * charge.sensitivity / 2**charge.round, rtol=1e-12)
+            assert_allclose(charge.cost, (charge.sensitivity / charge.sigma) ** 2, rtol=1e-12)
+    assert_allclose(spent, setup.plan.mu(setup.plan.shares) ** 2, rtol=1e-12)
+    assert_allclose(math.sqrt(max(spent)), gdp_mu(30.0, 1e-4), rtol=1e-12)
+    assert_allclose(result.summary()["privacy"]["epsilon"], 30.0, rtol=1e-9)
+    (stacked,) = cohort.run([setup])
+    assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+    assert setup.plan.least_multiplier == pytest.approx(min(c.sigma / c.sensitivity for c in charges))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_columns_of_a_methods_own(tmp_path, monkeypatch, stacked):
+    points = np.stack([np.full(650, 1.0), np.full(650, 3.0)])
+    monkeypatch.setattr(FedPDM, "watch", lambda self, server: {"slack": server.x0.sum(-1)})
+    monkeypatch.setattr(
+        FedPDM, "points", lambda self, server: np.broadcast_to(points, (*server.x0.shape[:-1], 2, 650))
+    )
+    setups = [small("fedpdm", reference=True, l2=0.1, seed=seed, rounds=2) for seed in (0, 1)]
+    results = cohort.run(setups) if stacked else [inprocess.run(setup) for setup in setups]
+    for setup, result in zip(setups, results, strict=True):
+        write_run(result, tmp_path / str(setup.config.seed))
+        last = read_rows(tmp_path / str(setup.config.seed))[-1]
+        best = setup.optimum
+        assert last["slack"] == pytest.approx(result.model.sum())
+        assert last["consensus"] == 650.0
+        assert last["distance"] == pytest.approx(((2 - best) ** 2).sum() / (best**2).sum())
+        errors = ((points - best) ** 2).sum(1) / (best**2).sum()
+        assert last["node_error"] == pytest.approx(errors.mean())
+
+
+def test_the_reference_of_a_run_is_its_own_optimum():
+    """A convex run with all clients ends where the central solver says."""
+    setup = small(
+        "fedpdm",
+        reference=True,
+        l2=0.1,
+        rounds=150,
+        **{"clients_per_round": 0},
+        batch_size=0,
+        max_local_steps=4,
+    )
+    (result,) = cohort.run([setup])
+    assert result.rows[-1]["distance"] < 1e-8 < 0.5 < result.rows[0]["distance"]

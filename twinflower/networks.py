@@ -1,0 +1,148 @@
+"""Networks with one hidden layer and no biases, on flat points like every objective.
+
+    f_i(W1, W2) = mean_j loss( W2 act(W1 a_j), y_j ) + l2/2 ||W||^2 + nonconvex sum W^2 / (1 + W^2)
+
+A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). 001 uses sigmoid units, 002 swish.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from .arrays import Array
+from .errors import require
+from .objectives import LOSSES, Batch, Loss, Model, Penalised, clipping, make_objective, mean_over
+from .privacy.release import Bounds
+
+Activation = Callable[[Array], tuple[Array, Array]]
+
+
+def sigmoid(z: Array) -> tuple[Array, Array]:
+    """1 / (1 + e^-z) and its derivative."""
+    s = expit(z)
+    return s, s * (1.0 - s)
+
+
+def swish(z: Array) -> tuple[Array, Array]:
+    """z / (1 + e^-z) and its derivative."""
+    s = expit(z)
+    return z * s, s * (1.0 + z * (1.0 - s))
+
+
+@dataclass(frozen=True)
+class Network(Penalised):
+    """f_i of a network with one hidden layer (formula in the module's docstring).
+
+    clip_norm > 0 clips the data gradient of every row, over both layers together, to that norm.
+    """
+
+    loss: Loss
+    activation: Activation
+    outputs: int
+    hidden: int
+    num_features: int
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """W1 and W2."""
+        return (self.hidden, self.num_features), (self.outputs, self.hidden)
+
+    @property
+    def d(self) -> int:
+        """hidden * (num_features + outputs)."""
+        return self.hidden * (self.num_features + self.outputs)
+
+    @property
+    def convex(self) -> bool:
+        """No."""
+        return False
+
+    def start(self, draw: np.random.Generator) -> Array:
+        """Glorot's uniform weights: zero is (nearly) stationary."""
+        limits = [math.sqrt(6.0 / sum(shape)) for shape in self.shapes]
+        return np.concatenate(
+            [draw.uniform(-a, a, size=shape).ravel() for a, shape in zip(limits, self.shapes, strict=True)]
+        )
+
+    def layers(self, x: Array) -> tuple[Array, Array]:
+        """W1 (..., hidden, features) and W2 (..., outputs, hidden) of points (..., d)."""
+        cut, lead = self.hidden * self.num_features, x.shape[:-1]
+        first, second = self.shapes
+        return x[..., :cut].reshape(lead + first), x[..., cut:].reshape(lead + second)
+
+    def scores(self, x: Array, features: Array) -> Array:
+        """W2 act(W1 a) for every row, (..., b, outputs)."""
+        w1, w2 = self.layers(x)
+        return self.activation(features @ w1.swapaxes(-1, -2))[0] @ w2.swapaxes(-1, -2)
+
+    def value(self, x: Array, rows: Batch) -> Array:
+        """Mean loss of the rows plus the smooth penalty, (...,)."""
+        return mean_over(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self.penalty(x)
+
+    def grad(self, x: Array, rows: Batch) -> Array:
+        """Gradient of `value` by back-propagation, (..., d)."""
+        w1, w2 = self.layers(x)
+        hidden, bend = self.activation(rows.features @ w1.swapaxes(-1, -2))
+        out = self.loss.slopes(hidden @ w2.swapaxes(-1, -2), rows.labels)  # (..., b, outputs)
+        back = (out @ w2) * bend  # (..., b, hidden)
+        share: Array | float = 1.0 / out.shape[-2] if rows.weights is None else rows.weights[..., None]
+        if self.clip_norm:
+            share = share * clipping(self.clip_norm, (out, hidden), (back, rows.features))
+        g1, g2 = (share * back).swapaxes(-1, -2) @ rows.features, (share * out).swapaxes(-1, -2) @ hidden
+        lead = np.broadcast_shapes(g1.shape[:-2], x.shape[:-1])
+        flat = [np.broadcast_to(g, lead + g.shape[-2:]).reshape((*lead, -1)) for g in (g1, g2)]
+        return self.add_penalty_grad(np.concatenate(flat, axis=-1), x)
+
+    def predict(self, x: Array, features: Array) -> Array:
+        """Predicted labels (..., b)."""
+        return self.loss.predict(self.scores(x, features))
+
+    def score(self, x: Array, rows: Batch) -> Array:
+        """Share of rows predicted right."""
+        return mean_over((self.predict(x, rows.features) == rows.labels).astype(float), rows)
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """The clipping norm; a network has no other bound."""
+        require(
+            self.clip_norm > 0,
+            "a network's gradients have no public bound: set clip-norm above 0 for a private run",
+        )
+        return Bounds(self.clip_norm, math.inf, self.penalty_curvature)
+
+
+NETWORKS: dict[str, Activation] = {"sigmoid-network": sigmoid, "swish-network": swish}
+
+
+def make_model(
+    name: str,
+    num_features: int,
+    num_classes: int,
+    l2: float = 0.0,
+    nonconvex: float = 0.0,
+    clip_norm: float = 0.0,
+    hidden_units: int = 0,
+) -> Model:
+    """The objective called `name`, a key of `objectives.LOSSES` or of NETWORKS (with softmax loss).
+
+    Raises SettingError for an unknown name, a negative weight, hidden_units where there are none or none where
+    there must be some, or labels the loss cannot take.
+    """
+    known = [*LOSSES, *NETWORKS]
+    require(name in known, f"objective must be one of {', '.join(known)}; got '{name}'")
+    linear = make_objective(
+        name if name in LOSSES else "softmax", num_features, num_classes, l2, nonconvex, clip_norm
+    )
+    require(
+        (name in NETWORKS) == (hidden_units > 0),
+        f"hidden-units must be above 0 for {', '.join(NETWORKS)} and 0 for other objectives; got {hidden_units} "
+        f"with objective '{name}'",
+    )
+    if name in LOSSES:
+        return linear
+    return Network(
+        linear.loss, NETWORKS[name], linear.outputs, hidden_units, num_features,
+        l2=l2, nonconvex=nonconvex, clip_norm=clip_norm,
+    )  # fmt: skip
