@@ -1,16 +1,17 @@
 """The client side that all methods share: a Flower NumPyClient around a page's `client_update`.
 
-State, dual variables first of all, lives in Flower's `context.state` and nowhere else. A round computes
-first and writes last: if anything fails on the way, the state is what it was. The last reply is kept, so
-a repeated request gets the same numbers again and moves no dual twice; an older round is refused.
+State, dual variables first of all, lives in Flower's `context.state`, or on the site's disk (`store`), and nowhere
+else. A round computes first and writes last: if anything fails on the way, the state is what it was. The last reply
+is kept, so a repeated request gets the same numbers again and moves no dual twice; a round that is gone is refused.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array as WireArray
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ConfigRecord, Context
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
@@ -23,10 +24,12 @@ from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Noise, no_noise
 from twinflower.wire import checked, dtype_name, from_npy, to_npy
 
+from .store import ContextStore, Kept, StateStore
+
 Arrays = list[NDArray[Any]]
 
-_ARRAYS, _DONE = "twinflower.arrays", "twinflower.done"  # records of context.state
-_STATE, _REPLY = "state.", "reply."  # prefixes of the names in the first
+_SESSION = "twinflower.session"  # record of context.state
+_STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 
 
 class Answer(NamedTuple):
@@ -37,11 +40,14 @@ class Answer(NamedTuple):
     metrics: ConfigRecord
 
 
-class _Done(NamedTuple):
-    """A round's result, and what context.state has of the last one: the new state and the reply."""
+class _Asked(NamedTuple):
+    """What a request's config says; session: the training it belongs to; settled: rounds up to this one will not
+    be asked for again."""
 
-    state: Any
-    answer: Answer
+    round: int
+    session: str
+    settled: int
+    closing: bool
 
 
 class PageClient(NumPyClient):
@@ -50,7 +56,8 @@ class PageClient(NumPyClient):
     context: Flower's, whose state holds the duals. page: the algorithm with its settings, the same as the
     server's. objective, rows: this client's f_i and its data. start: the public starting point (d,).
     client, num_clients: partition number and count. seed: of the batches. walk: how local steps take rows.
-    guard: the client's privacy, for pages whose `privacy` is not "none".
+    guard: the client's privacy, for pages whose `privacy` is not "none". store: where the state lives, if not in the
+    context.
     """
 
     page_class: ClassVar[type[Page]]
@@ -67,6 +74,7 @@ class PageClient(NumPyClient):
         walk: Walk | None = None,
         seed: int = 0,
         guard: Guard | None = None,
+        store: StateStore | None = None,
     ) -> None:
         require(
             type(page) is self.page_class,
@@ -82,6 +90,7 @@ class PageClient(NumPyClient):
         self.walk = walk or Walk()
         self.seed = seed
         self.guard = guard
+        self.store = store or ContextStore(context.state)
         if guard is not None:
             guard.check_rows(rows.features)
         require(
@@ -106,84 +115,103 @@ class PageClient(NumPyClient):
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
         """`fit` for callers that want the bytes: each array is encoded once, for the state and for the wire."""
-        round_ = _round_of(config)
-        kept = self._load()
-        last = cast(int, kept.answer.metrics["round"]) if kept else 0
-        if kept and round_ == last:
-            return kept.answer
-        if round_ < last:
-            raise ReplyError(f"round {round_} is asked after round {last}")
-        state = kept.state if kept else self.page.init_client(self.start)
+        asked = self._read(config)
+        last = self.store.last(asked.session)
+        if last and asked.round <= last.round:
+            return self._again(asked)
         try:
-            work = self._finish if config.get("closing") is True else self._work
-            done = work(state, parameters, round_)
+            kept = (self._finish if asked.closing else self._work)(last, parameters, asked)
         except BudgetSpent:
-            return Answer([], 0, ConfigRecord({"round": round_, "refused": True}))
-        self._save(done)
-        return done.answer
+            return Answer([], 0, ConfigRecord({"round": asked.round, "refused": True}))
+        self.store.save(asked.session, kept, asked.settled)
+        return self._answer(kept)
+
+    def _again(self, asked: _Asked) -> Answer:
+        """What was sent in a round that was done."""
+        kept = self.store.at(asked.session, asked.round)
+        if kept is None:
+            raise ReplyError(f"round {asked.round} is asked after it was settled")
+        return self._answer(kept)
+
+    def _answer(self, kept: Kept) -> Answer:
+        reply = [array for name, array in kept.arrays.items() if name.startswith(_REPLY)]
+        return Answer(reply, self._num_rows, kept.metrics)
+
+    def _read(self, config: dict[str, Any]) -> _Asked:
+        """The request; without a session it is Flower's run."""
+        round_ = _round_of(config)
+        run = self.guard.run if self.guard and self.guard.run else str(self.context.run_id)
+        session, settled = config.get("session", run), config.get("settled", round_ - 1)
+        if type(session) is not str or not 0 < len(session) <= 64 or type(settled) is not int:
+            raise ReplyError("the request's session must be a short text and settled a round")
+        self._bind(session)
+        return _Asked(round_, session, settled, config.get("closing") is True)
 
     @property
     def _num_rows(self) -> int:
         return int(self.shards.sizes[0])
 
-    def _work(self, state: Any, parameters: Arrays, round_: int) -> _Done:
+    def _bind(self, session: str) -> None:
+        """One session for one Flower run: a second one would have a budget of its own."""
+        state = self.context.state
+        if _SESSION not in state:
+            state[_SESSION] = ConfigRecord({"session": session})
+        elif cast(ConfigRecord, state[_SESSION])["session"] != session:
+            raise ReplyError("the request belongs to another session than this run's")
+
+    def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """Everything that may fail, with no side effect but the charge in the ledger."""
-        d = self.objective.d
+        d, round_ = self.objective.d, asked.round
         inbox = self.page.unpack_inbox(parameters, d)
-        noise = self._open(round_)
+        noise = self._open(asked)
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                state, inbox, self.objective, batches, noise, round_
+                self._state(last), inbox, self.objective, batches, noise, round_
             )
         reply = self.page.pack_upload(upload, d)
         for array in reply:
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
-        metrics: dict[str, Any] = {"round": round_}
+        told: dict[str, Any] = {}
         if self.guard is None:  # step counts may depend on private data
-            metrics |= {"local-steps": int(report.steps), "stopped": bool(report.fired)}
-        return _Done(
-            state, Answer([_encoded(array) for array in reply], self._num_rows, ConfigRecord(metrics))
-        )
+            told = {"local-steps": int(report.steps), "stopped": bool(report.fired)}
+        return self._kept(state, reply, last, asked, told)
 
-    def _finish(self, state: Any, parameters: Arrays, round_: int) -> _Done:
+    def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the last inbox; a function of what was released before and of what is public."""
-        state = self.page.finish(state, self.page.unpack_inbox(parameters, self.objective.d))
-        return _Done(state, Answer([], self._num_rows, ConfigRecord({"round": round_})))
+        inbox = self.page.unpack_inbox(parameters, self.objective.d)
+        return self._kept(self.page.finish(self._state(last), inbox), [], last, asked, {})
 
-    def _open(self, round_: int) -> Noise:
+    def _open(self, asked: _Asked) -> Noise:
         """Pay for the round before anything private is computed."""
         if self.guard is None:
             return no_noise
-        pace = self.walk.pace(self._num_rows)
-        return self.guard.open(self.page.release(self.guard.bounds, pace, round_), round_)
+        release = self.page.release(self.guard.bounds, self.walk.pace(self._num_rows), asked.round)
+        return self.guard.open(release, asked.round, asked.session)
 
-    def _load(self) -> _Done | None:
-        if _DONE not in self.context.state:
-            return None
-        arrays = cast(ArrayRecord, self.context.state[_ARRAYS])
-        metrics = cast(ConfigRecord, self.context.state[_DONE])
+    def _state(self, last: Kept | None) -> Any:
+        """The state after the last round, or the first."""
+        if last is None:
+            return self.page.init_client(self.start)
         shapes = self.page.state_shapes(self.objective.d)
         fields = (
-            _state_array(arrays, name, shape) for name, shape in zip(shapes._fields, shapes, strict=True)
+            _state_array(last.arrays, name, shape) for name, shape in zip(shapes._fields, shapes, strict=True)
         )
-        reply = [arrays[key] for key in arrays if key.startswith(_REPLY)]
-        return _Done(type(shapes)(*fields), Answer(reply, self._num_rows, metrics))
+        return type(shapes)(*fields)
 
-    def _save(self, done: _Done) -> None:
-        """Encode first, so that the two assignments cannot fail half-way."""
-        arrays = ArrayRecord()
-        for name, array in zip(done.state._fields, done.state, strict=True):
-            if array.size:
-                arrays[_STATE + name] = _encoded(array)
-        for place, encoded in enumerate(done.answer.arrays):
-            arrays[f"{_REPLY}{place}"] = encoded
-        self.context.state[_ARRAYS] = arrays
-        self.context.state[_DONE] = done.answer.metrics
+    def _kept(
+        self, state: Any, reply: Arrays, last: Kept | None, asked: _Asked, told: dict[str, Any]
+    ) -> Kept:
+        """The round to keep. born, the round in which this state began, tells the server of a state that was lost."""
+        born = last.metrics["born"] if last else asked.round
+        arrays = {_STATE + n: _encoded(a) for n, a in zip(state._fields, state, strict=True) if a.size}
+        arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}
+        metrics = {"round": asked.round, "session": asked.session, "born": born, **told}
+        return Kept(arrays, ConfigRecord(metrics))
 
 
-def _state_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _state_array(arrays: Mapping[str, WireArray], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """One array of the state; an empty one is not stored."""
     return checked(name, from_npy(arrays[_STATE + name].data), shape) if math.prod(shape) else np.empty(shape)
 

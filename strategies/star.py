@@ -7,6 +7,8 @@ the method copes with a missing client stands in the page. The messages are thos
 (fitins / fitres), so any NumPyClient that answers them can take part.
 """
 
+import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Set
 from functools import partial
@@ -31,7 +33,7 @@ class Round(NamedTuple):
     """What one round did: clients asked, number of accepted replies, reasons of the others.
 
     Bits are those on the wire, of accepted replies up and of requests down. local_steps and stopped are means
-    over the clients that tell them, else nan.
+    over the clients that tell them, else nan. seconds: from the requests to the new model.
     """
 
     round: int
@@ -42,9 +44,22 @@ class Round(NamedTuple):
     downlink_bits: int
     local_steps: float
     stopped: float
+    seconds: float = 0.0
+
+
+class Snapshot(NamedTuple):
+    """What a strategy needs to go on: the last round that was done, the name of the training, the page's server state,
+    all rounds, and the round in which each client's state began."""
+
+    round: int
+    session: str
+    server: Any
+    rounds: list[Round]
+    born: dict[int, int]
 
 
 _NO_REPLY = "no reply"
+_GREETING = 10.0  # seconds for a node that joins a running training to say who it is
 
 
 _Good = dict[int, tuple[Any, Any]]  # upload and metrics, by client
@@ -61,7 +76,9 @@ class StarStrategy(Strategy):
     page: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
     say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
     coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
-    a round that needs all of them (a page with `needs_all`); it answers with the bytes it has stored.
+    a round that needs all of them (a page with `needs_all`); it answers with the bytes it has stored. min_replies: a
+    round with fewer good replies changes nothing, and void_rounds is how many of these may follow each other. max_norm:
+    longest array that is accepted from a client (Euclidean norm).
     """
 
     page_class: ClassVar[type[Page]]
@@ -74,6 +91,9 @@ class StarStrategy(Strategy):
         seed: int = 0,
         node_timeout: float = 60.0,
         retries: int = 3,
+        min_replies: int = 1,
+        void_rounds: int = 0,
+        max_norm: float = math.inf,
     ) -> None:
         require(
             type(page) is self.page_class,
@@ -85,10 +105,21 @@ class StarStrategy(Strategy):
         self.seed = seed
         self.node_timeout = node_timeout
         self.retries = retries
+        self.min_replies = min_replies
+        self.void_rounds = void_rounds
+        self.max_norm = max_norm
+        self.settled: int | None = None
         self.server: Any = None
         self.rounds: list[Round] = []
         self._nodes: dict[int, int] = {}
         self._asked: dict[int, _Asked] = {}
+        self._born: dict[int, int] = {}
+        self._strangers: set[int] = set()
+        self._session = ""
+        self._first = 0
+        self._void = 0
+        self._began = 0.0
+        self._snapshot: Snapshot | None = None
         self._send: Callable[[list[Message]], Iterable[Message]] = _nowhere
 
     def summary(self) -> None:
@@ -106,15 +137,15 @@ class StarStrategy(Strategy):
     ) -> Result:
         """Run the rounds as Flower's `Strategy.start`; initial_arrays holds the public start (d,).
 
-        Once in a Flower run: its clients refuse rounds that they have done. Nodes are met at the start; one
-        that comes back under a new id is missing from then on.
+        After `resume` it goes on behind the snapshot's round, and Flower's own numbers of rounds begin there. Nodes
+        are met at the start; one that comes back under a new id is known by its partition.
 
-        Raises RunError when nodes are missing, no reply of a round is usable, or the model diverges.
+        Raises RunError when nodes are missing, too few replies of a round are usable, or the model diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         self._send = partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
-        result = super().start(grid, initial_arrays, num_rounds, timeout, *args, **kwargs)
+        result = super().start(grid, initial_arrays, num_rounds - self._first, timeout, *args, **kwargs)
         if self.page.closes:
             self._close(num_rounds + 1)
         return result
@@ -125,15 +156,67 @@ class StarStrategy(Strategy):
         self._check_sample()
         self._nodes = nodes
         self.rounds.clear()
+        self._born.clear()
+        self._session, self._first = secrets.token_hex(8), 0
         self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
+        if self._snapshot:
+            self._restore(self._snapshot)
+
+    def resume(self, snapshot: Snapshot) -> None:
+        """Let the next start go on from here."""
+        self._snapshot = snapshot
+
+    def snapshot(self) -> Snapshot:
+        """What `resume` needs, after any round."""
+        return Snapshot(self.done, self._session, self.server, list(self.rounds), dict(self._born))
+
+    @property
+    def done(self) -> int:
+        """The last round that was done."""
+        return self.rounds[-1].round if self.rounds else self._first
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._first, self._session, self.server = snapshot.round, snapshot.session, snapshot.server
+        self.rounds.extend(snapshot.rounds)
+        self._born |= snapshot.born
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One message to the node of every sampled partition."""
+        self._began = time.perf_counter()
+        self._meet_again(grid)
+        server_round += self._first
         k = self.clients_per_round or self.num_clients
         clients = participants(self.seed, server_round, self.num_clients, k)
-        return self._requests(server_round, clients, ConfigRecord({**config, "round": server_round}))
+        return self._requests(server_round, clients, ConfigRecord({**config, **self._stamp(server_round)}))
+
+    def _stamp(self, server_round: int) -> dict[str, Any]:
+        """What every request says of its round; without checkpoints a round is settled by the next."""
+        settled = server_round - 1 if self.settled is None else self.settled
+        return {"round": server_round, "session": self._session, "settled": settled}
+
+    def _meet_again(self, grid: Grid) -> None:
+        """Find nodes that came back under a new id by the partition they hold."""
+        present = set(grid.get_node_ids())
+        new = sorted(present - self._strangers - set(self._nodes.values()))
+        for reply in grid.send_and_receive(map(_question, new), timeout=_GREETING) if new else ():
+            self._strangers.add(reply.metadata.src_node_id)
+            if not reply.has_error():
+                self._welcome(reply, present)
+
+    def _welcome(self, reply: Message, present: Set[int]) -> None:
+        found: dict[int, int] = {}
+        try:
+            _note_partition(reply, found, self.num_clients)
+        except RunError as error:
+            log(WARNING, "ignored: %s", error)
+        for partition, node in found.items():
+            if self._nodes[partition] in present:
+                log(WARNING, "ignored: a second node for client %s, whose own is there", partition)
+            else:
+                log(WARNING, "client %s is back on another node", partition)
+                self._nodes[partition] = node
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
         """Messages to the nodes of clients (K,), which are then those that were asked."""
@@ -157,6 +240,7 @@ class StarStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the server with the good ones, return the model."""
+        server_round += self._first
         good, rejected = self._sort_out(server_round, replies, set(self._asked))
         if self.page.needs_all:
             self._ask_again(server_round, good, rejected)
@@ -164,16 +248,32 @@ class StarStrategy(Strategy):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
-        if not good:
-            raise RunError(_nobody(server_round, rejected))
-        if self.page.needs_all and rejected:
+        if self.page.needs_all and good and rejected:
             raise RunError(_incomplete(server_round, rejected, self.page.name, self.retries))
-        uploads = stack([good[c][0] for c in clients])
-        self.server = self.page.server_update(self.server, uploads, np.array(clients), server_round)
+        if self._enough(server_round, len(good), rejected):
+            uploads = stack([good[c][0] for c in clients])
+            self.server = self.page.server_update(self.server, uploads, np.array(clients), server_round)
         model = self.page.model(self.server)
         if not np.isfinite(model).all():
             raise RunError(f"the model diverged in round {server_round}: lower step-size")
+        self.rounds[-1] = self.rounds[-1]._replace(seconds=time.perf_counter() - self._began)
         return record_of([model]), None
+
+    def _enough(self, server_round: int, good: int, rejected: dict[int, str]) -> bool:
+        """Whether the round counts; RunError after too many in a row that do not."""
+        if good >= self.min_replies:
+            self._void = 0
+            return True
+        self._void += 1
+        if self._void > self.void_rounds:
+            raise RunError(_too_few_replies(server_round, good, rejected, self.min_replies))
+        log(
+            WARNING,
+            "round %s: %s good replies, fewer than min-replies: it changes nothing",
+            server_round,
+            good,
+        )
+        return False
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -203,7 +303,7 @@ class StarStrategy(Strategy):
 
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
         """Ask those that were left out until they answer or the retries are used up; fills good, empties rejected."""
-        config = ConfigRecord({"round": server_round})
+        config = ConfigRecord(self._stamp(server_round))
         for _ in range(self.retries):
             nodes = {self._nodes[client] for client in rejected}
             if not nodes:
@@ -217,7 +317,7 @@ class StarStrategy(Strategy):
 
     def _close(self, server_round: int) -> None:
         """Send everybody the inbox after the last round; who does not get it lacks its own last point only."""
-        config = ConfigRecord({"round": server_round, "closing": True})
+        config = ConfigRecord({**self._stamp(server_round), "closing": True})
         asked = self._requests(server_round, np.arange(self.num_clients), config)
         done = {r.metadata.src_node_id for r in self._send(asked) if not r.has_error()}
         for node, client in self._asked.items():
@@ -238,13 +338,13 @@ class StarStrategy(Strategy):
                 log(WARNING, "round %s: ignored: %s", server_round, told)
                 continue
             try:
-                good[asked.client] = self._checked(reply, asked.inbox, server_round)
+                good[asked.client] = self._checked(reply, asked, server_round)
                 rejected.pop(asked.client, None)
             except ReplyError as error:
                 rejected[asked.client] = str(error)
         return good, rejected
 
-    def _checked(self, reply: Message, inbox: Any, server_round: int) -> tuple[Any, Any]:
+    def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
         """Upload and metrics of a reply; ReplyError for anything that our clients would not send."""
         if reply.has_error():
             raise ReplyError(f"error {reply.error.code}: {reply.error.reason}")
@@ -259,8 +359,30 @@ class StarStrategy(Strategy):
             raise ReplyError("it refuses: its privacy budget is spent")
         if type(stamp) is not int or stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
+        if metrics.get("session", self._session) != self._session:
+            raise ReplyError("the reply belongs to another run")
         arrays = [from_npy(array.data) for array in records.values()]
-        return self.page.unpack_upload(arrays, inbox), dict(metrics)
+        upload = self.page.unpack_upload(arrays, asked.inbox)
+        self._check_norms(arrays)
+        self._check_birth(asked.client, metrics.get("born"))
+        return upload, dict(metrics)
+
+    def _check_norms(self, arrays: list[NDArray[Any]]) -> None:
+        if self.max_norm < math.inf and any(np.linalg.norm(array) > self.max_norm for array in arrays):
+            raise ReplyError(f"an array is longer than max-norm, {self.max_norm:g}")
+
+    def _check_birth(self, client: int, born: Any) -> None:
+        """Notice a state that began anew; a stranger's client may not tell."""
+        known = self._born.get(client)
+        if type(born) is not int or born == known:
+            return
+        if known is not None and not self.page.forgetful:
+            raise ReplyError(
+                f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
+            )
+        if known is not None:
+            log(WARNING, "client %s has lost its state and starts afresh in round %s", client, born)
+        self._born[client] = born
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
         up, down = self.page.bits(self.page.model(self.server).shape[-1])
@@ -371,8 +493,13 @@ def _nowhere(messages: list[Message]) -> Iterable[Message]:
     raise RunError("the strategy has no grid yet: call start")
 
 
-def _nobody(server_round: int, rejected: dict[int, str]) -> str:
-    client, reason = min(rejected.items())
+def _too_few_replies(server_round: int, good: int, rejected: dict[int, str], wanted: int) -> str:
+    client, reason = min(rejected.items(), default=(0, _NO_REPLY))
+    if good:
+        return (
+            f"round {server_round}: {good} good replies, fewer than min-replies = {wanted}, the run stops "
+            f"(client {client}: {reason})"
+        )
     return (
         f"round {server_round}: none of the {len(rejected)} replies could be used, the run stops "
         f"(client {client}: {reason})"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from clients import PageClient
 from simulation.config import parse
 from simulation.setup import Setup, prepare
 from twinflower.batches import Shards
@@ -135,6 +136,12 @@ def small(variant: str, **keys: Any) -> Setup:
     """A quick run of a variant on the embedded digits; keys in snake case."""
     own = {key.replace("_", "-"): value for key, value in keys.items()}
     return prepare(parse(SMALL | VARIANTS[variant] | own))
+
+
+def state_of(client: PageClient) -> Any:
+    """The state that a client of the in-process grid keeps now."""
+    session = client.context.state["twinflower.done"]["session"]
+    return client._state(client.store.last(session))
 
 
 def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:

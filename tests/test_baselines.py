@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, random_shards, small
+from problems import central_optimum, convex_problem, random_shards, small, state_of
 
 from simulation.inprocess import InProcessGrid
 from strategies.star import record_of
@@ -389,7 +389,7 @@ def test_the_sum_survives_faults_on_the_wire(variant):
     heard, mean = strategy.server.heard, np.zeros(setup.objective.d)
     for node, context in grid.contexts.items():
         if len(context.state):
-            mean += confirmed(grid.client(node)._load().state, heard[node - 1]) / 8
+            mean += confirmed(state_of(grid.client(node)), heard[node - 1]) / 8
     assert_allclose(mean, total(strategy.server), rtol=0, atol=1e-14)
     assert np.any(mean)
 

@@ -24,6 +24,7 @@ from numpy.testing import assert_array_equal
 from problems import small
 
 import clients.shell
+import clients.store
 from simulation.client_app import site_guard
 from twinflower.algorithms import FedPDM
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
@@ -517,9 +518,9 @@ class Refusing:
 class LateGuard(Guard):
     """Planted: charges when the noise is drawn, after the round was computed."""
 
-    def open(self, release: Any, round_: int) -> Any:
+    def open(self, release: Any, round_: int, run: str = "") -> Any:
         def noise(*args: Any, **kwargs: Any) -> Any:
-            return Guard.open(self, release, round_)(*args, **kwargs)
+            return Guard.open(self, release, round_, run)(*args, **kwargs)
 
         return noise
 
@@ -527,12 +528,12 @@ class LateGuard(Guard):
 class LatestGuard(Guard):
     """Planted: draws the noise first, and charges then."""
 
-    def open(self, release: Any, round_: int) -> Any:
+    def open(self, release: Any, round_: int, run: str = "") -> Any:
         free = replace(self, ledger=SETUP._ledger(0, Context(1, 1, {}, RecordDict(), {})))
 
         def noise(*args: Any, **kwargs: Any) -> Any:
-            noisy = Guard.open(free, release, round_)(*args, **kwargs)
-            Guard.open(self, release, round_)
+            noisy = Guard.open(free, release, round_, run)(*args, **kwargs)
+            Guard.open(self, release, round_, run)
             return noisy
 
         return noise
@@ -565,7 +566,7 @@ def test_a_spent_budget_refuses_in_a_constant_shape_for_good(tmp_path, limit):
     budget = PLENTY if limit == "lifetime" else Budget(1.5 * share)
     one_client = client(site, budget=budget)
     reply, count, metrics = ask(one_client, 1)
-    assert len(reply) == 1 and count == len(SETUP.shards.rows(0).labels) and metrics == {"round": 1}
+    assert len(reply) == 1 and count == len(SETUP.shards.rows(0).labels) and metrics["round"] == 1
     before = site.path.read_bytes()
     for who in (one_client, client(site, budget=budget)):
         for round_ in (2, 2, 3, 50):
@@ -646,7 +647,7 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
 
 # ------------------------------------------------------------------------------- killed at every single step
 
-FILES = {module.__file__ for module in (ledger, guard, mechanism, clients.shell)}
+FILES = {module.__file__ for module in (ledger, guard, mechanism, clients.shell, clients.store)}
 DISK = {"_append", "_write"}
 DEEDS = DISK | {"charge", "_work"}  # where something happens
 
@@ -785,7 +786,7 @@ def test_killed_or_interrupted_nothing_is_lost_and_the_run_goes_on(tmp_path):
         ("new", "Guard", "kill", DISK),
         ("torn", "Guard", "kill", DISK),
         ("full", "Guard", "kill", DISK),
-        ("old", "Guard", "interrupt", DEEDS | {"_locked", "_read", "_open", "open", "__call__", "_save"}),
+        ("old", "Guard", "interrupt", DEEDS | {"_locked", "_read", "_open", "open", "__call__", "save"}),
         ("old", "LateGuard", "kill", {"_append"}),
     )
     assert [faults for _, faults in found] == [[]] * 5

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator, Philox
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import small, state_of
 from test_faults import Faulty, arrays_of, rewrite
 
 from simulation import cohort
@@ -143,7 +143,7 @@ def assert_equal_runs(setup, rejected=()):
     assert_allclose(models, [s.x0 for s in slow], rtol=0, atol=1e-11)
     assert [sorted(r.rejected) for r in rounds] == [s.lost for s in slow]
     for i, dual in slow[-1].duals.items():
-        state = grid.client(i + 1)._load().state
+        state = state_of(grid.client(i + 1))
         assert_allclose(state.dual, dual, rtol=0, atol=1e-11)
         if setup.page.local_start == "warm":
             assert_allclose(state.x, slow[-1].own[i], rtol=0, atol=1e-11)

@@ -18,7 +18,7 @@ from twinflower.algorithms import BSDPFedPDM, FedPDM
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
 from twinflower.batches import Shards, Walk
-from twinflower.errors import SettingError
+from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, mu_of_moves, neighbours, noise_is_right, replay
@@ -424,7 +424,7 @@ def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
         assert set(reply.content) == {
             "fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status",
         }  # fmt: skip
-        assert list(reply.content["fitres.metrics"]) == ["round"]
+        assert list(reply.content["fitres.metrics"]) == ["round", "session", "born"]  # all of it public
         assert list(reply.content["fitres.parameters"]) == ["0"]
         assert dict(reply.content["fitres.num_examples"]) == {
             "num_examples": 180 - (reply.metadata.src_node_id > 6)
@@ -439,7 +439,10 @@ def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     strategy.start(grid, record_of([setup.start]), num_rounds=4)
     assert [list(r.rejected) for r in strategy.rounds] == [[], [], [2], [2]]
     assert strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent"
-    assert poor.fit([setup.start], {"round": 9}) == ([], 0, {"round": 9, "refused": True})
+    again = {"round": 9, "session": strategy.snapshot().session}
+    assert poor.fit([setup.start], again) == ([], 0, {"round": 9, "refused": True})
+    with pytest.raises(ReplyError, match="another session"):  # which would have a budget of its own
+        poor.fit([setup.start], {"round": 9, "session": "another"})
 
 
 def test_a_page_without_its_guard_is_refused():

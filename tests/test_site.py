@@ -31,7 +31,7 @@ def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
     setup = private()
     client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
     (first,), _, metrics = client.fit([setup.start], {"round": 1})
-    assert metrics == {"round": 1}
+    assert metrics == {"round": 1, "session": "1", "born": 1}
     (ledger,) = tmp_path.glob("*.ledger")
     assert len(ledger.read_text().splitlines()) == 2
     other = setup.client(

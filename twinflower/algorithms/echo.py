@@ -6,8 +6,8 @@ ever. So a client keeps its variable as it was and as its last reply would make 
 last round in which the server counted that client's reply. What the echo does not confirm is dropped. The mean
 over all clients of `confirmed` is then the server's variable after any sequence of missing rounds and faults.
 It costs 64 bits down, and d more numbers on the client. A client that forgets its
-whole state (a new node without its stored state) starts from zero, and nothing tells the server: the mean is then
-off by what it forgot.
+whole state (a new node without its stored state) would start from zero, and the mean would be off by what it forgot:
+so these methods are not `forgetful`, and the server refuses what such a client sends.
 """
 
 from typing import NamedTuple

@@ -64,6 +64,7 @@ class FedDyn(FedAvg):
 
     name: ClassVar[str] = "feddyn"
     title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
+    forgetful: ClassVar[bool] = False  # the server counts on the sum of what clients keep
     counts_steps: ClassVar[bool] = False
 
     alpha: float = 0.1

@@ -61,6 +61,7 @@ class Facts(NamedTuple):
 class Page(Protocol):
     """An algorithm with its settings; see the module's docstring for the six functions.
 
+    forgetful: whether a client that has lost its state may go on from a fresh one; else its replies are refused.
     needs_all: whether every round needs every client; a strategy then asks again those that did not answer, and
     stops if they stay away. closes: whether the clients are sent one more inbox after the last round, for `finish`.
     columns: names of what `watch` tells.
@@ -68,6 +69,7 @@ class Page(Protocol):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    forgetful: ClassVar[bool]
     needs_all: ClassVar[bool]
     closes: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
@@ -143,6 +145,7 @@ class Page(Protocol):
 class Defaults:
     """The answers of a method that averages whoever is there and ends with its last round."""
 
+    forgetful: ClassVar[bool] = True
     needs_all: ClassVar[bool] = False
     closes: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ()

@@ -68,6 +68,7 @@ class Scaffold(FedAvg):
 
     name: ClassVar[str] = "scaffold"
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
+    forgetful: ClassVar[bool] = False  # the server counts on the sum of what clients keep
 
     def init_client(self, start: Array) -> Tentative:
         """c_i = 0."""

@@ -67,8 +67,8 @@ class Guard:
             f"rows must have norm at most {self.row_norm:g}, the public bound; one here is longer: scale the rows",
         )
 
-    def open(self, release: Release, round_: int) -> Noise:
-        """Charge the round and return its noise.
+    def open(self, release: Release, round_: int, run: str = "") -> Noise:
+        """Charge the round (of `run`, if it is not the guard's own) and return its noise.
 
         The charge is recorded before anything private is computed. Raises BudgetSpent, LedgerError, or
         SettingError for a release without a finite sensitivity.
@@ -79,6 +79,8 @@ class Guard:
         )
         sigma = self.noise_multiplier * release.spread
         cost = release.units / self.noise_multiplier**2
-        charge = Charge(self.run, round_, release.sensitivity, sigma, release.touched, cost, self.config)
+        charge = Charge(
+            run or self.run, round_, release.sensitivity, sigma, release.touched, cost, self.config
+        )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
