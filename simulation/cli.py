@@ -1,10 +1,10 @@
 """The command line: list, run, tune, figure, privacy, compare."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -20,12 +20,13 @@ from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
 
 from . import cohort, inprocess
-from .config import parse_text
+from .checkpoint import Checkpoints
+from .config import Config, parse_text
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_run, redraw
 from .privacy import forecast
-from .record import Result, results_folder, write_run
+from .record import Result, results_folder, write_config, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
 from .tune import read_tuning, tune
@@ -37,6 +38,7 @@ app = typer.Typer(
 console = Console() if sys.stdout.isatty() else Console(width=140)
 
 RUNTIMES = ("inprocess", "cohort", "flower")
+Tick = Callable[[dict[str, Any]], None]
 
 
 @app.command("list")
@@ -58,7 +60,9 @@ def list_() -> None:
 
 @app.command()
 def run(
-    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML, or the config.toml of a run")],
+    experiment: Annotated[
+        Path | None, typer.Argument(help="an experiment's TOML, or the config.toml of a run")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
     runtime: Annotated[str, typer.Option(help=", ".join(RUNTIMES))] = "inprocess",
     seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
@@ -66,14 +70,29 @@ def run(
     data_dir: Annotated[
         str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
     ] = "",
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="folder of a run or experiment that was cut off; nothing else is needed"),
+    ] = None,
 ) -> None:
     """Run an experiment: every curve under every seed, then the figure."""
     require(runtime in RUNTIMES, f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
-    plan = _plan(experiment, set_, data_dir, seeds)
-    folder = results_folder(out or plan.curves[0].config.out, plan.name)
-    failures = _RUN[runtime](plan, folder)
+    require(
+        (experiment is None) != (resume is None), "run takes either an experiment's file or --resume FOLDER"
+    )
+    if resume:
+        require(
+            not (set_ or seeds or out),
+            "--resume goes on as the run began: leave --set, --seeds and --out away",
+        )
+        plan, folder = _plan(_begun(resume), None, data_dir, ""), resume.absolute()
+    else:
+        plan = _plan(cast(Path, experiment), set_, data_dir, seeds)
+        folder = results_folder(out or plan.curves[0].config.out, plan.name)
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
+    failures = _RUN[runtime](plan, folder)
+    if not plan.single:
         draw_experiment(plan, folder)
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
     if failures:
@@ -148,6 +167,16 @@ def _say(error: Exception | str, status: int) -> None:
     sys.exit(status)
 
 
+def _begun(folder: Path) -> Path:
+    """The file in a results folder that says what was to be run there."""
+    files = [folder / "experiment.toml", folder / "config.toml"]
+    found = [path for path in files if path.exists()]
+    require(bool(found), f"{folder} holds neither experiment.toml nor config.toml: nothing to resume")
+    ended = found == files[1:] and (folder / "summary.json").exists()
+    require(not ended, f"the run in {folder} has ended already")
+    return found[0]
+
+
 def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> Experiment:
     overrides = dict(map(parse_text, set_ or []))
     if data_dir:
@@ -163,51 +192,82 @@ def _seeds(text: str) -> list[int] | None:
 
 
 def _run_in_process(plan: Experiment, folder: Path) -> list[str]:
-    def one_after_the_other(curve: Curve, tick: Callable[[dict[str, Any]], None]) -> list[Result]:
-        return [inprocess.run(setup, tick) for setup in prepare_seeds(curve.config, plan.seeds)]
+    def one_after_the_other(curve: Curve, seeds: list[int], tick: Tick) -> Iterator[Result]:
+        for setup in prepare_seeds(curve.config, seeds):
+            own = plan.folder(folder, curve, setup.config.seed)
+            checkpoints = Checkpoints(own, setup.config.checkpoint_every)
+            if checkpoints.every:
+                setup = setup.with_state_dir(own / "state")
+                write_config(setup.config, own)
+            yield inprocess.run(setup, tick, checkpoints=checkpoints)
 
     return _run_curves(plan, folder, one_after_the_other)
 
 
 def _run_cohort(plan: Experiment, folder: Path) -> list[str]:
-    def together(curve: Curve, tick: Callable[[dict[str, Any]], None]) -> list[Result]:
-        return cohort.run(prepare_seeds(curve.config, plan.seeds), tick)
+    def together(curve: Curve, seeds: list[int], tick: Tick) -> list[Result]:
+        own = folder if plan.single else folder / curve.slug
+        if curve.config.checkpoint_every and plan.single:
+            write_config(curve.config, own)
+        return cohort.run(
+            prepare_seeds(curve.config, seeds), tick, Checkpoints(own, curve.config.checkpoint_every)
+        )
 
     return _run_curves(plan, folder, together)
 
 
 def _run_curves(
-    plan: Experiment, folder: Path, runner: Callable[[Curve, Callable[[dict[str, Any]], None]], list[Result]]
+    plan: Experiment, folder: Path, runner: Callable[[Curve, list[int], Tick], Iterable[Result]]
 ) -> list[str]:
-    """Run and store every curve; the sentences of those that failed."""
+    """Run and store what is not there yet; the sentences of those that failed."""
     failures = []
     for curve in plan.curves:
+        left = _left(plan, folder, curve)
+        told: list[Result] = []
         with _Ticker(plan, curve) as ticker:
-            results = runner(curve, ticker.tick)
-        for warning in results[0].setup.warnings():
+            for result in runner(curve, left, ticker.tick) if left else ():
+                own = plan.folder(folder, curve, result.setup.config.seed)
+                draw_run(write_run(result, own))
+                Checkpoints(own, 0).clear()
+                told.append(result)
+        Checkpoints(folder if plan.single else folder / curve.slug, 0).clear()
+        for warning in told[0].setup.warnings() if told else ():
             console.print(f"{curve.label}: {warning}", highlight=False)
-        for seed, result in zip(plan.seeds, results, strict=True):
-            draw_run(write_run(result, plan.folder(folder, curve, seed)))
-        failures += [f"{curve.label}: {r.failure}" for r in results if r.failure]
-        _tell(results[0])
+        failures += [f"{curve.label}: {r.failure}" for r in told if r.failure]
+        _tell(told)
     return failures
+
+
+def _left(plan: Experiment, folder: Path, curve: Curve) -> list[int]:
+    """Seeds whose run has not ended in this folder."""
+    return [seed for seed in plan.seeds if not (plan.folder(folder, curve, seed) / "summary.json").exists()]
 
 
 def _run_flower(plan: Experiment, folder: Path) -> list[str]:
     failures = []
     with engine() as flower:
         for curve in plan.curves:
-            for seed in plan.seeds:
+            for seed in _left(plan, folder, curve):
                 failures += _run_on(flower, curve, seed, plan.folder(folder, curve, seed))
     return failures
 
 
 def _run_on(flower: Engine, curve: Curve, seed: int, folder: Path) -> list[str]:
     try:
-        console.print(flower.run(replace(curve.config, seed=seed), folder), highlight=False)
+        console.print(
+            flower.run(_resumable(replace(curve.config, seed=seed), folder), folder), highlight=False
+        )
         return []
     except RunError as error:
         return [f"{curve.label}: {error}"]
+
+
+def _resumable(config: Config, folder: Path) -> Config:
+    """With checkpoints: clients keep their state beside the results, and a run that was begun there goes on."""
+    if not config.checkpoint_every:
+        return config
+    begun = str(folder) if (folder / "config.toml").exists() else ""
+    return replace(config, state_dir=config.state_dir or str(folder / "state"), resume_from=begun)
 
 
 _RUN: dict[str, Callable[[Experiment, Path], list[str]]] = {
@@ -243,8 +303,8 @@ class _Ticker:
             print_row(row)
 
 
-def _tell(result: Result) -> None:
-    s = result.summary()
+def _tell(results: list[Result]) -> None:
+    s = results[0].summary() if results else {"finished": False}
     if s["finished"]:
         console.print(
             f"{s['algorithm']} on {s['dataset']}: test accuracy {s['test_accuracy']:.4f}, "

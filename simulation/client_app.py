@@ -4,7 +4,8 @@ A simulated node gets its partition from Flower. A deployed node says in its nod
 
     partition-id, num-partitions     which part of the data it holds
     data-dir                         where they are, instead of the run's
-    state-dir                        where its ledgers are; default ~/.twinflower
+    state-dir                        where its ledgers are, default ~/.twinflower; if it is given, duals and replies
+                                     are kept there, too, so that a restarted node goes on
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
     max-epsilon, max-delta           most that one run may plan
     min-noise-multiplier             least sigma / sensitivity
@@ -46,8 +47,10 @@ def client_fn(context: Context) -> Client:
     config = parse_run_config(raw).with_clients(count)
     require(config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes")
     setup = prepare(config)
-    guard = None if simulated() else site_guard(setup, number, node, str(context.run_id))
-    return setup.client(number, context, guard).to_client()
+    if simulated():
+        return setup.client(number, context).to_client()
+    guard = site_guard(setup, number, node, str(context.run_id))
+    return setup.client(number, context, guard, str(node.get("state-dir", ""))).to_client()
 
 
 def simulated() -> bool:

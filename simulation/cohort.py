@@ -15,11 +15,12 @@ from strategies import Round
 from twinflower.algorithms.page import Page, Report, stack
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Shards
-from twinflower.errors import RunError
+from twinflower.errors import RunError, require
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Noise, no_noise
 from twinflower.randomness import participants
 
+from .checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
 from .privacy import Plan
 from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup
@@ -78,6 +79,28 @@ class Cohort:
         if not finite.any():
             raise RunError(f"round {round_}: no client's update is finite, the run diverged: lower step-size")
         return np.flatnonzero(finite)
+
+    def checkpoint(self, round_: int, recorders: Sequence[Recorder]) -> Checkpoint:
+        """Everything that decides what follows this round, and the metrics so far."""
+        visited = sorted(self._states)
+        arrays = named("server-", flatten(self.server)) | {"visited": np.array(visited).reshape(-1, 2)}
+        if visited:
+            arrays |= named("state-", flatten(stack([self._states[key] for key in visited])))
+        told = [{"rows": r.rows, "rounds": [done._asdict() for done in r.rounds]} for r in recorders]
+        return Checkpoint(arrays, {"round": round_, "seeds": self.seeds, "recorders": told})
+
+    def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> int:
+        """Go on from a checkpoint; returns its round."""
+        require(saved.facts["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.facts['seeds']}")
+        self.server = unflatten(self.server, leaves_of("server-", saved.arrays))
+        template = self.page.init_client(self.starts[0])
+        fields = leaves_of("state-", saved.arrays)
+        for place, (seed, client) in enumerate(saved.arrays["visited"].tolist()):
+            self._states[seed, client] = unflatten(template, [field[place] for field in fields])
+        for recorder, told in zip(recorders, saved.facts["recorders"], strict=True):
+            recorder.take_up(told["rows"])
+            recorder.rounds.extend(map(to_round, told["rounds"]))
+        return int(saved.facts["round"])
 
     def place(self, seed: int) -> int | None:
         """Where the arrays of the seed-th run stand in the server's, None if it is the only one."""
@@ -149,24 +172,29 @@ def _join(blocks: Sequence[Any], axis: int) -> Any:
     return type(blocks[0])(*(np.concatenate(arrays, axis) for arrays in zip(*blocks, strict=True)))
 
 
-def run(setups: Sequence[Setup], progress: Progress | None = None) -> list[Result]:
+def run(
+    setups: Sequence[Setup], progress: Progress | None = None, checkpoints: Checkpoints | None = None
+) -> list[Result]:
     """Run all seeds together; results in their order.
 
-    If a seed fails, or loses a client with an update that is not finite, each is run alone.
+    With checkpoints (of all of them together) it goes on from the newest one, if there is one. If a seed fails,
+    or loses a client with an update that is not finite, each is run alone.
     """
     try:
         with threadpool_limits(1), np.errstate(all="ignore"):
-            return _together(setups, progress)
+            return _together(setups, progress, checkpoints)
     except (Uneven, RunError):
         return [result for setup in setups for result in run([setup], progress)]
 
 
-def _together(setups: Sequence[Setup], progress: Progress | None) -> list[Result]:
+def _together(
+    setups: Sequence[Setup], progress: Progress | None, checkpoints: Checkpoints | None
+) -> list[Result]:
     recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
     began, failure = time.perf_counter(), ""
     cohort = Cohort(setups)
     try:
-        _loop(cohort, recorders, setups[0].config.rounds)
+        _loop(cohort, recorders, setups[0].config.rounds, checkpoints)
     except RunError as error:
         if len(setups) > 1:
             raise
@@ -179,11 +207,22 @@ def _together(setups: Sequence[Setup], progress: Progress | None) -> list[Result
     ]
 
 
-def _loop(cohort: Cohort, recorders: list[Recorder], rounds: int) -> None:
-    for round_ in range(rounds + 1):
+def _loop(cohort: Cohort, recorders: list[Recorder], rounds: int, checkpoints: Checkpoints | None) -> None:
+    first = _take_up(cohort, recorders, checkpoints) if checkpoints else 0
+    for round_ in range(first, rounds + 1):
         if round_:
             for recorder, done in zip(recorders, cohort.round(round_), strict=True):
                 recorder.note(done)
         if recorders[0].wants(round_):
             for place, (recorder, x) in enumerate(zip(recorders, cohort.models(), strict=True)):
                 recorder.evaluate(round_, x, own_columns(recorder.setup, cohort.server, cohort.place(place)))
+        if checkpoints and checkpoints.due(round_):
+            checkpoints.save(round_, cohort.checkpoint(round_, recorders))
+
+
+def _take_up(cohort: Cohort, recorders: list[Recorder], checkpoints: Checkpoints) -> int:
+    """Go on from the newest checkpoint; returns the first round to do."""
+    found, warnings = checkpoints.newest()
+    for warning in warnings:
+        print(warning, flush=True)
+    return cohort.take_up(found, recorders) + 1 if found else 0

@@ -28,7 +28,8 @@ class Config:
     clients, but for its epsilon.
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
-    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are. hidden_units are
+    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are; checkpoint_every,
+    no checkpoints; max_norm, any. hidden_units are
     those of an objective that is a network. reference compares with the optimum of all rows together.
     settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier.
@@ -79,8 +80,13 @@ class Config:
 
     out: str = ""
     state_dir: str = ""
+    checkpoint_every: int = 0
+    resume_from: str = ""
     node_timeout: float = 120.0
     round_timeout: float = 3600.0
+    min_replies: int = 1
+    void_rounds: int = 0
+    max_norm: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self) if f.type is float):
@@ -92,7 +98,9 @@ class Config:
         require(self.seed < 2**64, f"seed must be below 2^64; got {self.seed}")
         for name in ("num_clients", "clients_per_round", "samples_per_client", "seed", "labels_per_client"):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
-        for name in ("rounds", "evaluate_every"):
+        for name in ("checkpoint_every", "void_rounds", "max_norm"):
+            require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
+        for name in ("rounds", "evaluate_every", "min_replies"):
             require(getattr(self, name) >= 1, f"{kebab(name)} must be at least 1; got {getattr(self, name)}")
         for name in ("node_timeout", "round_timeout"):
             require(getattr(self, name) > 0, f"{kebab(name)} must be above 0; got {getattr(self, name)}")
@@ -105,6 +113,10 @@ class Config:
         require(self.published_c0 > 0, f"published-c0 must be above 0; got {self.published_c0}")
         require(self.row_norm >= 0, f"row-norm must be at least 0 (0 = as they are); got {self.row_norm}")
         require(self.start_scale >= 0, f"start-scale must be at least 0; got {self.start_scale}")
+        require(
+            not self.num_clients or self.min_replies <= self.sampled,
+            f"min-replies can be at most the number of clients asked, {self.sampled}; got {self.min_replies}",
+        )
         require(
             not self.num_clients or self.clients_per_round <= self.num_clients,
             f"clients-per-round can be at most num-clients = {self.num_clients}; got {self.clients_per_round}",
@@ -132,6 +144,11 @@ class Config:
         """A short identity of the whole configuration."""
         return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
 
+    def same_run(self, other: "Config") -> bool:
+        """Whether both give the same result, wherever it is written and however long anybody waits."""
+        mine, theirs = self.items(), other.items()
+        return all(mine[key] == theirs.get(key) for key in mine.keys() - _INCIDENTAL)
+
     def with_clients(self, count: int) -> "Config":
         """The same run with num-clients decided, if it was left open."""
         return self if self.num_clients else replace(self, num_clients=count)
@@ -145,6 +162,8 @@ class Config:
         return own | {kebab(n): chosen.get(n, defaults[n]) for n in settings_of(page)}
 
 
+_INCIDENTAL = {"out", "state-dir", "data-dir", "download", "checkpoint-every", "resume-from", "node-timeout",
+               "round-timeout"}  # fmt: skip
 OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
 
 

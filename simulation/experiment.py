@@ -132,6 +132,17 @@ def _assemble(
     return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)
 
 
+def check_resumable(folder: Path, config: Config) -> None:
+    """SettingError unless the folder holds an unfinished run of this configuration."""
+    require(
+        (folder / "config.toml").exists(),
+        f"{folder} holds no config.toml: resume-from takes the folder of a run",
+    )
+    require(not (folder / "summary.json").exists(), f"the run in {folder} has ended already")
+    (begun,) = read_experiment(folder / "config.toml").curves
+    require(config.same_run(begun.config), f"the run in {folder} has other settings: take its config.toml")
+
+
 def write_experiment(experiment: Experiment, path: Path) -> None:
     """The experiment as it was run, overrides and seeds included, for `figure` and for running it again."""
     head: dict[str, Any] = {

@@ -29,6 +29,7 @@ from clients import PageClient
 from clients.shell import Answer
 from twinflower.wire import from_npy
 
+from .checkpoint import Checkpoints
 from .loop import run_strategy
 from .record import Progress, Result
 from .setup import Setup
@@ -152,13 +153,18 @@ def _bytes_and_back(message: Message) -> Message:
     return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
 
 
-def run(setup: Setup, progress: Progress | None = None, exact_wire: bool = False) -> Result:
+def run(
+    setup: Setup,
+    progress: Progress | None = None,
+    exact_wire: bool = False,
+    checkpoints: Checkpoints | None = None,
+) -> Result:
     """Run the strategy over a grid of our own."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
         with threadpool_limits(1):
-            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress)
+            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)

@@ -6,24 +6,42 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from strategies import StarStrategy
 from strategies.star import record_of
 from twinflower.errors import RunError
-from twinflower.wire import from_npy
 
+from .checkpoint import Checkpoints, of_strategy, to_strategy
 from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup
 
 
-def run_strategy(setup: Setup, grid: Grid, runtime: str, progress: Progress | None = None) -> Result:
-    """Run all rounds and evaluate centrally; a RunError becomes the result's failure."""
+def run_strategy(
+    setup: Setup,
+    grid: Grid,
+    runtime: str,
+    progress: Progress | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Result:
+    """Run all rounds and evaluate centrally; a RunError becomes the result's failure.
+
+    With checkpoints it goes on from the newest one, if there is one, and writes more.
+    """
     strategy = setup.strategy()
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
+    first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if not recorder.wants(round_):
-            return None
-        own = own_columns(setup, strategy.server)
-        return MetricRecord(recorder.evaluate(round_, from_npy(arrays["0"].data), own))
+        round_ += first
+        if recorder.rows and round_ <= first:
+            return None  # told before the checkpoint
+        told = None
+        if recorder.wants(round_):
+            model, own = setup.page.model(strategy.server), own_columns(setup, strategy.server)
+            told = MetricRecord(recorder.evaluate(round_, model, own))
+        if checkpoints and checkpoints.due(round_):
+            checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
+            strategy.settled = checkpoints.settled()
+        return told
 
     began, failure, model = time.perf_counter(), "", None
     try:
@@ -39,3 +57,20 @@ def run_strategy(setup: Setup, grid: Grid, runtime: str, progress: Progress | No
     except RunError as error:
         failure = str(error)
     return Result(setup, runtime, recorder.rows, time.perf_counter() - began, model, failure, strategy.rounds)
+
+
+def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
+    """Go on from the newest checkpoint; returns its round, 0 if there is none."""
+    strategy.settled = 0
+    found, warnings = checkpoints.newest()
+    for warning in warnings:
+        print(warning, flush=True)
+    if found is None:
+        return 0
+    config = setup.config
+    template = setup.page.init_server(setup.start, config.num_clients, np.array(config.seed, np.uint64))
+    snapshot, rows = to_strategy(found, template)
+    strategy.resume(snapshot)
+    recorder.take_up(rows)
+    strategy.settled = checkpoints.settled()
+    return snapshot.round

@@ -21,6 +21,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
 
+from .config import Config
 from .privacy import spent
 from .setup import Setup
 
@@ -76,6 +77,11 @@ class Recorder:
     def note(self, done: Round) -> None:
         """A finished round."""
         self.rounds.append(done)
+
+    def take_up(self, rows: list[dict[str, Any]]) -> None:
+        """Go on behind these rows; the clock does not count the time between."""
+        self.rows.extend(rows)
+        self.began -= rows[-1]["seconds"] if rows else 0.0
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate x and add a row; own are the method's own columns (`own_columns`)."""
@@ -211,17 +217,23 @@ def _toml_value(value: Any) -> str:
     return text.replace("\x7f", "\\u007f").replace("Infinity", "inf")
 
 
+def write_config(config: Config, folder: Path) -> None:
+    """config.toml, from which the run can be repeated or resumed; made before the first round."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "config.toml", to_toml(config.items()))
+
+
 def write_run(result: Result, folder: Path) -> Path:
-    """Write config.toml, metrics.csv, summary.json, environment.json and model.npz; returns the folder.
+    """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; returns the folder.
 
     The model comes only from a finished run, and summary.json is written last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "config.toml", to_toml(result.setup.config.items()))
+    write_config(result.setup.config, folder)
     with _replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
         table = csv.DictWriter(file, result.rows[0].keys() if result.rows else COLUMNS)
         table.writeheader()
         table.writerows(result.rows)
+    _write(folder / "rounds.jsonl", "".join(_told(done) for done in result.rounds))
     _write(folder / "environment.json", json.dumps(environment(), indent=2))
     if result.model is None:
         (folder / "model.npz").unlink(missing_ok=True)
@@ -235,6 +247,12 @@ def write_run(result: Result, folder: Path) -> Path:
             )
     _write(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
+
+
+def _told(done: Round) -> str:
+    """A round as a line of rounds.jsonl."""
+    told = {key: _finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
+    return json.dumps(told, allow_nan=False) + "\n"
 
 
 def environment() -> dict[str, Any]:

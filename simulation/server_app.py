@@ -1,18 +1,21 @@
 """What `flwr run` loads on the server: run the strategy, write the run folder, print where it is."""
 
 import logging
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
 from strategies.star import meet
-from twinflower.errors import RunError, TwinflowerError
+from twinflower.errors import RunError, TwinflowerError, require
 
+from .checkpoint import Checkpoints
 from .config import Config, parse_run_config
+from .experiment import check_resumable
 from .figures import draw_run
 from .loop import run_strategy
-from .record import results_folder, write_run
+from .record import results_folder, write_config, write_run
 from .setup import prepare
 
 app = ServerApp()
@@ -34,19 +37,36 @@ def _run(grid: Grid, config: Config) -> None:
     if not config.num_clients:
         config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
     setup = prepare(config)
-    folder = results_folder(config.out, f"{config.algorithm}-{config.dataset}".replace(":", "-"))
+    folder = _folder(config)
+    checkpoints = Checkpoints(folder, config.checkpoint_every)
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
     runtime = (
         "flower" if hasattr(grid, "state") else "deployment"
     )  # the simulation's grid holds Flower's state
-    result = run_strategy(setup, grid, runtime, print_row)
+    if runtime == "flower" and config.checkpoint_every:
+        require(
+            bool(config.state_dir),
+            "checkpoint-every needs a state-dir, where simulated clients keep their state",
+        )
+    write_config(setup.config, folder)
+    result = run_strategy(setup, grid, runtime, print_row, checkpoints)
     write_run(result, folder)
+    checkpoints.clear()
     draw_run(folder)
     print(f"results: {folder}", flush=True)
     if result.failure:
         raise RunError(result.failure)
+
+
+def _folder(config: Config) -> Path:
+    """Where the results go: the folder of the run that is resumed, or a new one."""
+    if not config.resume_from:
+        return results_folder(config.out, f"{config.algorithm}-{config.dataset}".replace(":", "-"))
+    folder = Path(config.resume_from).absolute()
+    check_resumable(folder, config)
+    return folder
 
 
 def print_row(row: dict[str, float]) -> None:

@@ -1,5 +1,6 @@
 """From a configuration to the things that run: data, clients' rows, objective, page, start, evaluation."""
 
+import hashlib
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -11,6 +12,7 @@ from flwr.app import Context
 
 from clients import CLIENTS, PageClient
 from clients.ledger import ContextLedger
+from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
 from twinflower.algorithms.page import Facts
@@ -134,8 +136,21 @@ class Setup:
         budget = (self.plan.epsilon_limit, config.delta)
         return FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget)
 
-    def client(self, number: int, context: Context, guard: Guard | None = None) -> PageClient:
-        """The NumPyClient of one partition around Flower's context; with a guard of the site's own, or ours."""
+    def store(self, number: int, folder: str) -> FileStore | None:
+        """Where one partition's state outlives its process, in a folder of the site's; None without one."""
+        if not folder:
+            return None
+        settings = f"{self.page} {self.objective.d} {self.start.sum()!r}"
+        owner = f"{number} {hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+        return FileStore(
+            Path(folder).expanduser() / f"{self.config.dataset}-{number}.state".replace(":", "-"), owner
+        )
+
+    def client(
+        self, number: int, context: Context, guard: Guard | None = None, state_dir: str | None = None
+    ) -> PageClient:
+        """The NumPyClient of one partition around Flower's context; with a guard and a state-dir of the site's own, or
+        the run's."""
         return CLIENTS[self.config.algorithm](
             context,
             self.page,
@@ -147,12 +162,20 @@ class Setup:
             self.walk,
             self.config.seed,
             guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
+            self.store(number, self.config.state_dir if state_dir is None else state_dir),
         )
+
+    def with_state_dir(self, folder: Path) -> "Setup":
+        """The same run with its clients' state on the disk, in this folder unless the configuration names another."""
+        return replace(self, config=replace(self.config, state_dir=self.config.state_dir or str(folder)))
 
     def strategy(self) -> StarStrategy:
         """The server side."""
         c = self.config
-        return STRATEGIES[c.algorithm](self.page, c.num_clients, c.clients_per_round, c.seed, c.node_timeout)
+        return STRATEGIES[c.algorithm](
+            self.page, c.num_clients, c.clients_per_round, c.seed, c.node_timeout,
+            min_replies=c.min_replies, void_rounds=c.void_rounds, max_norm=c.max_norm or np.inf,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=2)

@@ -1,0 +1,170 @@
+"""The server's side of a run on disk, from which it goes on to the same bits.
+
+A checkpoint holds the page's server state, the rounds and metrics so far, and what a strategy needs besides; where
+sampling and noise stand follows from the round. A file is written completely or not at all, the newest `_KEPT` stay,
+and a damaged one falls back to the one before it.
+"""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.store import write_whole
+from strategies import Round
+from strategies.star import Snapshot
+from twinflower.errors import DataError, SettingError, require
+
+_KEPT = 2
+_FOLDER = "checkpoints"
+
+Leaves = list[NDArray[Any]]
+
+
+class Checkpoint(NamedTuple):
+    """Arrays by name and everything else as JSON knows it."""
+
+    arrays: dict[str, NDArray[Any]]
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run folder, written every so many rounds (0: never)."""
+
+    folder: Path
+    every: int
+
+    def due(self, round_: int) -> bool:
+        """Whether this round ends with a checkpoint; the start does, because it names the training."""
+        return self.every > 0 and round_ % self.every == 0
+
+    def save(self, round_: int, checkpoint: Checkpoint) -> None:
+        """Write the round's checkpoint and drop the oldest."""
+        buffer = io.BytesIO()
+        facts = np.frombuffer(json.dumps(checkpoint.facts).encode(), np.uint8)
+        np.savez(buffer, facts=facts, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
+        try:
+            self._path(round_).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(round_), buffer.getvalue())
+        except OSError as error:
+            raise SettingError(
+                f"the checkpoint cannot be written to {self.folder}: {error.strerror}"
+            ) from None
+        for old in self._rounds()[:-_KEPT]:
+            self._path(old).unlink(missing_ok=True)
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest readable checkpoint, None if there is none, and warnings of damaged ones.
+
+        Raises DataError where there are some and none is readable.
+        """
+        warnings: list[str] = []
+        for round_ in reversed(self._rounds()):
+            try:
+                return _read(self._path(round_)), warnings
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+                warnings.append(
+                    f"warning: {self._path(round_)} is damaged; going on from the checkpoint before it"
+                )
+        if warnings:
+            raise DataError(
+                f"no checkpoint in {self.folder / _FOLDER} is readable: start anew in another folder"
+            )
+        return None, []
+
+    def settled(self) -> int:
+        """The round behind which a restart will never begin: the oldest checkpoint's, for the newest may be damaged."""
+        return min(self._rounds(), default=0)
+
+    def clear(self) -> None:
+        """Remove all: the run has finished."""
+        for round_ in self._rounds():
+            self._path(round_).unlink(missing_ok=True)
+
+    def _path(self, round_: int) -> Path:
+        return self.folder / _FOLDER / f"round-{round_}.npz"
+
+    def _rounds(self) -> list[int]:
+        names = (
+            re.fullmatch(r"round-(\d+)\.npz", path.name) for path in (self.folder / _FOLDER).glob("*.npz")
+        )
+        return sorted(int(name[1]) for name in names if name)
+
+
+def _read(path: Path) -> Checkpoint:
+    with np.load(path, allow_pickle=False) as file:  # every member has a checksum of its own
+        arrays = {name[6:]: file[name] for name in file.files if name.startswith("array-")}
+        return Checkpoint(arrays, json.loads(file["facts"].tobytes()))
+
+
+# --- trees of NamedTuples of arrays
+
+
+def flatten(tree: Any) -> Leaves:
+    """The arrays of a state, NamedTuples in NamedTuples, in order."""
+    return (
+        [leaf for part in tree for leaf in flatten(part)] if isinstance(tree, tuple) else [np.asarray(tree)]
+    )
+
+
+def unflatten(template: Any, leaves: Sequence[NDArray[Any]]) -> Any:
+    """Inverse of `flatten`, for a state built like the template."""
+    require(
+        len(flatten(template)) == len(leaves),
+        "the checkpoint was made for another algorithm or other settings",
+    )
+    return _filled(template, iter(leaves))
+
+
+def _filled(template: Any, leaves: Iterator[NDArray[Any]]) -> Any:
+    if not isinstance(template, tuple):
+        return next(leaves)
+    return type(template)(*(_filled(part, leaves) for part in template))
+
+
+def named(prefix: str, leaves: Leaves) -> dict[str, NDArray[Any]]:
+    """Leaves under names, for `Checkpoint.arrays`."""
+    return {f"{prefix}{place}": leaf for place, leaf in enumerate(leaves)}
+
+
+def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
+    """Inverse of `named`."""
+    count = sum(name.startswith(prefix) for name in arrays)
+    return [arrays[f"{prefix}{place}"] for place in range(count)]
+
+
+# --- a strategy's run
+
+
+def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
+    """A strategy's snapshot and the metrics so far."""
+    facts = {
+        "round": snapshot.round,
+        "session": snapshot.session,
+        "rounds": [done._asdict() for done in snapshot.rounds],
+        "born": list(snapshot.born.items()),
+        "rows": rows,
+    }
+    return Checkpoint(named("server-", flatten(snapshot.server)), facts)
+
+
+def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Inverse of `of_strategy`; server is a state of the same page, as a template."""
+    facts = checkpoint.facts
+    state = unflatten(server, leaves_of("server-", checkpoint.arrays))
+    rounds = [to_round(done) for done in facts["rounds"]]
+    return Snapshot(facts["round"], facts["session"], state, rounds, dict(facts["born"])), facts["rows"]
+
+
+def to_round(told: dict[str, Any]) -> Round:
+    """A round as JSON gives it back."""
+    rejected = {int(client): reason for client, reason in told["rejected"].items()}
+    return Round(**{**told, "asked": tuple(told["asked"]), "rejected": rejected})

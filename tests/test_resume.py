@@ -1,0 +1,252 @@
+"""Cut off at any moment and taken up again, a run ends with the bits of one that was never cut off."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from problems import VARIANTS, small
+
+from simulation import cohort, inprocess
+from simulation.checkpoint import Checkpoints, flatten, unflatten
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.record import read_rows, read_summary
+from twinflower.errors import DataError, SettingError
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS = 5
+
+
+class PowerCut(BaseException):
+    """The process is gone."""
+
+
+class Cut(InProcessGrid):
+    """A grid whose process dies at the n-th request, before the client works or after."""
+
+    def __init__(self, setup, number, after):
+        super().__init__(setup)
+        self.left, self.after = number, after
+
+    def answer(self, message):
+        self.left -= message.metadata.message_type == "train"
+        if self.left == 0 and not self.after:
+            raise PowerCut
+        reply = super().answer(message)
+        if self.left == 0:
+            raise PowerCut
+        return reply
+
+
+def rows_of(result):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in result.rows]
+
+
+def equal(one, other):
+    assert one.failure == other.failure == ""
+    assert_array_equal(one.model, other.model)
+    np.testing.assert_equal(rows_of(one), rows_of(other))
+    assert one.summary()["privacy"] == other.summary()["privacy"]
+    told = [[r._replace(seconds=0.0) for r in result.rounds] for result in (one, other)]
+    np.testing.assert_equal(*told)
+
+
+def charges(folder):
+    return {path.name: len(path.read_text().splitlines()) for path in Path(folder).glob("*.ledger")}
+
+
+def cut_off(setup, folder, number, after, every):
+    try:
+        run_strategy(setup, Cut(setup, number, after), "inprocess", checkpoints=Checkpoints(folder, every))
+    except PowerCut:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, every):
+    """Cut in the second, third and fifth round, once with the client's work done and once without."""
+    setup = small(variant, checkpoint_every=every)
+    whole = setup.with_state_dir(tmp_path / "whole")
+    expected = inprocess.run(whole, checkpoints=Checkpoints(tmp_path / "whole", every))
+    k = setup.config.sampled
+    for number, after in ((k + 2, True), (2 * k + 1, False), (5 * k, True)):
+        folder = tmp_path / f"{number}"
+        mine = setup.with_state_dir(folder)
+        assert cut_off(mine, folder, number, after, every)
+        equal(inprocess.run(mine, checkpoints=Checkpoints(folder, every)), expected)
+        assert charges(folder) == charges(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stacked", [1, 2])
+@pytest.mark.parametrize("variant", ["bsdp-rand-k", "scaffold-gradient", "fedpdm-memory-warm"])
+def test_a_cohort_goes_on_to_the_same_bits(tmp_path, monkeypatch, variant, stacked):
+    setups = [small(variant, seed=seed) for seed in range(stacked)]
+    expected = cohort.run(setups)
+    advance = cohort.Cohort.round
+
+    def dying(self, round_):
+        if round_ == 4:
+            raise PowerCut
+        return advance(self, round_)
+
+    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(cohort.Cohort, "round", dying)
+        cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2))
+    done = []
+    monkeypatch.setattr(cohort.Cohort, "round", lambda self, r: done.append(r) or advance(self, r))
+    for one, other in zip(cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2)), expected, strict=True):
+        equal(one, other)
+    assert done == [3, 4, 5]
+
+
+def test_a_damaged_checkpoint_falls_back_with_a_warning(tmp_path, capsys):
+    setup = small("feddyn").with_state_dir(tmp_path)
+    expected = inprocess.run(small("feddyn").with_state_dir(tmp_path / "whole"))
+    assert cut_off(setup, tmp_path, 14, True, 1)
+    newest = tmp_path / "checkpoints" / "round-4.npz"
+    newest.write_bytes(newest.read_bytes()[:-30])
+    equal(inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1)), expected)
+    assert "round-4.npz is damaged; going on from the checkpoint before it" in capsys.readouterr().out
+
+
+def test_no_readable_checkpoint_is_one_sentence(tmp_path):
+    assert cut_off(small("feddyn").with_state_dir(tmp_path), tmp_path, 14, True, 1)
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="no checkpoint in .* is readable"):
+        Checkpoints(tmp_path, 1).newest()
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_stopped_at_any_write_of_a_checkpoint_the_one_before_is_there(tmp_path, monkeypatch, at):
+    setup = small("fedpdm-memory-warm").with_state_dir(tmp_path)
+    assert cut_off(setup, tmp_path, 8, True, 1)  # checkpoints of rounds 1 and 2
+    left = [at]
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "open"), (os, "fsync"), (Path, "replace"), (Path, "unlink")):
+            real = getattr(owner, name)
+
+            def call(*args, real=real, **kwargs):
+                frames = sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name
+                left[0] -= "write_whole" in frames[:1] and frames[1] == "save" and "npz" in str(args[0])
+                left[0] -= frames[0] == "save" and "npz" in str(args[0])
+                if left[0] <= 0:
+                    raise PowerCut
+                return real(*args, **kwargs)
+
+            patch.setattr(owner, name, call)
+        with suppress(PowerCut):
+            inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1))
+    found, warnings = Checkpoints(tmp_path, 1).newest()
+    assert found.facts["round"] >= 2
+    assert warnings == []
+    equal(
+        inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1)), inprocess.run(small("fedpdm-memory-warm"))
+    )
+
+
+def test_a_state_is_a_tree(tmp_path):
+    for variant in VARIANTS:
+        setup = small(variant)
+        server = setup.page.init_server(setup.start, 8, np.array(3, np.uint64))
+        again = unflatten(server, [np.array(leaf) for leaf in flatten(server)])
+        assert type(again) is type(server)
+        np.testing.assert_equal(flatten(again), flatten(server))
+    with pytest.raises(SettingError, match="another algorithm or other settings"):
+        unflatten(server, flatten(server)[:-1])
+
+
+def command(*words, kill_at=0):
+    """`python -m simulation`, killed with SIGKILL by itself at the n-th checkpoint, if asked for."""
+    code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
+    if kill_at:
+        code += f"""
+import simulation.checkpoint as c
+saved, real = [], c.Checkpoints.save
+def save(self, round_, checkpoint):
+    real(self, round_, checkpoint)
+    saved.append(round_)
+    if len(saved) == {kill_at}: os.kill(os.getpid(), signal.SIGKILL)
+c.Checkpoints.save = save
+"""
+    code += "from simulation.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
+    keys = ["--set", "rounds=8", "--set", "num-clients=5", "--runtime", runtime]
+    words = ["run", "experiments/digits.toml", *keys]
+    assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
+    cut = command(*words, "--set", "checkpoint-every=3", "--out", str(tmp_path / "cut"), kill_at=2)
+    assert cut.returncode == -9
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    done = command("run", "--resume", str(tmp_path / "cut"), "--runtime", runtime)
+    assert done.returncode == 0, done.stderr
+    drop = lambda rows: [{k: v for k, v in row.items() if k != "seconds"} for row in rows]  # noqa: E731
+    np.testing.assert_equal(drop(read_rows(tmp_path / "cut")), drop(read_rows(tmp_path / "whole")))
+    models = [np.load(tmp_path / name / "model.npz")["x"] for name in ("cut", "whole")]
+    assert_array_equal(*models)
+    assert read_summary(tmp_path / "cut")["finished"]
+    lines = (tmp_path / "cut" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, 9))
+    assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+    again = command("run", "--resume", str(tmp_path / "cut"), "--runtime", runtime)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "has ended already" in again.stderr
+
+
+def test_a_cut_off_experiment_runs_what_is_left(tmp_path):
+    text = """
+[run]
+num-clients = 4
+rounds = 4
+checkpoint-every = 1
+[[curve]]
+label = "a"
+[[curve]]
+label = "b"
+rho = 0.1
+"""
+    (tmp_path / "two.toml").write_text("seeds = [0, 1]\n" + text)
+    words = ["run", str(tmp_path / "two.toml")]
+    assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
+    assert command(*words, "--out", str(tmp_path / "cut"), kill_at=11).returncode == -9  # in b's first run
+    done = command("run", "--resume", str(tmp_path / "cut"))
+    assert done.returncode == 0, done.stderr
+    for place in ("a/seed-0", "a/seed-1", "b/seed-0", "b/seed-1"):
+        models = [np.load(tmp_path / name / place / "model.npz")["x"] for name in ("cut", "whole")]
+        assert_array_equal(*models)
+    assert (tmp_path / "cut" / "figure.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run"], "run takes either an experiment's file or --resume FOLDER"),
+        (["run", "experiments/digits.toml", "--resume", "."], "run takes either"),
+        (["run", "--resume", "tests"], "tests holds neither experiment.toml nor config.toml"),
+        (["run", "--resume", ".", "--seeds", "1"], "leave --set, --seeds and --out away"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, sentence):
+    done = command(*words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_only_the_same_run_is_resumed():
+    config = small("fedpdm").config
+    assert config.same_run(replace(config, out="x", state_dir="y", checkpoint_every=4, round_timeout=3.0))
+    assert not config.same_run(replace(config, seed=1))
+    assert not config.same_run(replace(config, settings=(("rho", 0.6), ("step_size", 0.4))))

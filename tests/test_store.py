@@ -1,0 +1,195 @@
+"""A client's state on disk: whole rounds only, whatever stops the write, and nobody else's."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, RecordDict
+from numpy.testing import assert_array_equal
+from problems import small
+
+import clients.store
+from clients.store import ContextStore, FileStore, Kept, write_whole
+from strategies.star import encode
+from twinflower.errors import DataError, ReplyError
+
+SETUP = small("scaffold-top-k")
+
+
+def kept(round_, value=1.0):
+    arrays = {"state.dual": encode(np.full(5, value)), "state.round": encode(np.array(2.0))}
+    return Kept(
+        arrays | {"reply.0": encode(np.arange(3) * value)},
+        ConfigRecord({"round": round_, "session": "s", "born": 1}),
+    )
+
+
+def same(one, other):
+    assert dict(one.metrics) == dict(other.metrics)
+    assert list(one.arrays) == list(other.arrays)
+    for mine, theirs in zip(one.arrays.values(), other.arrays.values(), strict=True):
+        assert (mine.dtype, mine.shape, mine.data) == (theirs.dtype, tuple(theirs.shape), theirs.data)
+
+
+@pytest.fixture(params=["context", "file"])
+def store(request, tmp_path):
+    return ContextStore(RecordDict()) if request.param == "context" else FileStore(tmp_path, "me")
+
+
+def test_a_round_comes_back_as_it_was(store):
+    assert store.last("s") is store.at("s", 1) is None
+    store.save("s", kept(1), 0)
+    store.save("s", kept(4, 2.0), 3)
+    same(store.last("s"), kept(4, 2.0))
+    same(store.at("s", 4), kept(4, 2.0))
+    assert store.at("s", 1) is None  # settled
+    assert store.last("another") is None
+
+
+def test_replies_stay_until_they_are_settled(tmp_path):
+    store = FileStore(tmp_path, "me")
+    for round_ in (1, 2, 5, 7):
+        store.save("s", kept(round_, float(round_)), 1)
+    assert store.at("s", 1) is None
+    for round_ in (2, 5, 7):
+        same(store.at("s", round_), kept(round_, float(round_)))
+    store.save("s", kept(8), 7)
+    assert [store.at("s", r) is None for r in (2, 5, 7, 8)] == [True, True, True, False]
+
+
+def test_a_server_cannot_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(clients.store, "_MOST_ROUNDS", 4)
+    store = FileStore(tmp_path, "me")
+    for session in range(30):
+        for round_ in range(1, 8):
+            store.save(f"s{session}", kept(round_), -1)
+    assert len(list(tmp_path.iterdir())) <= clients.store._MOST_SESSIONS
+    assert max(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) <= 5
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda t: t[:-1], lambda t: t[:40], lambda t: b"", lambda t: t[:200] + b"x" + t[201:]]
+)
+def test_a_damaged_state_stops_the_client_and_never_falls_back(tmp_path, damage):
+    store = FileStore(tmp_path, "me")
+    store.save("s", kept(1), 0)
+    store.save("s", kept(2), 0)
+    (path,) = tmp_path.glob("*/2.round")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"2\.round, is damaged"):
+        store.last("s")
+
+
+def test_a_state_of_other_settings_is_not_found_and_a_foreign_file_is_refused(tmp_path):
+    FileStore(tmp_path, "me").save("s", kept(1), 0)
+    other = FileStore(tmp_path, "you")
+    assert other.last("s") is None
+    (path,) = tmp_path.glob("*/1.round")
+    write = other._path("s", 1)
+    write.parent.mkdir()
+    write.write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match="belongs to another client or other settings"):
+        other.last("s")
+
+
+def test_a_folder_that_cannot_be_written_is_named_without_a_traceback(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="round 1 cannot be stored: Not a directory"):
+        FileStore(tmp_path / "file" / "x", "me").save("s", kept(1), 0)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_stopped_at_any_write_the_old_or_the_new_round_is_there(tmp_path, monkeypatch, error):
+    """Every system call of `write_whole` fails once; then the client goes on."""
+    calls = ["open", "fsync", "replace", "close"]
+    reached = 0
+    for number in range(1, 30):
+        folder = tmp_path / str(number)
+        store = FileStore(folder, "me")
+        store.save("s", kept(1), 0)
+        with monkeypatch.context() as patch:
+            left = [number]
+
+            def failing(real, left=left):
+                def call(*args, **kwargs):
+                    left[0] -= 1
+                    if left[0] == 0:
+                        raise error
+                    return real(*args, **kwargs)
+
+                return call
+
+            for name in calls[:2]:
+                patch.setattr(os, name, failing(getattr(os, name)))
+            patch.setattr(Path, "replace", failing(Path.replace))
+            patch.setattr(Path, "unlink", failing(Path.unlink))
+            try:
+                store.save("s", kept(2, 5.0), 1)
+            except (DataError, OSError, KeyboardInterrupt):
+                reached += 1
+        found = store.last("s")
+        same(found, kept(1) if found.round == 1 else kept(2, 5.0))
+        store.save("s", kept(3), 2)
+        same(store.last("s"), kept(3))
+        if left[0] > 0:
+            break
+    assert reached >= 5
+    assert number < 29
+
+
+def test_the_names_are_on_the_disk(tmp_path, monkeypatch):
+    """fsync of the file before its name, and of the folder after."""
+    events = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: events.append("folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "file")
+    )
+    rename = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: events.append("name") or rename(self, to))
+    write_whole(tmp_path / "x", b"1")
+    assert events == ["file", "name", "folder"]
+    assert (tmp_path / "x").stat().st_mode & 0o077 == 0
+
+
+def ask(client, round_, **config):
+    return client.fit(SETUP.page.pack_inbox(inbox(round_)), {"round": round_, "session": "s", **config})
+
+
+def inbox(round_):
+    page = SETUP.page
+    return page.broadcast(page.init_server(SETUP.start + 0.1, 8, np.array(0, np.uint64)), round_, np.array(1))
+
+
+def site(tmp_path, run=1):
+    return SETUP.client(1, Context(run, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
+
+
+def test_a_new_process_goes_on_and_repeats_what_is_not_settled(tmp_path):
+    whole = site(tmp_path / "a")
+    expected = [ask(whole, round_, settled=0) for round_ in (1, 2, 3)]
+    one = site(tmp_path / "b")
+    ask(one, 1, settled=0)
+    two = site(tmp_path / "b", run=2)
+    ask(two, 2, settled=0)
+    three = site(tmp_path / "b", run=3)
+    for round_, theirs in zip((1, 2, 3, 2), [*expected, expected[1]], strict=True):
+        mine = ask(three, round_, settled=0)
+        assert_array_equal(mine[0][0], theirs[0][0])
+        assert mine[2] == theirs[2]
+    ask(three, 4, settled=3)
+    with pytest.raises(ReplyError, match="round 2 is asked after it was settled"):
+        ask(three, 2, settled=3)
+
+
+def test_without_its_state_a_client_begins_anew_and_says_so(tmp_path):
+    ask(site(tmp_path / "a"), 1)
+    assert ask(site(tmp_path / "a", run=2), 2)[2]["born"] == 1
+    assert ask(site(tmp_path / "b", run=2), 2)[2]["born"] == 2
+
+
+@pytest.mark.parametrize(
+    "config", [{"session": 3}, {"session": ""}, {"session": "x" * 65}, {"settled": "no"}]
+)
+def test_a_malformed_session_is_refused(tmp_path, config):
+    with pytest.raises(ReplyError, match="session must be a short text"):
+        ask(site(tmp_path), 1, **config)
