@@ -21,7 +21,8 @@ from twinflower.sparsifiers import SPARSIFIERS
 
 from . import cohort, inprocess
 from .checkpoint import Checkpoints
-from .config import Config, parse_text
+from .config import DEFAULT_CLIENTS, Config, parse_text
+from .deployment import rehearse
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_run, redraw
@@ -115,6 +116,27 @@ def tune_(
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     path.write_text(text, encoding="utf-8")
     console.print(f"tuned: {path}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def deploy(
+    experiment: Annotated[
+        Path, typer.Argument(help="an experiment's TOML with one curve, or a run's config.toml")
+    ],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
+    out: Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    ] = "",
+    secure: Annotated[bool, typer.Option(help="TLS, and registered nodes only")] = False,
+) -> None:
+    """A rehearsal: SuperLink and SuperNodes on this machine, one run on them, and everything ended again."""
+    plan = _plan(experiment, set_, data_dir, "")
+    require(plan.single, "deploy takes one curve and one seed")
+    config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
+    folder = results_folder(out or config.out, plan.name)
+    console.print(rehearse(config, folder, secure), highlight=False)
+    console.print(f"results: {folder}", soft_wrap=True, highlight=False)
 
 
 @app.command()

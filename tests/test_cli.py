@@ -40,7 +40,7 @@ def test_a_run_leaves_a_complete_folder(call, tmp_path):
     assert (status, err) == (0, "")
     assert f"results: {out}" in text
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "metrics.csv", "summary.json", "model.npz", "figure.png", "environment.json",
+        "config.toml", "metrics.csv", "rounds.jsonl", "summary.json", "model.npz", "figure.png", "environment.json",
     }  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     rows = read_rows(out)

@@ -47,6 +47,9 @@ def configs(draw):
     algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
     own = {name: draw(VALUES[kind]) for name, kind in OWN_KEYS.items()} | {"algorithm": algorithm}
     own["num_clients"] = own["clients_per_round"] + draw(COUNTS)
+    own["min_replies"] = (
+        1 + min(own["min_replies"], own["clients_per_round"] - 1) if own["clients_per_round"] else 1
+    )
     own["delta"] = draw(st.floats(1e-300, 0.999))
     kinds = settings_of(ALGORITHMS[algorithm])
     chosen = draw(st.sets(st.sampled_from(sorted(kinds))))

@@ -1,0 +1,181 @@
+"""A real deployment on this machine: a SuperLink, SuperNodes in processes of their own, and `flwr run` on them.
+
+Everything lives in a temporary folder, on free ports, and ends with the context. With `secure` all connections are TLS
+under a certificate authority made for the occasion, and only nodes whose public keys were registered are let in.
+"""
+
+import ipaddress
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from signal import SIGKILL
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .config import Config, Value
+from .engine import CONNECTION, Engine, end, free_ports, place_of_its_own, spawn, superlink, write_connection
+from .record import to_toml
+from .setup import prepare
+
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True)
+class Deployment(Engine):
+    """A running SuperLink at `port`, and the SuperNodes that were started, by their number."""
+
+    simulated: bool = False
+    port: int = 0
+    secure: bool = False
+    nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start_node(
+        self, number: int, count: int, settings: Mapping[str, Value] | None = None, key: str = ""
+    ) -> None:
+        """A SuperNode that holds partition `number` of `count`; settings go into its node config.
+
+        key: name of its private key, `node-NUMBER-key` by default, in a secure deployment.
+        """
+        config: dict[str, Value] = {"partition-id": number, "num-partitions": count, **(settings or {})}
+        words = " ".join(to_toml(config).replace(" = ", "=").split("\n"))
+        home = self.home / f"node-{number}"
+        home.mkdir(exist_ok=True)
+        command = [
+            "flower-supernode",
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--port",
+            str(free_ports(1)[0]),
+        ]
+        command += ["--node-config", words.strip(), *self._credentials(key or f"node-{number}-key")]
+        self.nodes[number] = spawn(command, self.environment | {"FLWR_HOME": str(home)}, home / "log")
+
+    def _credentials(self, key: str) -> list[str]:
+        if not self.secure:
+            return ["--insecure"]
+        keys = self.home / key
+        return ["--root-certificates", str(self.home / "ca.crt"), "--auth-supernode-private-key", str(keys)]
+
+    def register(self, number: int) -> None:
+        """Make the node's keys and let the SuperLink know the public one."""
+        public = make_node_key(self.home / f"node-{number}-key")
+        self.flwr("supernode", "register", str(public), CONNECTION)
+
+    def kill_node(self, number: int) -> None:
+        """SIGKILL to the node and its children, as a power cut would."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.nodes[number].pid, SIGKILL)
+        self.nodes.pop(number).wait()
+
+    def log_of(self, number: int) -> str:
+        """What a node has written."""
+        return (self.home / f"node-{number}" / "log").read_text(errors="replace")
+
+
+@contextmanager
+def deployment(secure: bool = False) -> Iterator[Deployment]:
+    """Start a SuperLink; end it, its nodes, and everything they started, on leaving."""
+    with place_of_its_own() as (home, environment):
+        (port,) = free_ports(1)
+        words = _secured(home) if secure else ["--insecure"]
+        trust = f'root-certificates = "{home / "ca.crt"}"\n' if secure else "insecure = true\n"
+        write_connection(home, f'address = "127.0.0.1:{port}"\n{trust}')
+        with superlink(home, environment, port, [*words, "--disable-runtime-dependency-installation"]):
+            running = Deployment(environment, home, False, port, secure)
+            try:
+                yield running
+            finally:
+                for process in running.nodes.values():
+                    end(process)
+
+
+def rehearse(config: Config, folder: Path, secure: bool = False) -> str:
+    """One run of a configuration on as many SuperNodes as it has clients; returns Flower's output.
+
+    Every node keeps state and ledger in a folder of its own that ends with the rehearsal, and allows a lifetime budget
+    just above what the run plans. Raises RunError unless Flower says finished:completed.
+    """
+    setup = prepare(config)
+    own: dict[str, Value] = {}
+    if setup.plan:
+        own = {"lifetime-epsilon": 1.001 * setup.plan.epsilon_limit, "lifetime-delta": config.delta}
+    if config.data_dir:
+        own["data-dir"] = str(Path(config.data_dir).absolute())
+    with deployment(secure) as running:
+        for number in range(config.num_clients):
+            if secure:
+                running.register(number)
+            own["state-dir"] = str(running.home / f"node-{number}" / "state")
+            running.start_node(number, config.num_clients, own)
+        return running.run(config, folder)
+
+
+def _secured(home: Path) -> list[str]:
+    make_certificates(home)
+    files = {"--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key", "--ssl-ca-certfile": "ca.crt"}
+    return [word for option, name in files.items() for word in (option, str(home / name))] + [
+        "--enable-supernode-auth"
+    ]
+
+
+def make_certificates(home: Path) -> None:
+    """ca.crt, server.pem and server.key for localhost, valid for a day."""
+    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    usage = dict.fromkeys(
+        ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+         "encipher_only", "decipher_only"), False,
+    )  # fmt: skip
+    root = (
+        _certificate("twinflower loopback CA", "twinflower loopback CA", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    leaf = (
+        _certificate("localhost", "twinflower loopback CA", server)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    (home / "ca.crt").write_bytes(root.public_bytes(_PEM))
+    (home / "server.pem").write_bytes(leaf.public_bytes(_PEM))
+    plain = (_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write_secret(home / "server.key", server.private_bytes(*plain))
+
+
+def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(names[0])
+        .issuer_name(names[1])
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+    )
+
+
+def make_node_key(path: Path) -> Path:
+    """A SuperNode's private key at `path`; returns the file of the public one."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = (_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    _write_secret(path, key.private_bytes(*private))
+    public = path.with_name(f"{path.name}.pub")
+    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    public.write_bytes(key.public_key().public_bytes(*form) + b"\n")
+    return public
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
