@@ -82,7 +82,8 @@ def test_clients_work_in_a_plain_client_app(variant, client_class):
     }
     reply = app(Message(RecordDict(request), 1, "train"), context).content
     assert reply["fitres.num_examples"]["num_examples"] == len(setup.shards.rows(0).labels)
-    assert dict(reply["fitres.metrics"]) == {"round": 1, "local-steps": 3, "stopped": False}
+    metrics = {"round": 1, "session": "1", "born": 1, "local-steps": 3, "stopped": False}
+    assert dict(reply["fitres.metrics"]) == metrics
     arrays = [array.numpy() for array in reply["fitres.parameters"].values()]
     setup.page.unpack_upload(arrays, inbox)
     question = Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), 1, "get_properties")

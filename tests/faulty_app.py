@@ -1,0 +1,110 @@
+"""Flower's app with clients that misbehave on command, for tests on real SuperNodes.
+
+The node config `faults = "nan@3 slow@5"` names what happens in which round. `build` writes the app into a folder; this
+module is its client side.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def build(folder: Path) -> Path:
+    """The project's app with this module as its client app."""
+    for name in ("twinflower", "strategies", "clients", "simulation"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(__file__, folder / "simulation" / "faulty_app.py")
+    text = (ROOT / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(
+        text.replace("simulation.client_app:app", "simulation.faulty_app:app")
+    )
+    return folder
+
+
+def _first(reply: Message, change: Callable[[np.ndarray], np.ndarray]) -> Message:
+    arrays = [array.numpy().copy() for array in reply.content["fitres.parameters"].values()]
+    record = ArrayRecord()
+    for place, array in enumerate([change(arrays[0]), *arrays[1:]]):
+        record[str(place)] = Array(array)
+    return _with(reply, {"fitres.parameters": record})
+
+
+def _last(reply: Message, change: Callable[[np.ndarray], np.ndarray]) -> Message:
+    arrays = [array.numpy().copy() for array in reply.content["fitres.parameters"].values()]
+    record = ArrayRecord()
+    for place, array in enumerate([*arrays[:-1], change(arrays[-1])]):
+        record[str(place)] = Array(array)
+    return _with(reply, {"fitres.parameters": record})
+
+
+def _with(reply: Message, records: dict) -> Message:
+    content = RecordDict({**dict(reply.content.items()), **records})
+    return Message(
+        content=RecordDict({k: v for k, v in content.items() if v is not None}), metadata=reply.metadata
+    )
+
+
+def _filled(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.full_like(array, value)
+
+
+def _stale(reply: Message) -> Message:
+    metrics = dict(reply.content["fitres.metrics"])
+    return _with(reply, {"fitres.metrics": ConfigRecord({**metrics, "round": metrics["round"] - 1})})
+
+
+def _dropped(reply: Message) -> Message:
+    content = RecordDict({k: v for k, v in reply.content.items() if k != "fitres.parameters"})
+    return Message(content=content, metadata=reply.metadata)
+
+
+AFTER: dict[str, Callable[[Message], Message]] = {
+    "nan": lambda reply: _first(reply, _filled(np.nan)),
+    "inf": lambda reply: _first(reply, _filled(np.inf)),
+    "wrong-shape": lambda reply: _first(reply, lambda array: array[1:]),
+    "wrong-dtype": lambda reply: _first(reply, lambda array: array.astype(np.float32)),
+    "bad-indices": lambda reply: _last(reply, lambda array: np.full_like(array, 255)),
+    "missing-record": _dropped,
+    "stale-round": _stale,
+}
+
+
+def misbehave(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """A mod that does what the node config says for the round."""
+    if message.metadata.message_type != "train":
+        return call_next(message, context)
+    round_ = message.content["fitins.config"]["round"]
+    plan = re.findall(r"(\S+)@(\d+)", str(context.node_config.get("faults", "")))
+    (kind, *_) = [*(kind for kind, when in plan if int(when) == round_), ""]
+    if kind == "raises":
+        raise ValueError("planted")
+    if kind == "slow":
+        time.sleep(40)
+    reply = call_next(message, context)
+    if kind == "raises-late":
+        raise ValueError("planted, with the work done")
+    if kind == "asked-twice":
+        again = call_next(message, context)
+        first, second = ([a.data for a in r.content["fitres.parameters"].values()] for r in (reply, again))
+        assert first == second, "a repeated request got other bytes"
+    return AFTER[kind](reply) if kind in AFTER else reply
+
+
+try:
+    from .client_app import client_fn
+
+    app = ClientApp(client_fn, mods=[misbehave])
+except ImportError:  # imported by a test, for `build`
+    pass

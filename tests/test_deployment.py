@@ -1,0 +1,288 @@
+"""The fault matrix, on real SuperLink and SuperNode processes: `python -m pytest -m deployment`.
+
+Each run is compared with the in-process runtime under the same losses: the model must have the same bits. With the
+environment variable TWINFLOWER_FAULT_TABLE set to a file, the table of docs/deployment.md is written there.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import faulty_app
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from numpy.testing import assert_array_equal
+
+from simulation import inprocess
+from simulation.config import parse
+from simulation.deployment import deployment, rehearse
+from simulation.engine import _command
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.record import read_summary
+from simulation.setup import prepare
+from twinflower.privacy.ledger import FileLedger
+
+pytestmark = pytest.mark.deployment
+
+JOB = {"num-clients": 3, "batch-size": 20, "max-local-steps": 3, "round-timeout": 300.0}
+ROWS: list[tuple[str, str, str]] = []
+
+
+def note(fault, run, state):
+    """A row of the table."""
+    ROWS.append((fault, run, state))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table():
+    yield
+    if path := os.environ.get("TWINFLOWER_FAULT_TABLE"):
+        lines = ["| fault | what the run did | duals, ledger, trajectory |", "|---|---|---|"]
+        Path(path).write_text("\n".join([*lines, *(f"| {' | '.join(row)} |" for row in ROWS)]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    return faulty_app.build(tmp_path_factory.mktemp("app") / "twinflower-faulty")
+
+
+class Losing(InProcessGrid):
+    """Loses the replies of (client, round): with the work done, or with none."""
+
+    def __init__(self, setup, lost, idle):
+        super().__init__(setup)
+        self.lost, self.idle = lost, idle
+
+    def answer(self, message):
+        if message.metadata.message_type == "train":
+            address = message.metadata.dst_node_id - 1, message.content["fitins.config"]["round"]
+            if address in self.idle:
+                return Message(Error(1, "no work done"), reply_to=message)
+            if address in self.lost:
+                super().answer(message)
+                return Message(Error(1, "lost"), reply_to=message)
+        return super().answer(message)
+
+
+def expected(config, lost=(), idle=()):
+    setup = prepare(replace(config, state_dir="", resume_from="", out=""))
+    return run_strategy(setup, Losing(setup, set(lost), set(idle)), "inprocess")
+
+
+def rounds_in(folder):
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def start(running, count, **own):
+    """Nodes with a state-dir each; own: node number -> further settings, {"state-dir": ""} for none."""
+    for number in range(count):
+        settings = {"state-dir": str(running.home / f"state-{number}"), **own.get(f"n{number}", {})}
+        running.start_node(number, count, {key: value for key, value in settings.items() if value})
+
+
+def begin(running, config, folder, app):
+    """`flwr run` in the background."""
+    words = [_command("flwr"), *running.words(config, folder, app)]
+    return subprocess.Popen(
+        words, env=running.environment, cwd=running.home, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(folder, round_, process, seconds=400):
+    """Until the run has a checkpoint of this round."""
+    end = time.monotonic() + seconds
+    while not (folder / "checkpoints" / f"round-{round_}.npz").exists():
+        assert time.monotonic() < end and process.poll() is None, f"round {round_} never came"
+        time.sleep(0.1)
+
+
+def processes(running, name):
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                name in (entry / "cmdline").read_text()
+                and f"FLWR_HOME={running.home}" in (entry / "environ").read_text()
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_replies_that_are_wrong(tmp_path, app):
+    """One run: client 1 does another thing wrong in every round; in the last but one nobody answers."""
+    kinds = ["raises", "raises-late", *faulty_app.AFTER, "asked-twice"]
+    plan = {kind: round_ for round_, kind in enumerate(kinds, 2)}
+    silent = len(kinds) + 2
+    keys = JOB | {
+        "algorithm": "bsdp-fedpdm",
+        "uplink-ratio": 0.3,
+        "rho": 0.5,
+        "step-size": 0.4,
+        "void-rounds": 1,
+    }
+    config = parse(keys | {"rounds": silent + 1})
+    everyone = f"raises@{silent}"
+    words = {"n1": {"faults": " ".join(f"{kind}@{r}" for kind, r in plan.items()) + f" {everyone}"}}
+    words |= {f"n{i}": {"faults": everyone} for i in (0, 2)}
+    with deployment() as running:
+        start(running, 3, **words)
+        running.run(config, tmp_path / "run", app)
+        assert running.last_status() == "finished:completed"
+    told = rounds_in(tmp_path / "run")
+    bad = {round_: kind for kind, round_ in plan.items() if kind != "asked-twice"}
+    for done in told:
+        wrong = ["0", "1", "2"] if done["round"] == silent else ["1"] if done["round"] in bad else []
+        assert list(done["rejected"]) == wrong, done
+        for reason in done["rejected"].values():
+            assert reason
+    lost = {(1, r) for r, kind in bad.items() if kind != "raises"}
+    idle = {(1, plan["raises"]), *((i, silent) for i in range(3))}
+    same = expected(config, lost, idle)
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], same.model)
+    for round_, kind in sorted(bad.items()):
+        note(
+            f"client: {kind}",
+            f"left out: {told[round_ - 1]['rejected']['1'][:70]}",
+            "same bits as in process",
+        )
+    note("request repeated", "the stored bytes again", "same bits; the dual moved once")
+    note(
+        "zero replies",
+        "the round changes nothing (`void-rounds = 1`); without it the run stops",
+        "same bits",
+    )
+
+
+def test_nodes_that_die(tmp_path, app):
+    """SCAFFOLD: node 1 is killed and comes back with its state, node 2 without."""
+    keys = JOB | {"algorithm": "scaffold", "step-size": 0.4, "checkpoint-every": 1, "rounds": 12}
+    config, folder = parse(keys), tmp_path / "run"
+    with deployment() as running:
+        own = {"n2": {"state-dir": ""}}
+        start(running, 3, **own)
+        process = begin(running, config, folder, app)
+        wait_for(folder, 2, process)
+        running.kill_node(1)
+        running.kill_node(2)
+        time.sleep(5)
+        running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
+        running.start_node(2, 3)
+        process.communicate(timeout=600)
+        assert running.last_status() == "finished:completed"
+    told = rounds_in(folder)
+    absent = {
+        (int(c), done["round"]) for done in told for c, why in done["rejected"].items() if why == "no reply"
+    }
+    refused = {
+        (int(c), d["round"]) for d in told for c, why in d["rejected"].items() if "lost its state" in why
+    }
+    assert absent and {c for c, _ in absent} <= {1, 2}
+    assert {c for c, _ in refused} == {2}
+    back = [
+        d["round"]
+        for d in told
+        if "1" not in d["rejected"] and d["round"] > max(r for c, r in absent if c == 1)
+    ]
+    assert back, "node 1 never came back"
+    same = expected(config, idle=absent | refused)
+    assert_array_equal(np.load(folder / "model.npz")["x"], same.model)
+    missed = len({r for c, r in absent if c == 1})
+    note(
+        "kill -9 of a node, restart with state-dir",
+        f"missing in {missed} round(s), then known by its partition",
+        "same bits as in process with those rounds missed",
+    )
+    note(
+        "kill -9 of a node, restart without state-dir",
+        "SCAFFOLD refuses it: it has lost its state",
+        "same bits; the mean of the c_i stays right",
+    )
+
+
+def test_a_client_that_is_too_late(tmp_path, app):
+    keys = JOB | {"algorithm": "feddyn", "alpha": 0.5, "step-size": 0.4, "rounds": 6, "round-timeout": 20.0}
+    config = parse(keys)
+    with deployment() as running:
+        start(running, 3, n1={"faults": "slow@2"})
+        running.run(config, tmp_path / "run", app)
+    told = rounds_in(tmp_path / "run")
+    assert told[1]["rejected"] == {"1": "no reply"}
+    late = {int(d["round"]) for d in told if "1" in d["rejected"]}
+    assert late < {2, 3, 4, 5}
+    same = expected(config, lost={(1, r) for r in late})
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], same.model)
+    note(
+        "slow client, past the deadline",
+        f"left out of {len(late)} round(s), its late reply is ignored",
+        "same bits; FedDyn's echo drops the step nobody counted",
+    )
+
+
+def test_the_server_is_killed_and_resumed(tmp_path, app):
+    keys = JOB | {"algorithm": "scaffold", "step-size": 0.4, "checkpoint-every": 2, "rounds": 7}
+    config, folder = parse(keys), tmp_path / "run"
+    with deployment() as running:
+        start(running, 3)
+        process = begin(running, config, folder, app)
+        wait_for(folder, 2, process)
+        time.sleep(9)  # into the third or fourth round
+        for pid in processes(running, "flwr-serverapp"):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=300)
+        assert running.last_status() != "finished:completed"
+        assert not (folder / "summary.json").exists()
+        running.run(replace(config, resume_from=str(folder)), folder, app)
+    assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
+    assert [done["round"] for done in rounds_in(folder)] == list(range(1, 8))
+    note(
+        "kill -9 of the server app, resume-from",
+        "goes on behind the last checkpoint; rounds done again get the stored replies",
+        "same bits as a run that was never cut off",
+    )
+
+
+def test_tls_and_registered_nodes_only(tmp_path):
+    """A private run under TLS; a node with a key that nobody registered stays outside."""
+    config = parse({"privacy": "public-state", "epsilon": 8.0, "num-clients": 3, "rounds": 3, "rho": 0.05})
+    setup = prepare(config)
+    own = {"lifetime-epsilon": 8.1}
+    with deployment(secure=True) as running:
+        for number in range(3):
+            running.register(number)
+            running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
+        from simulation.deployment import make_node_key
+
+        make_node_key(running.home / "stranger")
+        running.start_node(3, 4, own, key="stranger")
+        running.run(config, tmp_path / "run")
+        nodes = running.flwr("supernode", "ls", "ours", "--format", "json")
+        assert nodes.count('"online"') == 3
+        log = running.log_of(3).lower()
+        assert "unauthenticated" in log or "not registered" in log or "permission" in log or "305" in log, (
+            log[-2000:]
+        )
+        for number in range(3):
+            (path,) = (running.home / f"state-{number}").glob("*.ledger")
+            ledger = FileLedger(path, path.read_text().split('"data": "')[1].split('"')[0], 8.1, 1e-4)
+            costs = [charge.cost for charge in ledger.charges()]
+            assert len(costs) == 3
+            assert sum(costs) == pytest.approx(setup.plan.mu_limit**2)
+    assert read_summary(tmp_path / "run")["finished"]
+    note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
+
+
+def test_a_rehearsal_leaves_nothing_running(tmp_path):
+    config = parse({"num-clients": 2, "rounds": 2})
+    rehearse(config, tmp_path / "run")
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
+    left = subprocess.run(["pgrep", "-fa", "twinflower-........ "], capture_output=True, text=True).stdout
+    assert left == ""
+    assert not [p for p in Path("/tmp").glob("twinflower-*") if (p / "state.db").exists()]
