@@ -13,7 +13,7 @@ from rich.table import Table
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partition import PARTITIONERS
-from twinflower.data.sets import DATASETS
+from twinflower.data.sets import DATASETS, OWN
 from twinflower.errors import RunError, SettingError, TwinflowerError, require
 from twinflower.objectives import LOSSES
 from twinflower.regularisers import REGULARISERS
@@ -90,6 +90,7 @@ def run(
     else:
         plan = _plan(cast(Path, experiment), set_, data_dir, seeds)
         folder = results_folder(out or plan.curves[0].config.out, plan.name)
+    _require_rows(plan)
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
     failures = _RUN[runtime](plan, folder)
@@ -133,6 +134,7 @@ def deploy(
     """A rehearsal: SuperLink and SuperNodes on this machine, one run on them, and everything ended again."""
     plan = _plan(experiment, set_, data_dir, "")
     require(plan.single, "deploy takes one curve and one seed")
+    _require_rows(plan)
     config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
     folder = results_folder(out or config.out, plan.name)
     console.print(rehearse(config, folder, secure), highlight=False)
@@ -164,9 +166,9 @@ def privacy(
 @app.command()
 def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
     """Table of finished runs: mean and spread over seeds."""
-    from .compare import comparison
+    from .compare import HEADINGS, comparison
 
-    table = Table("run", "runs", "rounds", "test accuracy", "objective", "nonzeros", "uplink Mbit", "seconds")
+    table = Table(*HEADINGS)
     for row in comparison(folders):
         table.add_row(*row)
     console.print(table)
@@ -204,6 +206,13 @@ def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -
     if data_dir:
         overrides.setdefault("data-dir", data_dir)
     return read_experiment(experiment, overrides, _seeds(seeds))
+
+
+def _require_rows(plan: Experiment) -> None:
+    require(
+        all(curve.config.dataset != OWN for curve in plan.curves),
+        "the rows of dataset own are at deployed nodes only: run it with flwr run on their SuperLink",
+    )
 
 
 def _seeds(text: str) -> list[int] | None:

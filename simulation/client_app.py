@@ -4,6 +4,7 @@ A simulated node gets its partition from Flower. A deployed node says in its nod
 
     partition-id, num-partitions     which part of the data it holds
     data-dir                         where they are, instead of the run's
+    data-file                        the site's own rows, in a run of the dataset own
     state-dir                        where its ledgers are, default ~/.twinflower; if it is given, duals and replies
                                      are kept there, too, so that a restarted node goes on
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
@@ -23,6 +24,7 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
+from twinflower.data.sets import OWN
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -41,12 +43,15 @@ def client_fn(context: Context) -> Client:
     if "partition-id" not in node or "num-partitions" not in node:
         raise SettingError('a node needs --node-config "partition-id=I num-partitions=N"')
     raw = dict(context.run_config)
-    if "data-dir" in node:
-        raw["data-dir"] = node["data-dir"]
+    raw |= {key: node[key] for key in ("data-dir", "data-file") if key in node}
     number, count = int(node["partition-id"]), int(node["num-partitions"])
     config = parse_run_config(raw).with_clients(count)
     require(config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes")
-    setup = prepare(config)
+    require(
+        config.dataset != OWN or "data-file" in node,
+        'a run of the dataset own needs --node-config "data-file=PATH" on every node',
+    )
+    setup = prepare(config).at_site(number)
     if simulated():
         return setup.client(number, context).to_client()
     guard = site_guard(setup, number, node, str(context.run_id))

@@ -12,12 +12,15 @@ from twinflower.errors import require
 
 from .record import read_summary
 
+HEADINGS = (
+    "run", "runs", "rounds", "test accuracy", "objective", "nonzeros", "uplink Mbit", "epsilon", "seconds",
+)  # fmt: skip
+
 
 def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Rows of run, number of runs, rounds, test accuracy, objective, nonzeros, uplink Mbit, seconds.
+    """Rows under `HEADINGS`. Seeds of one curve share a row: mean +- standard deviation, and the largest epsilon.
 
-    Seeds of one curve share a row: mean +- standard deviation. Raises SettingError for a folder without
-    results.
+    Raises SettingError for a folder without results.
     """
     groups: dict[Path, list[dict[str, Any]]] = defaultdict(list)
     for folder in map(Path.absolute, folders):
@@ -35,15 +38,27 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
     finished = [run for run in runs if run["finished"]]
     note = "" if len(finished) == len(runs) else f" ({len(runs) - len(finished)} failed)"
     if not finished:
-        return (name, f"{len(runs)}{note}", *["-"] * 6)
+        return (name, f"{len(runs)}{note}", *["-"] * 7)
     numbers = (
         _spread(finished, "test_accuracy", ".4f"),
         _spread(finished, "objective", ".5g"),
         _spread(finished, "nonzeros", ".0f"),
         _spread(finished, "uplink_bits", ".3g", 1e-6),
+        _epsilon([run["privacy"] for run in finished]),
         _spread(finished, "seconds", ".1f"),
     )
     return (name, f"{len(runs)}{note}", str(finished[0]["rounds"]), *numbers)
+
+
+def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
+    """What the largest client really spent in any of the runs."""
+    told = [p for p in privacy if p is not None]
+    if not told:
+        return "-"
+    if any(p["epsilon"] is None for p in told):
+        return "no guarantee"
+    worst = max(told, key=lambda p: p["epsilon"])
+    return f"{worst['epsilon']:.4g} (delta {worst['delta']:g})"
 
 
 def _spread(runs: list[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:

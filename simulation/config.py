@@ -15,6 +15,7 @@ from typing import Any
 from twinflower.algorithms import ALGORITHMS, find_algorithm
 from twinflower.algorithms.page import settings_of
 from twinflower.batches import Walk
+from twinflower.data.sets import OWN
 from twinflower.errors import SettingError, require
 
 Value = bool | int | float | str
@@ -29,8 +30,9 @@ class Config:
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
     batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are; checkpoint_every,
-    no checkpoints; max_norm, any. hidden_units are
-    those of an objective that is a network. reference compares with the optimum of all rows together.
+    no checkpoints; max_norm, any. For the dataset own, num_features and num_classes (0: regression) are public, and
+    data_file has the rows that the server evaluates on. hidden_units are those of an objective that is a
+    network. reference compares with the optimum of all rows together.
     settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier.
     """
@@ -40,6 +42,9 @@ class Config:
 
     dataset: str = "digits"
     data_dir: str = ""
+    data_file: str = ""
+    num_features: int = 0
+    num_classes: int = 0
     download: bool = False
     bias: bool = True
     row_norm: float = 1.0
@@ -162,8 +167,8 @@ class Config:
         return own | {kebab(n): chosen.get(n, defaults[n]) for n in settings_of(page)}
 
 
-_INCIDENTAL = {"out", "state-dir", "data-dir", "download", "checkpoint-every", "resume-from", "node-timeout",
-               "round-timeout"}  # fmt: skip
+_INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
+               "node-timeout", "round-timeout"}  # fmt: skip
 OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
 
 
@@ -202,6 +207,24 @@ def check(config: Config) -> None:
     page: Any = find_algorithm(config.algorithm)
     page(**dict(config.settings))
     Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
+    if config.dataset == OWN:
+        _check_own(config)
+
+
+def _check_own(config: Config) -> None:
+    """What must be public when the rows are not."""
+    require(
+        bool(config.data_file) and config.num_features > 0 and bool(config.client_sizes),
+        "dataset own needs num-features, client-sizes (rows of every site) and a data-file (for the server, rows to "
+        "evaluate on; a node has its own in its node config)",
+    )
+    require(
+        not config.standardise, "dataset own cannot be standardised: that would need statistics of all sites"
+    )
+    sizes = config.client_size_list or []
+    require(min(sizes) > 0, f"client-sizes must be above 0; got {config.client_sizes}")
+    count = config.num_clients
+    require(len(sizes) == count or not count, f"client-sizes must name {count} sites; got {len(sizes)}")
 
 
 def parse_run_config(raw: Mapping[str, Value]) -> Config:

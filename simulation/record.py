@@ -49,7 +49,7 @@ _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
 
 _SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
-    "seconds",
+    "privacy", "seconds",
 )  # fmt: skip
 
 Progress = Callable[[dict[str, Any]], None]
@@ -213,8 +213,10 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def _toml_value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value)  # inf, too
     text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
-    return text.replace("\x7f", "\\u007f").replace("Infinity", "inf")
+    return text.replace("\x7f", "\\u007f")
 
 
 def write_config(config: Config, folder: Path) -> None:

@@ -20,8 +20,8 @@ from twinflower.arrays import Array
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
 from twinflower.data.partition import Partition, describe, partition
-from twinflower.data.sets import Dataset, load_dataset
-from twinflower.errors import require
+from twinflower.data.sets import OWN, Dataset, load_dataset, load_own
+from twinflower.errors import DataError, require
 from twinflower.networks import make_model
 from twinflower.objectives import Batch, Model, majority_baseline
 from twinflower.privacy.guard import Guard
@@ -46,10 +46,13 @@ class Setup:
     walk: Walk
     start: Array
     plan: Plan | None = None
+    site: int = 0
 
     @cached_property
     def shards(self) -> Shards:
-        """All clients' rows."""
+        """All clients' rows; of the dataset own those that this process has, as `site`'s."""
+        if self.config.dataset == OWN:
+            return Shards.site(Batch(self.dataset.features, self.dataset.labels), self.site)
         return Shards.grouped(
             self.dataset.features, self.dataset.labels, self.partition.rows, self.partition.offsets
         )
@@ -88,6 +91,8 @@ class Setup:
 
     def report(self) -> str:
         """Data, partition and note in a few lines."""
+        if self.config.dataset == OWN:
+            return self.dataset.note
         text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
         return "\n".join(filter(None, (text, self.dataset.note)))
 
@@ -165,6 +170,18 @@ class Setup:
             self.store(number, self.config.state_dir if state_dir is None else state_dir),
         )
 
+    def at_site(self, number: int) -> "Setup":
+        """The same run at the node of one client, whose data-file has this client's rows.
+
+        Raises DataError unless they are as many as client-sizes says.
+        """
+        if self.config.dataset != OWN:
+            return self
+        rows, said = len(self.dataset.labels), self.partition.sizes[number]
+        if rows != said:
+            raise DataError(f"client-sizes says {said} rows for client {number}; its data-file has {rows}")
+        return replace(self, site=number)
+
     def with_state_dir(self, folder: Path) -> "Setup":
         """The same run with its clients' state on the disk, in this folder unless the configuration names another."""
         return replace(self, config=replace(self.config, state_dir=self.config.state_dir or str(folder)))
@@ -184,8 +201,12 @@ def prepare(config: Config) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # settings first, without waiting for data
     walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
-    data = _dataset(
-        config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
+    data = (
+        _own_dataset(config)
+        if config.dataset == OWN
+        else _dataset(
+            config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
+        )
     )
     objective = make_model(
         config.objective,
@@ -231,7 +252,19 @@ def _dataset(
     )
 
 
+def _own_dataset(config: Config) -> Dataset:
+    """The rows of this process's data-file, to train on at a node and to evaluate on at the server."""
+    rows = load_own(
+        config.data_file, config.num_features, config.num_classes, bias=config.bias, row_norm=config.row_norm
+    )
+    note = f"{config.num_clients} sites with rows of their own; the server evaluates on {len(rows[1])} others"
+    return Dataset(OWN, *rows, *rows, config.num_classes, note)
+
+
 def _divide(config: Config, data: Dataset) -> Partition:
+    if config.dataset == OWN:
+        offsets = np.cumsum([0, *(config.client_size_list or [])])
+        return Partition(np.arange(offsets[-1]), offsets)
     return partition(
         data.labels,
         config.num_clients,

@@ -29,6 +29,7 @@ from twinflower.algorithms import find_algorithm
 from twinflower.algorithms.page import settings_of
 from twinflower.batches import Shards
 from twinflower.data.partition import Partition
+from twinflower.data.sets import OWN
 from twinflower.errors import SettingError, require
 from twinflower.objectives import Batch
 from twinflower.randomness import stream
@@ -129,6 +130,9 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     The rows are drawn from (seed, "split", client); a client keeps at least one and gives at least one if it
     has two. Test rows are taken away: the set-up's test rows are the held-out ones.
     """
+    require(
+        setup.config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites"
+    )
     kept, given = [], []
     for client in range(setup.partition.num_clients):
         rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))

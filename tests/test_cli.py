@@ -264,6 +264,20 @@ def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
     assert "a/digits" in text
     assert "b/digits" in text
     assert "+-" not in text
+    assert "8 (delta 0.0001)" in text
+
+
+def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_path):
+    settings = {
+        "published": ["privacy=as-published", "noise-multiplier=1"],
+        "open": ["privacy=none", "epsilon=0"],
+    }
+    settings["published"] += ["epsilon=0", "stopping-tolerance=0.1"]
+    for name, keys in settings.items():
+        words = [word for key in [*keys, "rounds=1"] for word in ("--set", key)]
+        assert call("run", DIGITS, *words, "--out", tmp_path / name)[0] == 0
+    _, text, _ = call("compare", tmp_path / "published", tmp_path / "open")
+    assert text.count("no guarantee") == 1
 
 
 def test_the_module_is_a_program():
@@ -278,3 +292,17 @@ def test_numerics_know_nothing_of_flower():
     code = "import sys, twinflower.algorithms, twinflower.data.sets, twinflower.privacy; print('flwr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_own_rows_are_not_looked_for_here(call, tmp_path):
+    np.savez(tmp_path / "rows.npz", features=np.ones((4, 2)), labels=np.array([0, 1, 0, 1]))
+    text = 'dataset = "own"\nnum-features = 2\nnum-classes = 2\nclient-sizes = "3,5"\nnum-clients = 2\n'
+    (tmp_path / "own.toml").write_text(f'{text}data-file = "{tmp_path / "rows.npz"}"\nprivacy = "none"\n')
+    assert call("privacy", tmp_path / "own.toml")[0] == 0
+    for command in ("run", "deploy"):
+        status, _, error = call(command, tmp_path / "own.toml", "--out", tmp_path / "out")
+        assert status == 2
+        assert "at deployed nodes only" in error
+    for key in ("data-file", "num-features", "client-sizes"):
+        status, _, error = call("privacy", tmp_path / "own.toml", "--set", f"{key}=")
+        assert status == 2

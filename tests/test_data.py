@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data import sets
-from twinflower.data.sets import DATASETS, Dataset, load_dataset
+from twinflower.data.sets import DATASETS, OWN, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, SettingError
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
@@ -208,7 +208,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
     refusal("digits:more", tmp_path, *DATASETS)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - set(EMBEDDED)))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {*EMBEDDED, OWN}))
 def test_missing_files_are_named_with_the_folders_searched(name, tmp_path):
     text = refusal(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data-dir")
     assert ("download" in text) == (name in ("mnist", "adult"))
@@ -723,3 +723,48 @@ def test_a_download_of_other_rows_is_refused(tmp_path, openml):
 def test_replacing_a_field_checks_again():
     with pytest.raises(DataError, match="labels"):
         replace(small(), num_classes=2)
+
+
+# ------------------------------------------------------------------------------------ a site's own rows
+
+
+def test_own_rows_come_from_arrays_or_libsvm(tmp_path):
+    features, labels = np.array([[3.0, 4.0], [0.0, 0.5]]), np.array([1, 0])
+    np.savez(tmp_path / "site.npz", features=features, labels=labels)
+    (tmp_path / "site.txt").write_text("1 1:3 2:4\n0 2:0.5\n")
+    for name in ("site.npz", "site.txt"):
+        rows, classes = load_own(str(tmp_path / name), 2, 2, row_norm=1.0)
+        assert_allclose(rows, [[3 / 26**0.5, 4 / 26**0.5, 1 / 26**0.5], [0, 0.5 / 1.25**0.5, 1 / 1.25**0.5]])
+        assert_array_equal(classes, labels)
+    plain, numbers = load_own(str(tmp_path / "site.npz"), 2, 0, bias=False)
+    assert_array_equal(plain, features)
+    assert numbers.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"features": np.ones((3, 2))}, "arrays features and labels"),
+        ({"features": np.ones((3, 4)), "labels": np.zeros(3)}, "must have 2 features; it has 4"),
+        ({"features": np.ones(3), "labels": np.zeros(3)}, "rows and columns"),
+        ({"features": np.ones((3, 2)), "labels": np.zeros(2)}, "labels must have shape"),
+        ({"features": np.full((3, 2), np.nan), "labels": np.zeros(3)}, "finite"),
+        ({"features": np.ones((3, 2)), "labels": np.array([0, 1, 2])}, "from 0 to 1"),
+        ({"features": np.ones((3, 2)), "labels": np.array([0, 0.5, 1])}, "from 0 to 1"),
+        ({"features": np.array([["a", "b"]]), "labels": np.zeros(1)}, "must be numbers"),
+        ({"features": np.array([[None, 1]]), "labels": np.zeros(1)}, "arrays features and labels"),
+    ],
+)
+def test_own_rows_that_are_wrong_are_refused(tmp_path, arrays, sentence):
+    np.savez(tmp_path / "site.npz", **arrays)
+    with pytest.raises(DataError, match=sentence) as caught:
+        load_own(str(tmp_path / "site.npz"), 2, 2)
+    assert "site.npz" in str(caught.value)
+
+
+def test_own_rows_of_a_file_that_is_no_archive(tmp_path):
+    (tmp_path / "site.npz").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(DataError, match="arrays features and labels"):
+        load_own(str(tmp_path / "site.npz"), 2, 2)
+    with pytest.raises(DataError, match="absent"):
+        load_own(str(tmp_path / "absent.npz"), 2, 2)

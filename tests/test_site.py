@@ -5,11 +5,13 @@ import pytest
 from flwr.app import Context, RecordDict
 from problems import small
 
-from simulation import client_app
+from simulation import client_app, inprocess
 from simulation.client_app import site_guard
 from simulation.config import parse
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
 from simulation.setup import prepare
-from twinflower.errors import SettingError
+from twinflower.errors import DataError, SettingError
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import secret
 
@@ -103,3 +105,75 @@ def test_a_node_with_another_number_of_partitions_is_refused(tmp_path):
     context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), config)
     with pytest.raises(SettingError, match="num-clients is 5, but there are 8 nodes"):
         client_app.client_fn(context)
+
+
+def own_files(setup, folder):
+    """What each client of a run on digits has, as a file of its own, and the test rows as the server's."""
+    for client in range(setup.config.num_clients):
+        rows = setup.shards.rows(client)
+        np.savez(folder / f"{client}.npz", features=rows.features[:, :-1], labels=rows.labels)
+    np.savez(
+        folder / "server.npz", features=setup.dataset.test_features[:, :-1], labels=setup.dataset.test_labels
+    )
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A run on divided rows, and the keys of the same run on rows that nobody divided."""
+    shared = {"row-norm": 0.0, "num-clients": 4, "rounds": 3, "batch-size": 20, "partition": "dirichlet"}
+    setup = prepare(parse(shared | {"dirichlet-alpha": 0.5}))
+    own_files(setup, tmp_path)
+    sizes = ",".join(map(str, setup.partition.sizes))
+    keys = {"dataset": "own", "num-features": 64, "num-classes": 10, "client-sizes": sizes}
+    return setup, shared | keys | {"data-file": str(tmp_path / "server.npz")}
+
+
+class OwnRows(InProcessGrid):
+    """A deployment in one process: every node goes through the app's own client_fn with a node config of its own."""
+
+    def client(self, node):
+        if node not in self._clients:
+            context = self.context(node)
+            file = self.setup.config.data_file.replace("server", str(node - 1))
+            context.node_config["data-file"] = file
+            context.run_config = self.setup.config.items()
+            self._clients[node] = client_app.client_fn(context).numpy_client
+        return self._clients[node]
+
+
+def test_rows_of_ones_own_give_the_same_model_as_divided_ones(own):
+    divided, keys = own
+    setup = prepare(parse(keys))
+    result = run_strategy(setup, OwnRows(setup), "inprocess")
+    np.testing.assert_array_equal(result.model, inprocess.run(divided).model)
+    assert result.rows[-1]["test_accuracy"] == divided.evaluate(result.model)["test_accuracy"]
+    assert "4 sites with rows of their own" in result.summary()["partition"]
+
+
+def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path):
+    _, keys = own
+    node = {"partition-id": 1, "num-partitions": 4}
+
+    def join(**settings):
+        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
+
+    with pytest.raises(SettingError, match="data-file=PATH"):
+        join()
+    with pytest.raises(DataError, match="rows for client 1; its data-file has"):
+        join(**{"data-file": str(tmp_path / "2.npz")})
+    join(**{"data-file": str(tmp_path / "1.npz")})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"num-features": 0}, "needs num-features"),
+        ({"client-sizes": ""}, "needs num-features, client-sizes"),
+        ({"client-sizes": "10,20"}, "must name 4 sites; got 2"),
+        ({"client-sizes": "10,20,0,5"}, "above 0"),
+        ({"standardise": True}, "cannot be standardised"),
+    ],
+)
+def test_what_must_be_public_is_asked_for(own, change, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        prepare(parse(own[1] | change))

@@ -5,8 +5,10 @@ A loader takes a `Source` (where and how it may look) and returns a `Dataset` wi
 `DATASETS` at the foot of this module.
 """
 
+import io
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +22,17 @@ from sklearn import datasets as sklearn_sets  # type: ignore[import-untyped]
 
 from ..errors import DataError, require
 from ..randomness import stream
-from .files import PACKED, MissingFileError, find, look_for, one_line, read_fields, read_idx, read_libsvm
+from .files import (
+    PACKED,
+    MissingFileError,
+    find,
+    look_for,
+    one_line,
+    read_bytes,
+    read_fields,
+    read_idx,
+    read_libsvm,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64] | NDArray[np.float64]
@@ -97,6 +109,7 @@ class Source(NamedTuple):
 
 
 Loader = Callable[[Source], Dataset]
+OWN = "own"  # rows that only the sites have: `load_own`
 
 
 class Entry(NamedTuple):
@@ -143,6 +156,44 @@ def load_dataset(
     if bias:
         dataset = _with_features(dataset, _append_one)
     return _with_features(dataset, partial(_limit_norm, bound=row_norm)) if row_norm else dataset
+
+
+def load_own(
+    path: str, num_features: int, num_classes: int, *, bias: bool = True, row_norm: float = 0.0
+) -> Table:
+    """A site's own rows: features (rows, num_features, and one more with bias) and labels (rows,).
+
+    path is an .npz file with arrays `features` and `labels`, or else a LIBSVM text. Labels are classes
+    0..num_classes-1, or numbers if num_classes is 0. bias and row_norm as in `load_dataset`; nothing that would need
+    statistics of the data is done. Raises `DataError`.
+    """
+    file = Path(path).expanduser()
+    features, labels = _own_arrays(file) if file.suffix == ".npz" else read_libsvm([file], num_features)[0]
+    _expect(features.ndim == 2, f"{file}: features must have rows and columns; got shape {features.shape}")
+    columns = features.shape[1]
+    _expect(columns == num_features, f"{file} must have {num_features} features; it has {columns}")
+    if num_classes and np.all(labels == np.rint(labels)):
+        labels = labels.astype(np.int64)
+    _check_rows(f"{file}: ", features, labels, num_classes)
+    features = np.ascontiguousarray(_append_one(features) if bias else features, np.float64)
+    return _limit_norm(features, row_norm) if row_norm else features, labels
+
+
+def _own(source: Source) -> Dataset:
+    raise DataError("the dataset own exists at deployed nodes only, each with its data-file: use flwr run")
+
+
+def _own_arrays(file: Path) -> Table:
+    content = read_bytes(file)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            features, labels = arrays["features"], arrays["labels"]
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        expected = f"{file} must be an .npz file with arrays features and labels"
+        raise DataError(f"{expected} ({one_line(error)})") from error
+    numeric = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
+    _expect(numeric, f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}")
+    return features, labels
 
 
 def _with_features(dataset: Dataset, change: Callable[[Floats], Floats]) -> Dataset:
@@ -489,5 +540,6 @@ DATASETS: dict[str, Entry] = {
         partial(_libsvm, file="a9a", num_features=123),
     ),
     "a6a": Entry("11,220 rows of a9a; LIBSVM file a6a, or the first rows of a9a", _a6a),
+    OWN: Entry("rows that only the nodes of a deployment have", _own),
     _LIBSVM: Entry("any file in LIBSVM format, with FILE.t as its test rows if that exists", _libsvm_named),
 }
