@@ -69,7 +69,8 @@ class InProcessGrid(Grid):
         return range(1, self.setup.config.num_clients + 1)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer every message at once; its reply waits to be pulled."""
+        """Answer every message at once; its reply waits to be pulled. Flower's own grid goes through them twice."""
+        assert iter(messages) is not messages
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._ids))  # private

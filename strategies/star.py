@@ -200,7 +200,8 @@ class StarStrategy(Strategy):
         """Find nodes that came back under a new id by the partition they hold."""
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self._nodes.values()))
-        for reply in grid.send_and_receive(map(_question, new), timeout=_GREETING) if new else ():
+        questions = list(map(_question, new))  # Flower's grid goes through its messages twice
+        for reply in grid.send_and_receive(questions, timeout=_GREETING) if new else ():
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
                 self._welcome(reply, present)

@@ -175,8 +175,8 @@ def test_nodes_that_die(tmp_path, app):
         time.sleep(5)
         running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
         running.start_node(2, 3)
-        process.communicate(timeout=600)
-        assert running.last_status() == "finished:completed"
+        output, _ = process.communicate(timeout=600)
+        assert running.last_status() == "finished:completed", output
     told = rounds_in(folder)
     absent = {
         (int(c), done["round"]) for done in told for c, why in done["rejected"].items() if why == "no reply"
@@ -280,9 +280,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
 
 
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
-    config = parse({"num-clients": 2, "rounds": 2})
+    config, before = parse({"num-clients": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
     rehearse(config, tmp_path / "run")
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
-    left = subprocess.run(["pgrep", "-fa", "twinflower-........ "], capture_output=True, text=True).stdout
-    assert left == ""
-    assert not [p for p in Path("/tmp").glob("twinflower-*") if (p / "state.db").exists()]
+    assert set(Path("/tmp").glob("twinflower-*")) <= before
