@@ -7,6 +7,7 @@ from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
+from .ldp_primal_dual import LDPPrimalDualClient
 from .scaffold import ScaffoldClient
 from .shell import PageClient
 
@@ -20,6 +21,7 @@ CLIENTS: dict[str, type[PageClient]] = {
         ScaffoldClient,
         FedDynClient,
         ISRLDPClient,
+        LDPPrimalDualClient,
     )
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "FedPDMClient",
     "FedProxClient",
     "ISRLDPClient",
+    "LDPPrimalDualClient",
     "PageClient",
     "ScaffoldClient",
 ]

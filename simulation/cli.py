@@ -158,9 +158,8 @@ def privacy(
     """What a run will cost each client, before anything runs."""
     for curve in _plan(experiment, set_, data_dir, "").curves:
         setup = prepare(curve.config)
-        _table(
-            f"privacy of '{curve.label}'", forecast(setup.plan, setup.page, setup.walk, setup.partition.sizes)
-        )
+        rows = forecast(setup.plan, setup.page, setup.walk, setup.partition.sizes)
+        _table(f"privacy of '{curve.label}'", rows + setup.outlook())
 
 
 @app.command()

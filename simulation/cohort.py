@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from strategies import Round
-from twinflower.algorithms.page import Page, Report, stack
+from twinflower.algorithms.page import Page, Report, stack, unstack
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Shards
 from twinflower.errors import RunError, require
@@ -47,7 +47,8 @@ class Cohort:
         start = first.start if self.alone else np.stack(self.starts)
         keys = np.array(self.seeds, dtype=np.uint64)
         self.server = self.page.init_server(start, self.n, keys[0] if self.alone else keys)
-        self._states: dict[tuple[int, int], Any] = {}
+        self._states: dict[tuple[int, int], Any] = {}  # of visited clients, by (seed, client)
+        self._whole: Any = None  # in their place, stacked, where everybody takes part in every round
 
     def round(self, round_: int) -> list[Round]:
         """Run one round; returns what it did, per seed."""
@@ -76,12 +77,16 @@ class Cohort:
             return slice(None)  # the usual case: nothing is copied
         if not self.alone:
             raise Uneven
-        if not finite.any():
-            raise RunError(f"round {round_}: no client's update is finite, the run diverged: lower step-size")
+        if not finite.any() or self.page.needs_all:
+            count = f"{len(finite) - finite.sum()} of {len(finite)}"
+            raise RunError(
+                f"round {round_}: {count} updates are not finite, the run diverged: lower step-size"
+            )
         return np.flatnonzero(finite)
 
     def checkpoint(self, round_: int, recorders: Sequence[Recorder]) -> Checkpoint:
         """Everything that decides what follows this round, and the metrics so far."""
+        self._spread_out()
         visited = sorted(self._states)
         arrays = named("server-", flatten(self.server)) | {"visited": np.array(visited).reshape(-1, 2)}
         if visited:
@@ -137,6 +142,9 @@ class Cohort:
         return GaussianNoise(sigma[..., None], seeded_cohort(self.seeds, clients, round_))
 
     def _gather(self, clients: Index) -> Any:
+        if self._whole is not None:
+            part = slice(int(clients.flat[0]), int(clients.flat[-1]) + 1)
+            return _some(self._whole, part, self.alone)
         rows = [
             stack([self._states.get((s, i)) or self.page.init_client(self.starts[s]) for i in row])
             for s, row in enumerate(np.atleast_2d(clients).tolist())
@@ -144,11 +152,24 @@ class Cohort:
         return rows[0] if self.alone else stack(rows)
 
     def _scatter(self, clients: Index, states: Any) -> None:
+        if clients.shape[-1] == self.n:
+            self._whole = states
+            return
+        self._spread_out()
         for s, row in enumerate(np.atleast_2d(clients).tolist()):
             mine = states if self.alone else type(states)(*(array[s] for array in states))
             for place, i in enumerate(row):
                 # a copy: a view would keep the whole round's block alive
                 self._states[s, i] = type(states)(*(array[place].copy() for array in mine))
+
+    def _spread_out(self) -> None:
+        """Give every client its own state again."""
+        whole, self._whole = self._whole, None
+        if whole is None:
+            return
+        by_seed = [whole] if self.alone else unstack(whole, len(self.seeds))
+        for s, mine in enumerate(by_seed):
+            self._states.update(((s, i), state) for i, state in enumerate(unstack(mine, self.n)))
 
     def _account(self, round_: int, clients: Index, steps: Index, fired: Mask) -> Round:
         up, down = self.page.bits(self.objective.d)

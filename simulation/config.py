@@ -34,7 +34,8 @@ class Config:
     data_file has the rows that the server evaluates on. hidden_units are those of an objective that is a
     network. reference compares with the optimum of all rows together.
     settings holds the algorithm's own keys that were set. A private run (the
-    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier.
+    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
+    conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
     """
 
     algorithm: str = "fedpdm"
@@ -80,6 +81,7 @@ class Config:
     epsilon: float = 0.0
     delta: float = 1e-4
     noise_multiplier: float = 0.0
+    conversion: str = "exact"
     clip_norm: float = 0.0
     published_c0: float = 1.0
 
@@ -114,6 +116,9 @@ class Config:
                 getattr(self, name) >= 0,
                 f"{kebab(name)} must be at least 0; got {getattr(self, name)}",
             )
+        require(
+            self.conversion in ("exact", "zcdp"), f"conversion must be exact or zcdp; got '{self.conversion}'"
+        )
         require(0 < self.delta < 1, f"delta must be in (0, 1); got {self.delta}")
         require(self.published_c0 > 0, f"published-c0 must be above 0; got {self.published_c0}")
         require(self.row_norm >= 0, f"row-norm must be at least 0 (0 = as they are); got {self.row_norm}")

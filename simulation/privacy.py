@@ -6,7 +6,7 @@ participation are public; the server may choose its broadcasts adaptively.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from twinflower.batches import Walk
 from twinflower.errors import require
 from twinflower.objectives import Model
 from twinflower.privacy import Budget, classical_noise_multiplier, gdp_epsilon, gdp_mu
+from twinflower.privacy.accountant import zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.release import (
     Bounds,
     published_epsilon,
@@ -80,6 +81,14 @@ class Plan:
         return _shares(self.weights, asked, len(self.touched))
 
 
+def _zcdp_mu(epsilon: float, delta: float) -> float:
+    """mu by the conversion of 001 (13) and 004, rho + 2 sqrt(rho ln 1/delta) = epsilon, which wastes noise."""
+    return zcdp_mu(zcdp_rho_papers(epsilon, delta))
+
+
+CONVERSIONS: dict[str, Callable[[float, float], float]] = {"exact": gdp_mu, "zcdp": _zcdp_mu}
+
+
 def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: Index) -> Plan | None:
     """The plan of a private run; None without privacy. SettingError for targets that make no sense."""
     if page.privacy == "none":
@@ -110,8 +119,11 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
     if page.privacy == "as-published":
         return _published(config, page, walk, bounds, sizes, load)
     most = float((load.shares * touched).max())
-    z = config.noise_multiplier or math.sqrt(most) / gdp_mu(config.epsilon, config.delta)
-    return Plan(page.privacy, config.delta, z, bounds, *load, math.sqrt(most) / z)
+    z = config.noise_multiplier or math.sqrt(most) / CONVERSIONS[config.conversion](
+        config.epsilon, config.delta
+    )
+    claimed = config.epsilon if config.conversion == "zcdp" and config.epsilon else None
+    return Plan(page.privacy, config.delta, z, bounds, *load, math.sqrt(most) / z, claimed_epsilon=claimed)
 
 
 class _Load(NamedTuple):

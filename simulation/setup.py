@@ -83,6 +83,14 @@ class Setup:
         """The minimiser of objective + h over all training rows, for the columns that compare with it."""
         return minimise(self.objective, self.regulariser, self._training, self.start)
 
+    def outlook(self) -> list[tuple[str, str]]:
+        """What the method expects of its private run; with `reference = true` measured from the true start."""
+        if self.plan is None:
+            return []
+        away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
+        pace = self.walk.pace(int(self.partition.sizes.min()))
+        return self.page.outlook(self.plan.bounds, self.plan.noise_multiplier, pace, self.objective.d, away)
+
     def baseline(self) -> float | None:
         """Test accuracy of always answering the most frequent class; None for a regression."""
         if not self.dataset.num_classes:

@@ -6,11 +6,13 @@ from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
+from .ldp_primal_dual import LDPPrimalDual
 from .scaffold import Scaffold
 from .star import Round, StarStrategy
 
 STRATEGIES: dict[str, type[StarStrategy]] = {
-    s.page_class.name: s for s in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP)
+    s.page_class.name: s
+    for s in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual)
 }
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "FedDyn",
     "FedPDM",
     "FedProx",
+    "LDPPrimalDual",
     "Round",
     "Scaffold",
     "StarStrategy",

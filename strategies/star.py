@@ -249,7 +249,7 @@ class StarStrategy(Strategy):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
-        if self.page.needs_all and good and rejected:
+        if self.page.needs_all and rejected:
             raise RunError(_incomplete(server_round, rejected, self.page.name, self.retries))
         if self._enough(server_round, len(good), rejected):
             uploads = stack([good[c][0] for c in clients])

@@ -126,6 +126,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "privacy": "gradient",
         "noise-multiplier": 0.5,
     },
+    "ldp-primal-dual": {"algorithm": "ldp-primal-dual", "clients-per-round": 0, "step-size": 0.3, "l2": 0.1},
+    "ldp-private": {
+        "algorithm": "ldp-primal-dual",
+        "clients-per-round": 0,
+        "step-size": 0.3,
+        "l2": 0.1,
+        "scale": 1.0,
+        "privacy": "public-state",
+        "epsilon": 30.0,
+    },
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
 

@@ -34,7 +34,7 @@ def noise_of(setup, clients, round_):
         return no_noise
     bounds, z = setup.plan.bounds, setup.plan.noise_multiplier
     paces = [setup.walk.pace(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
-    sigma = z * np.array([[setup.page.release(bounds, pace, round_).sensitivity] for pace in paces])
+    sigma = z * np.array([[setup.page.release(bounds, pace, round_).spread] for pace in paces])
     if np.ndim(clients):
         return GaussianNoise(sigma, seeded_cohort([0], clients, round_))
     return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
@@ -117,8 +117,10 @@ def test_only_sampled_clients_have_a_state_and_nobody_is_left_out(variant):
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.start(grid, record_of([setup.start]), num_rounds=5)
     visited = {node - 1 for node, context in grid.contexts.items() if len(context.state)}
-    assert visited == {int(i) for t in range(1, 6) for i in participants(0, t, 8, 3)} != set(range(8))
-    assert [(r.accepted, r.rejected) for r in strategy.rounds] == [(3, {})] * 5
+    k = setup.config.sampled
+    assert visited == {int(i) for t in range(1, 6) for i in participants(0, t, 8, k)}
+    assert (visited == set(range(8))) == (k == 8)
+    assert [(r.accepted, r.rejected) for r in strategy.rounds] == [(k, {})] * 5
 
 
 @every_variant

@@ -227,9 +227,11 @@ def test_fuzzed_replies_are_never_accepted(variant):
     replies = list(grid.send_and_receive(requests))
     rng = np.random.default_rng(0)
     for _ in range(1000):
-        good, rejected = strategy._sort_out(1, [mutate(rng, replies[rng.integers(3)])], set(strategy._asked))
+        good, rejected = strategy._sort_out(
+            1, [mutate(rng, replies[rng.integers(len(replies))])], set(strategy._asked)
+        )
         assert good == {}
-        assert sorted(reason == "no reply" for reason in rejected.values()) == [False, True, True]
+        assert sum(reason != "no reply" for reason in rejected.values()) == 1
 
 
 def test_replies_of_strangers_are_ignored():

@@ -7,11 +7,12 @@ from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
+from .ldp_primal_dual import LDPPrimalDual
 from .page import Page
 from .scaffold import Scaffold
 
 ALGORITHMS: dict[str, type[Page]] = {
-    page.name: page for page in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP)
+    page.name: page for page in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual)
 }
 
 
@@ -29,6 +30,7 @@ __all__ = [
     "FedDyn",
     "FedPDM",
     "FedProx",
+    "LDPPrimalDual",
     "Page",
     "Scaffold",
     "find_algorithm",

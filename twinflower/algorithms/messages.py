@@ -178,6 +178,41 @@ class Messages(Defaults):
         return 32 * kept_entries(self.uplink_ratio, d)
 
 
+class Vector(NamedTuple):
+    """One vector x (..., d), as an inbox or as an upload."""
+
+    x: Array
+
+
+class Dense(Defaults):
+    """Messages of a method that sends one whole vector each way."""
+
+    def pack_inbox(self, inbox: Vector) -> Arrays:
+        """x."""
+        return [inbox.x]
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Vector:
+        """x (d,)."""
+        expect_arrays(arrays, 1)
+        return Vector(checked("x", arrays[0], (d,)))
+
+    def pack_upload(self, upload: Vector, d: int) -> Arrays:
+        """x."""
+        return [upload.x]
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
+        """x (d,), as long as the inbox's."""
+        return self.unpack_inbox(arrays, inbox.x.shape[-1])
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """d numbers each way."""
+        return d * VALUE_BITS, d * VALUE_BITS
+
+    def paper_bits(self, d: int) -> int:
+        """32 d."""
+        return 32 * d
+
+
 def _steps(array: Any) -> Index:
     steps = checked("steps", array, (), np.int64)
     if steps < 1:

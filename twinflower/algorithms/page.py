@@ -17,6 +17,7 @@ and, for methods that need them (`Defaults` has the others' answers):
     finish(state, inbox)                        -> state      after the last round, where `closes`
     points(server)                              -> x_i        what the server knows of the clients' own points
     watch(server)                               -> numbers    columns of the method's own in metrics.csv
+    outlook(bounds, noise_multiplier, pace, d, start) -> rows what a private run will reach, before it starts
 
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
 crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
@@ -56,6 +57,9 @@ class Facts(NamedTuple):
     num_clients: int = 1
     rounds: int = 1
     neighbours: tuple[tuple[int, ...], ...] = ()
+
+
+NO_FACTS = Facts()
 
 
 class Page(Protocol):
@@ -120,6 +124,11 @@ class Page(Protocol):
     def watch(self, server: Any) -> dict[str, Array]:
         """A number (...,) for each of `columns`."""
 
+    def outlook(
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+    ) -> list[tuple[str, str]]:
+        """What a private run is expected to reach, as rows of a table; start: ||x* - start||^2 if it is known."""
+
     def pack_inbox(self, inbox: Any) -> Arrays:
         """Wire arrays of one node's inbox."""
 
@@ -161,6 +170,12 @@ class Defaults:
     def watch(self, server: Any) -> dict[str, Array]:
         """Nothing."""
         return {}
+
+    def outlook(
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+    ) -> list[tuple[str, str]]:
+        """Nothing is known in advance."""
+        return []
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:

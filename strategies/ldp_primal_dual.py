@@ -1,0 +1,34 @@
+"""The LDP primal-dual method on the server."""
+
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualPage
+from twinflower.algorithms.page import Page
+from twinflower.errors import require
+
+from .star import StarStrategy
+
+
+class LDPPrimalDual(StarStrategy):
+    """Keeps the clients' last messages and their mean, which it sends, once more after the last round:
+    `twinflower.algorithms.ldp_primal_dual.LDPPrimalDual`.
+
+    Needs all clients in every round: asks again those that did not answer, `retries` times, then stops the run.
+    """
+
+    page_class: ClassVar[type[Page]] = LDPPrimalDualPage
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **kwargs: Any
+    ) -> Result:
+        """As `StarStrategy.start`, for the number of rounds that the budget was shared between."""
+        planned = self.page.facts.rounds  # type: ignore[attr-defined]
+        require(
+            num_rounds == planned,
+            f"the page's facts plan {planned} rounds, and the noise of each rests on that; got {num_rounds}",
+        )
+        return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)

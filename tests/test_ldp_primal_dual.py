@@ -1,0 +1,406 @@
+"""001: the recursion against the paper's, its rate, its limits, and its budget."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import central_optimum, convex_problem, random_shards, small, state_of
+from test_rounds import Lossy
+
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.setup import prepare
+from strategies.star import record_of
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
+from twinflower.algorithms.page import Facts, stack
+from twinflower.batches import Walk
+from twinflower.errors import SettingError
+from twinflower.objectives import make_objective
+from twinflower.privacy import gdp_epsilon
+from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
+from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
+from twinflower.privacy.release import Bounds, Pace, no_noise
+from twinflower.regularisers import L1, ZERO, WeightedL1Box
+
+N, D = 6, 5
+
+
+def page_for(h=ZERO, rounds=60, n=N, **settings):
+    return LDPPrimalDual(h, Facts(n, rounds), **settings)
+
+
+def run(page, shards, objective, rounds, noise=lambda t: no_noise, start=None):
+    """States and server after every round, all clients at once; the states are finished."""
+    clients = np.arange(shards.num_clients)
+    start = np.zeros(objective.d) if start is None else start
+    server = page.init_server(start, len(clients), np.array(0, np.uint64))
+    states = stack([page.init_client(start)] * len(clients))
+    for t in range(1, rounds + 1):
+        inbox = page.broadcast(server, t, clients)
+        batches = Walk(0, 1).batches(shards, clients, 0, t)
+        states, uploads, _ = page.client_update(states, inbox, objective, batches, noise(t), t)
+        server = page.server_update(server, uploads, clients, t)
+        yield server, page.finish(states, page.broadcast(server, t + 1, clients))
+
+
+def last(steps):
+    return list(steps)[-1]
+
+
+def paper_loop(shards, objective, h, gamma, s, rounds, noises, start):
+    """(6) with the explicit dual y and the matrix L = I - 1 1^T / n; x^1 = prox of the start."""
+    n = shards.num_clients
+    lap = np.eye(n) - 1 / n
+    x = np.stack([h.prox(start, gamma * s / n)] * n)
+    y = np.zeros_like(x)
+    for t in range(rounds):
+        slopes = np.stack([s / n * objective.grad(x[i], shards.rows(i)) for i in range(n)])
+        sent = x - gamma * (slopes + noises[t] + lap @ y)
+        y = y + lap @ sent
+        z = sent - gamma * lap @ sent
+        x = np.stack([h.prox(z[i], gamma * s / n) for i in range(n)])
+    return sent, x, lap @ y
+
+
+@pytest.mark.parametrize(("gamma", "scale"), [(0.25, 1.0), (0.25, 0.0), (1.0, 3.0), (1.2, 0.0)])
+def test_the_page_is_the_papers_recursion(gamma, scale):
+    shards, objective = convex_problem()
+    h, start = WeightedL1Box(0.01, -0.3, 0.3), np.linspace(-0.2, 0.4, D)
+    page, s = page_for(h, step_size=gamma, scale=scale), scale or N
+    zeta = 0.1 * np.random.default_rng(1).normal(size=(40, N, D))
+
+    def noise(t):
+        return lambda value, *_: value - gamma * zeta[t - 1]
+
+    server, states = last(run(page, shards, objective, 40, noise, start))
+    sent, x, dual = paper_loop(shards, objective, h, gamma, s, 40, zeta, start)
+    assert_allclose(states.sent, sent, atol=1e-12)
+    assert_allclose(states.x, x, atol=1e-12)
+    assert_allclose(states.dual, dual, atol=1e-12)
+    assert_array_equal(page.points(server), states.x)
+    assert np.abs(states.dual.sum(0)).max() < 1e-12
+
+
+def test_the_box_of_algorithm_1_as_printed_diverges():
+    """x - gamma (1/n grad) + zeta + Lambda: the dual pushes the wrong way, without any noise."""
+    shards, objective = convex_problem()
+    gamma, x, dual = 0.25, np.zeros((N, D)), np.zeros((N, D))
+    sizes = []
+    for _ in range(60):
+        slopes = np.stack([objective.grad(x[i], shards.rows(i)) / N for i in range(N)])
+        sent = x - gamma * slopes + dual
+        apart = sent - sent.mean(0)
+        dual, x = dual + apart, sent - gamma * apart
+        sizes.append(np.linalg.norm(x))
+    assert sizes[-1] > 1e6 > 1e3 > sizes[9]
+    right, _ = last(run(page_for(), shards, objective, 60))
+    assert np.linalg.norm(right.mean) < 10
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_the_lyapunov_function_falls_at_the_theorys_rate(scale):
+    """Lemma 4.4 without noise: Phi <= (1 - gamma min(mu_f, 1)) Phi, round by round; duals included."""
+    shards, objective = convex_problem()
+    h, gamma, s = L1(0.02), 0.25, scale or N
+    best = central_optimum(objective, h, shards.everyone())
+    slopes = np.stack([s / N * objective.grad(best, shards.rows(i)) for i in range(N)])
+    dual = slopes.mean(0) - slopes  # at the optimum, where all messages agree
+    mu = s * objective.l2 / N
+    steepest = (
+        s / N * max(0.25 * (shards.rows(i).features ** 2).sum(1).max() + objective.l2 for i in range(N))
+    )
+    assert gamma <= min(0.25, 1 / steepest) or scale == 0.0
+    gamma = min(gamma, 1 / steepest)
+    before = N * best @ best + gamma * (dual**2).sum()
+    for _, states in run(page_for(h, step_size=gamma, scale=scale), shards, objective, 200):
+        phi = ((states.x - best) ** 2).sum() + gamma * ((states.dual - dual) ** 2).sum()
+        assert phi <= (1 - gamma * min(mu, 1)) * before + 1e-15
+        before = phi
+
+
+@pytest.mark.parametrize(
+    ("gamma", "scale", "rounds"), [(0.25, 1.0, 9000), (0.25, 0.0, 1500), (1.0, 0.0, 400)]
+)
+def test_it_reaches_the_optimum(gamma, scale, rounds):
+    shards, objective = convex_problem()
+    h = L1(0.02)
+    best = central_optimum(objective, h, shards.everyone())
+    page = page_for(h, step_size=gamma, scale=scale)
+    server, states = last(run(page, shards, objective, rounds))
+    assert_allclose(page.model(server), best, atol=1e-10)
+    assert_allclose(states.x, np.broadcast_to(best, (N, D)), atol=1e-10)
+
+
+def test_gamma_1_is_central_proximal_gradient():
+    shards, objective = convex_problem()
+    h, x = L1(0.02), np.zeros(D)
+    page = page_for(h, step_size=1.0, scale=4.0)
+    for server, _ in run(page, shards, objective, 60):
+        x = h.prox(x - 4 / N * objective.grad(x, shards.everyone()), 4 / N)
+        assert_allclose(page.model(server), x, atol=1e-12)
+
+
+def test_the_support_is_the_optimums():
+    shards, objective = convex_problem()
+    h = WeightedL1Box(0.03, -0.1, 0.1)
+    best = central_optimum(objective, h, shards.everyone())
+    assert 0 < np.count_nonzero(best) < D
+    assert np.abs(best).max() == 0.1
+    page = page_for(h)
+    x = page.model(last(run(page, shards, objective, 1500))[0])
+    assert_array_equal(np.flatnonzero(x), np.flatnonzero(best))
+    assert_allclose(x, best, atol=1e-10)
+
+
+@pytest.mark.parametrize(("gamma", "stable"), [(1.32, True), (1.345, False)])
+def test_duals_are_stable_below_four_thirds(gamma, stable):
+    """Where clients disagree the recursion is (x, Lambda) -> ((1 - gamma) t, Lambda + t), t = x - gamma Lambda."""
+    step = np.array([[1 - gamma, -gamma * (1 - gamma)], [1.0, 1 - gamma]])
+    assert (np.abs(np.linalg.eigvals(step)).max() < 1) == stable
+    if stable:
+        page_for(step_size=gamma)
+    else:
+        with pytest.raises(SettingError, match="below 4/3"):
+            page_for(step_size=gamma)
+
+
+# --------------------------------------------------------------------------------------------- the budget
+
+BOUNDS = Bounds(1.0, 0.25, (0.1, 0.1))
+
+
+@pytest.mark.parametrize("conversion", ["exact", "zcdp"])
+@pytest.mark.parametrize(
+    "allocation",
+    [{"allocation": "dynamic"}, {"allocation": "static"}, {"allocation": "shares", "shares": "1, 9, 2"}],
+)
+def test_what_is_spent_is_the_target(allocation, conversion):
+    setup = small("ldp-private", rounds=25, conversion=conversion, delta=1e-5, epsilon=2.0, **allocation)
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    for node in range(1, 9):
+        charges = grid.client(node).guard.ledger.charges()
+        mu = math.sqrt(math.fsum(charge.cost for charge in charges))
+        epsilon = gdp_epsilon(mu, 1e-5) if conversion == "exact" else zcdp_epsilon_papers(mu**2 / 2, 1e-5)
+        assert epsilon == pytest.approx(2.0, rel=1e-10)
+        assert len(charges) == 25
+    told = result.summary()["privacy"]
+    assert told["claimed_epsilon"] == (2.0 if conversion == "zcdp" else None)
+    assert told["epsilon"] == pytest.approx(2.0, rel=1e-9) or told["epsilon"] < 2.0 == told["claimed_epsilon"]
+
+
+def papers_variances(rho, bound, n, m, gamma, mu, rounds):
+    """(11), letter by letter."""
+    q = [(1 - gamma * min(mu, 1)) ** (rounds - t) for t in range(1, rounds + 1)]
+    root_pi = 2 * bound**2 * sum(map(math.sqrt, q)) / (rho * n**2 * m**2)
+    return np.array([root_pi / math.sqrt(each) for each in q])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_the_dynamic_noise_is_the_papers(scale):
+    """sigma_t = gamma xi_t of (11) with s B in the place of B."""
+    rho, m, rounds, gamma = zcdp_rho_papers(1.0, 1e-4), 20, 30, 0.25
+    page = page_for(step_size=gamma, scale=scale, rounds=rounds, privacy="public-state")
+    z = math.sqrt(rounds) / zcdp_mu(rho)
+    ours = [z * page.release(BOUNDS, Pace(1, m, 1), t).spread for t in range(1, rounds + 1)]
+    s = scale or N
+    theirs = gamma * np.sqrt(papers_variances(rho, s * 1.0, N, m, gamma, s * 0.1 / N, rounds))
+    assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_allocations_too_long_for_the_literal_formula():
+    """q_1 underflows, and with gamma mu_f = 1 the last round would get everything."""
+    with pytest.raises(ZeroDivisionError):
+        papers_variances(1.0, 1.0, 6, 20, 0.9, 1.0, 8000)
+    for gamma, theta in ((0.9, 1.0), (1.0, 1.0), (0.25, 0.1)):
+        page = page_for(step_size=gamma, rounds=8000, strong_convexity=theta)
+        weights = page.weights(BOUNDS)
+        assert np.isfinite(1 / np.sqrt(weights)).all()
+        assert weights.sum() == pytest.approx(8000, rel=1e-12)
+        assert (np.diff(weights) >= -1e-12).all()
+    assert weights[-1] / weights[-2] == pytest.approx((1 - 0.025) ** -0.5, rel=1e-9)
+
+
+def test_shares_pass_through_their_corners():
+    weights = page_for(rounds=9, allocation="shares", shares="1, 16, 4").weights(BOUNDS)
+    assert_allclose(weights / weights[0], [1, 2, 4, 8, 16, 2**3.5, 8, 2**2.5, 4], rtol=1e-12)
+
+
+def test_the_noise_of_every_round_has_the_planned_variance():
+    rounds, seeds = 12, 400
+    shards = random_shards([10] * N, D, 2)
+    objective = make_objective("logistic", D, 2, l2=0.1)
+    page = page_for(rounds=rounds, privacy="public-state", step_size=1.2)
+    z = 0.7
+    bounds, pace = objective.bounds(1.0), Pace(1, 10, 1)
+    moved = np.zeros((rounds, seeds))
+    clients = np.arange(N)
+    for seed in range(seeds):
+
+        def noise(t, seed=seed):
+            sigma = z * page.release(bounds, pace, t).spread
+            return GaussianNoise(np.full((N, 1), sigma), seeded_cohort([seed], clients, t))
+
+        clean = []
+
+        def note(t, noise=noise, clean=clean):
+            def add(value, *_):
+                noisy = noise(t)(value)
+                clean.append(((noisy - value) ** 2).mean())
+                return noisy
+
+            return add
+
+        list(run(page, shards, objective, rounds, note))
+        moved[:, seed] = clean
+    planned = [(z * page.release(bounds, pace, t).spread) ** 2 for t in range(1, rounds + 1)]
+    error = 5 * math.sqrt(2 / (seeds * N * D))
+    assert_allclose(moved.mean(1), planned, rtol=error)
+    assert planned[0] / planned[-1] == pytest.approx((1 - 1.2 * 0.1) ** (-(rounds - 1) / 2))
+
+
+def test_replay_over_a_whole_run():
+    """Given what was sent, a replaced record moves each message by its sensitivity and leaves the duals alone."""
+    data, other = neighbours(12, 3, 1.0)
+    objective = make_objective("logistic", 3, 2, l2=0.1)
+    page = page_for(L1(0.01), rounds=40, privacy="public-state", step_size=1.1)
+    rng = np.random.default_rng(0)
+    inboxes = [page.broadcast(page.init_server(1e3 * np.eye(3)[0] + rng.normal(size=3), 1, np.array(0)), t, np.array(0))
+               for t in range(1, 41)]  # fmt: skip
+    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), inboxes)
+    assert len(moves) == 40
+    assert all(
+        move.moved <= move.sensitivity * (1 + 1e-9) and move.same_message and move.same_state
+        for move in moves
+    )
+
+    class Wrong(LDPPrimalDual):
+        """Keeps x from the clean message, as the printed order of lines suggests."""
+
+        def client_update(self, state, inbox, objective, batches, noise, round_):
+            clean = []
+            after, upload, report = super().client_update(
+                state, inbox, objective, batches, lambda v: clean.append(v) or noise(v), round_
+            )
+            return after._replace(sent=clean[0]), upload, report
+
+    wrong = Wrong(L1(0.01), Facts(N, 40), privacy="public-state")
+    moves = replay(wrong, objective, data, other, Walk(0, 1), objective.bounds(1.0), inboxes)
+    assert any(move.moved > move.sensitivity * 1.01 for move in moves)
+    assert not all(move.same_state for move in moves)
+
+
+# ------------------------------------------------------------------------------------ on Flower's side
+
+
+@pytest.mark.parametrize("variant", ["ldp-primal-dual", "ldp-private"])
+def test_lost_replies_leave_the_duals_in_balance(variant):
+    setup = small(variant, rounds=6)
+    grid = Lossy(setup, [(2, 1), (5, 3), (6, 3), (1, 6)], losses=2)
+    result = run_strategy(setup, grid, "inprocess")
+    states = stack([state_of(grid.client(node)) for node in range(1, 9)])
+    assert np.abs(states.dual.sum(0)).max() < 1e-9 * np.abs(states.dual).max()
+    whole = InProcessGrid(setup)
+    assert_array_equal(result.model, run_strategy(setup, whole, "inprocess").model)
+    assert_array_equal(states.x, stack([state_of(whole.client(node)) for node in range(1, 9)]).x)
+
+
+def test_the_closing_message_brings_every_client_its_point():
+    setup = small("ldp-primal-dual", rounds=6)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.start(grid, record_of([setup.start]), num_rounds=6)
+    points = setup.page.points(strategy.server)
+    for node in range(1, 9):
+        assert_array_equal(state_of(grid.client(node)).x, points[node - 1])
+
+
+def test_other_rounds_than_planned_are_refused():
+    setup = small("ldp-primal-dual", rounds=6)
+    with pytest.raises(SettingError, match="plan 6 rounds"):
+        setup.strategy().start(InProcessGrid(setup), record_of([setup.start]), num_rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"step_size": 4 / 3}, "below 4/3"),
+        ({"step_size": 0.0}, "above 0"),
+        ({"scale": -1.0}, "scale must be at least 0"),
+        ({"clients_per_round": 3}, "needs all clients in every round"),
+        ({"privacy": "gradient"}, "privacy must be one of none, public-state"),
+        ({"privacy": "public-state", "epsilon": 1.0, "l2": 0.0}, "needs a strongly convex objective"),
+        ({"privacy": "public-state", "epsilon": 1.0, "row_norm": 0.0}, "no public bound"),
+        ({"allocation": "shares"}, "shares belong to allocation"),
+        ({"shares": "1,2"}, "shares belong to allocation"),
+        ({"allocation": "shares", "shares": "1,-2"}, "two or more numbers above 0"),
+        ({"allocation": "shares", "shares": "7"}, "two or more numbers above 0"),
+        ({"conversion": "tight"}, "conversion must be exact or zcdp"),
+        ({"strong_convexity": -0.1}, "strong-convexity must be at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_sentence(keys, sentence):
+    with pytest.raises(SettingError, match=sentence) as caught:
+        small("ldp-primal-dual", **keys)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e3])
+def test_extreme_budgets_run(epsilon):
+    setup = small("ldp-private", epsilon=epsilon, rounds=30)
+    assert setup.plan.epsilon_limit == pytest.approx(epsilon, rel=1e-6)
+    assert np.isfinite(run_strategy(setup, InProcessGrid(setup), "inprocess").model).all()
+
+
+# ------------------------------------------------------------------------------------------ the outlook
+
+
+def told(setup):
+    return dict(setup.outlook())
+
+
+def test_the_floor_is_what_the_noise_leaves():
+    """Least squares around 0 with all curvature theta_2: the floor is exact, and 200 runs agree with it."""
+    rounds, theta, sigma = 40, 0.5, 0.3
+    page = page_for(rounds=rounds, step_size=0.25, strong_convexity=theta)
+    bounds, pace = Bounds(1.0, 0.0, (theta, theta)), Pace(1, 1, 1)
+    z = sigma / page.release(bounds, pace, 1)._replace(weight=1.0).spread
+    words = dict(page.outlook(bounds, z, pace, D, start=1e9))["expected noise floor"]
+    floor = float(words.split("= ")[1].split(",")[0])
+    rng, ends = np.random.default_rng(0), []
+    sigmas = sigma / np.sqrt(page.weights(bounds))
+    for _ in range(400):
+        mean = np.zeros(D)
+        for each in sigmas:
+            mean = (1 - 0.25 * theta) * mean + each * rng.normal(size=(N, D)).mean(0)
+        ends.append(mean @ mean)
+    assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
+
+
+def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
+    hopeless = small("ldp-private", epsilon=0.001, rounds=30)
+    assert "no better than the start" in str(hopeless.outlook())
+    short = small("ldp-private", epsilon=1000.0, rounds=3)
+    assert "before the start is forgotten" in str(short.outlook())
+    large = small("ldp-private", rounds=5, step_size=1.3)
+    assert "at most min(1/4, 1/L_f)" in str(large.outlook())
+    fine = small("ldp-private", epsilon=1000.0, rounds=400, scale=0.0, step_size=0.25)
+    assert "warning" not in told(fine)
+    flat = small("ldp-private", allocation="static", l2=0.0)
+    assert "not strongly convex" in told(flat)["expected noise floor"]
+
+
+def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
+    keys = {"objective": "logistic", "dataset": "breast-cancer", "regulariser": "none", "rounds": 30}
+    known, unknown = (small("ldp-private", reference=r, **keys) for r in (True, False))
+    best = known.optimum
+    assert f"the start has {best @ best:.3g}" in told(known)["expected noise floor"]
+    assert "the start has at most 100" in told(unknown)["expected noise floor"]
+
+
+def test_facts_come_from_the_run():
+    setup = small("ldp-primal-dual", rounds=7)
+    assert setup.page.facts == Facts(8, 7)
+    assert prepare(replace(setup.config, rounds=9)).page.facts.rounds == 9

@@ -1,0 +1,193 @@
+"""Locally private composite primal-dual method with dynamic privacy allocation (001, Algorithm 1 by way of (7)).
+
+    minimise  (1/n) sum_i f_i(x) + g(x),     f_i smooth and strongly convex (l2 inside), g convex with an easy prox
+
+client keeps     sent (..., d), its last message; dual Lambda (..., d); its own point x (..., d)
+       receives  mean (..., d) of the messages of the round before; in the first round the public start
+       sends     x - gamma ((s/n) grad f_i(x) + Lambda) + noise (..., d)
+server keeps     mean (..., d) and the last messages, sent (..., N, d)
+Every round needs every client, or the duals no longer sum to 0: the strategy asks again whoever does not answer, who
+sends the stored message once more, and stops the run if that does not help. A client finishes round t when the mean
+of round t arrives with round t + 1; a closing message brings the last one.
+
+The paper's box of Algorithm 1 reads x - gamma (1/n grad) + zeta + Lambda: with that sign it diverges. (6) and (7) have
+everything inside gamma ( ), as here. The paper hands out x_i, which differs from client to client, is not sparse for
+sure and carries the client's own noise; handed out here is the prox of the mean.
+
+Privacy. Message and dual, and x by way of these, are functions of what was sent, so the one noisy message of a round is
+its only release. A sum of rounds is planned before the first: round t has the share w_t of the budget.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..batches import Batches
+from ..errors import require
+from ..objectives import Objective
+from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
+from ..privacy.release import Bounds, Noise, Pace, Release
+from ..regularisers import ZERO, Regulariser
+from .ldp_outlook import in_words, look_out, warnings
+from .messages import Dense, Vector, check_choice
+from .page import NO_FACTS, Facts, Report, to_nodes
+
+_LARGEST_STEP = 4 / 3
+
+
+class State(NamedTuple):
+    """A client's last message, its dual, and its point, all (..., d)."""
+
+    sent: Array
+    dual: Array
+    x: Array
+
+
+class Server(NamedTuple):
+    """Mean (..., d) of the last messages, sent (..., N, d)."""
+
+    mean: Array
+    sent: Array
+
+
+@dataclass(frozen=True)
+class LDPPrimalDual(Dense):
+    """The method with its settings.
+
+    step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
+    scale: s, by which losses and g are stretched; 0 means n. The paper has 1: the same solution, n times slower.
+    allocation: "dynamic" (11), geometric with the contraction of the method; "static", all rounds alike; "shares",
+    geometric between the numbers of `shares`: "1, 10" gives the last round ten times the budget of the first.
+    strong_convexity: theta_2 of f_i for the dynamic allocation, 0 for what the objective says.
+    """
+
+    name: ClassVar[str] = "ldp-primal-dual"
+    title: ClassVar[str] = "LDP primal-dual (001): composite, all clients, budget shared unequally between rounds"
+    needs_all: ClassVar[bool] = True
+    closes: ClassVar[bool] = True
+    forgetful: ClassVar[bool] = False
+
+    regulariser: Regulariser = ZERO
+    facts: Facts = NO_FACTS
+    step_size: float = 0.25
+    scale: float = 0.0
+    allocation: str = "dynamic"
+    shares: str = ""
+    strong_convexity: float = 0.0
+    privacy: str = "none"
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.step_size < _LARGEST_STEP,
+            f"step-size must be above 0 and below 4/3, where the duals become unstable; got {self.step_size}",
+        )
+        require(0 <= self.scale < np.inf, f"scale must be at least 0 (0 = number of clients); got {self.scale}")
+        require(
+            0 <= self.strong_convexity < np.inf,
+            f"strong-convexity must be at least 0 (0 = the objective's); got {self.strong_convexity}",
+        )
+        check_choice("allocation", self.allocation, ALLOCATIONS)
+        check_choice("privacy", self.privacy, ("none", "public-state"))
+        require(
+            (self.allocation == "shares") == bool(self.shares),
+            f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
+        )
+        read_shares(self.shares)
+
+    @property
+    def pull(self) -> float:
+        """s/n, the weight of grad f_i and of g."""
+        return (self.scale or self.facts.num_clients) / self.facts.num_clients
+
+    def init_client(self, start: Array) -> State:
+        """Nothing sent but the start; Lambda = 0."""
+        return State(start, np.zeros_like(start), start)
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """The start, as if everybody had sent it."""
+        return Server(start, np.repeat(start[..., None, :], num_clients, axis=-2))
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
+        """The mean, to everybody."""
+        return Vector(to_nodes(server.mean, node))
+
+    def finish(self, state: State, inbox: Vector) -> State:
+        """What a client does when the mean of its round arrives."""
+        apart = state.sent - inbox.x
+        x = self._prox(state.sent - self.step_size * apart)                     # (7), third and fourth line
+        return State(state.sent, state.dual + apart, x)                         # (7), second line
+
+    def client_update(
+        self, state: State, inbox: Vector, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[State, Vector, Report]:
+        """The end of the round before, then one (noisy) gradient step; of the batches the first is used."""
+        _, dual, x = state = self.finish(state, inbox)
+        slope = self.pull * objective.grad(x, next(iter(batches)))
+        sent = noise(x - self.step_size * (slope + dual))                       # (7), first line
+        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        return state._replace(sent=sent), Vector(sent), once
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11)."""
+        return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
+
+    def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:
+        return self.step_size * self.pull * 2 * bounds.gradient / pace.rows
+
+    def weights(self, bounds: Bounds) -> Array:
+        """Shares of the budget (T,) with mean 1; sigma_t ~ 1 / sqrt(w_t).
+
+        (11) has xi_t^2 = sqrt(pi / q_t), q_t = (1 - gamma min(mu_f, 1))^(T - t): w_t ~ sqrt(q_t), taken by logarithms,
+        as q_t underflows for long runs. Raises SettingError for a dynamic allocation without strong convexity.
+        """
+        theta = self._convexity(bounds)
+        require(
+            theta > 0 or self.allocation != "dynamic",
+            "allocation dynamic needs a strongly convex objective: set l2 (or strong-convexity) above 0, or allocation "
+            "static",
+        )
+        return allocation(self.allocation, self.facts.rounds, self._log_contraction(theta) / 2, self.shares)
+
+    def _convexity(self, bounds: Bounds) -> float:
+        """theta_2 of every f_i, or 0."""
+        return self.strong_convexity or max(bounds.penalty[0], 0.0)
+
+    def _log_contraction(self, theta: float) -> float:
+        """ln(1 - gamma min(mu_f, 1)), mu_f = s theta_2 / n: of the distance to x*, squared, in a round."""
+        pace = self.step_size * min(self.pull * theta, 1.0)
+        return math.log1p(-pace) if pace < 1 else -math.inf
+
+    def outlook(
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+    ) -> list[tuple[str, str]]:
+        """Noise floor and sensible number of rounds; ||x*|| <= C / theta_2 bounds an unknown start of 0."""
+        theta, rounds = self._convexity(bounds), self.facts.rounds
+        if not theta:
+            return [("expected noise floor", "unknown: the objective is not strongly convex")]
+        sigmas = noise_multiplier * self._sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
+        begun = (bounds.gradient / theta) ** 2 if start is None else start
+        told = look_out(sigmas, self._log_contraction(theta), d, self.facts.num_clients, begun)
+        return in_words(told, start is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)
+
+    def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
+        """The mean of all messages."""
+        return Server(uploads.x.mean(-2), uploads.x)
+
+    def model(self, server: Server) -> Array:
+        """prox of the mean."""
+        return self._prox(server.mean)
+
+    def points(self, server: Server) -> Array:
+        """The clients' x_i, which follow from what they sent."""
+        return self._prox(server.sent - self.step_size * (server.sent - server.mean[..., None, :]))
+
+    def _prox(self, z: Array) -> Array:
+        """The paper's (6) has step gamma/n for s = 1; the box of Algorithm 1 agrees."""
+        return self.regulariser.prox(z, self.step_size * self.pull)
+
+    def state_shapes(self, d: int) -> State:
+        """(d,) each."""
+        return State((d,), (d,), (d,))  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""How a run's privacy budget is shared between its rounds: weights w_t (T,) with mean 1, sigma_t ~ 1 / sqrt(w_t).
+
+A round's cost is proportional to its weight, so any weights spend the same total (`release.Release.weight`).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..arrays import Array
+from ..errors import require
+
+LEAST_SHARE = 1e-10  # of a plain round: less would ask for noise that floats cannot carry
+
+
+def geometric(rounds: int, log_ratio: float) -> Array:
+    """w_t ~ exp((T - t) log_ratio), log_ratio <= 0 and -inf allowed: later rounds get more."""
+    to_go = np.arange(rounds - 1, -1, -1.0)
+    logs = np.zeros(rounds)
+    logs[:-1] = to_go[:-1] * log_ratio
+    return from_logs(logs)
+
+
+def between(rounds: int, corners: list[float]) -> Array:
+    """Weights that pass through the corners, evenly spread over the run, and grow geometrically between them."""
+    places = np.linspace(0, len(corners) - 1, rounds)
+    return from_logs(np.interp(places, np.arange(len(corners)), np.log(corners)))
+
+
+def from_logs(logs: Array) -> Array:
+    """exp(logs) with mean 1; none below LEAST_SHARE."""
+    weights = np.exp(logs - logs.max())
+    weights = np.maximum(weights / weights.mean(), LEAST_SHARE)
+    return weights / weights.mean()  # type: ignore[no-any-return]
+
+
+def read_shares(text: str) -> list[float]:
+    """The numbers of a setting such as "1, 10": two or more, all above 0; none for an empty text."""
+    try:
+        numbers = [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        numbers = [0.0]
+    good = all(0 < number < np.inf for number in numbers) and len(numbers) != 1
+    require(good, f"shares must be two or more numbers above 0 with commas between; got '{text}'")
+    return numbers
+
+
+@lru_cache(maxsize=8)
+def allocation(name: str, rounds: int, log_ratio: float = 0.0, shares: str = "") -> Array:
+    """The weights of an ALLOCATIONS word; every round asks for them, so they are kept."""
+    if name == "shares":
+        return between(rounds, read_shares(shares))
+    return geometric(rounds, log_ratio if name == "dynamic" else 0.0)
+
+
+ALLOCATIONS = ("dynamic", "static", "shares")
