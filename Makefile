@@ -8,3 +8,4 @@ test:
 
 bench:
 	OMP_NUM_THREADS=1 python benchmarks/rounds.py --flower
+	OMP_NUM_THREADS=1 python benchmarks/small_rounds.py

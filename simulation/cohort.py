@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from strategies import Round
 from twinflower.algorithms.page import Page, Report, stack, unstack
 from twinflower.arrays import Array, Index, Mask
-from twinflower.batches import Shards
+from twinflower.batches import Batches, Shards
 from twinflower.errors import RunError, require
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Noise, no_noise
@@ -25,6 +25,7 @@ from .privacy import Plan
 from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup
 
+_KEPT = 2**26  # numbers
 _BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
 
 
@@ -49,13 +50,19 @@ class Cohort:
         self.server = self.page.init_server(start, self.n, keys[0] if self.alone else keys)
         self._states: dict[tuple[int, int], Any] = {}  # of visited clients, by (seed, client)
         self._whole: Any = None  # in their place, stacked, where everybody takes part in every round
+        self._keeps = self._same_batches()
+        self._kept: dict[int, Batches] = {}  # by the first client of a block
+        sizes = self.shards.sizes
+        self._rows_of_all = int(sizes.flat[0]) if sizes.min() == sizes.max() else 0  # 0: they differ
+        multipliers = np.array([plan.noise_multiplier if plan else 0.0 for plan in self.plans])
+        self._multipliers = multipliers[0] if self.alone else multipliers[:, None]
 
     def round(self, round_: int) -> list[Round]:
         """Run one round; returns what it did, per seed."""
         chosen = [participants(seed, round_, self.n, self.k) for seed in self.seeds]
         clients = chosen[0] if self.alone else np.stack(chosen)
         blocks = [self._clients(round_, part) for part in self._parts(clients)]
-        states, uploads, report = (_join(values, clients.ndim - 1) for values in zip(*blocks, strict=True))
+        states, uploads, report = _joined(blocks, clients.ndim - 1)
         good = self._good(uploads, round_)
         self._scatter(clients[..., good], _some(states, good, self.alone))
         self.server = self.page.server_update(
@@ -83,6 +90,11 @@ class Cohort:
                 f"round {round_}: {count} updates are not finite, the run diverged: lower step-size"
             )
         return np.flatnonzero(finite)
+
+    def _same_batches(self) -> bool:
+        """Whether all rounds take the same rows of everybody, few enough to be kept as they are."""
+        numbers = self.shards.sizes.sum() * self.shards.features.shape[1]
+        return self.walk.batch_size == 0 and self.k == self.n and bool(numbers <= _KEPT)
 
     def checkpoint(self, round_: int, recorders: Sequence[Recorder]) -> Checkpoint:
         """Everything that decides what follows this round, and the metrics so far."""
@@ -118,27 +130,33 @@ class Cohort:
     def _parts(self, clients: Index) -> list[Index]:
         """The round's clients in blocks whose arrays stay in the processor's cache."""
         size = max(1, _BLOCK // (self.objective.d * len(self.seeds)))
-        return np.array_split(clients, -(-self.k // size), axis=-1)
+        return np.array_split(clients, -(-self.k // size), axis=-1) if size < self.k else [clients]
 
     def _clients(self, round_: int, clients: Index) -> tuple[Any, Any, Report]:
         """The client side of some of the round's clients, (K,) or (seeds, K)."""
         inbox = self.page.broadcast(self.server, round_, clients)
         seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
-        batches = self.walk.batches(self.shards, clients, seed, round_)
+        batches = self._kept.get(int(clients.flat[0])) or self.walk.batches(
+            self.shards, clients, seed, round_
+        )
+        if self._keeps:
+            self._kept[int(clients.flat[0])] = batches
         noise = self._noise(round_, clients) if self.plans[0] else no_noise
         return self.page.client_update(self._gather(clients), inbox, self.objective, batches, noise, round_)
 
     def _noise(self, round_: int, clients: Index) -> Noise:
         """The noise of stacked clients, each with the sigma of its seed's plan and its number of rows."""
-        plans = [cast(Plan, plan) for plan in self.plans]
-        sizes = self.shards.extent(clients)[1]
-        spread = {
-            m: self.page.release(plans[0].bounds, self.walk.pace(int(m)), round_).spread
-            for m in set(sizes.flat)
-        }
-        sigma = np.reshape([spread[m] for m in sizes.flat], sizes.shape)
-        multipliers = np.array([plan.noise_multiplier for plan in plans])
-        sigma = sigma * (multipliers[0] if self.alone else multipliers[:, None])
+        bounds = cast(Plan, self.plans[0]).bounds
+
+        def spread(size: int) -> float:
+            return self.page.release(bounds, self.walk.pace(size), round_).spread
+
+        if self._rows_of_all:
+            sigma = spread(self._rows_of_all) * self._multipliers
+        else:
+            sizes = self.shards.extent(clients)[1]
+            spreads = {m: spread(int(m)) for m in set(sizes.flat)}
+            sigma = np.reshape([spreads[m] for m in sizes.flat], sizes.shape) * self._multipliers
         return GaussianNoise(sigma[..., None], seeded_cohort(self.seeds, clients, round_))
 
     def _gather(self, clients: Index) -> Any:
@@ -185,11 +203,20 @@ class Uneven(Exception):
 
 def _some(parts: Any, good: Index | slice, alone: bool) -> Any:
     """States or uploads of the clients at these places."""
+    if isinstance(good, slice) and good == slice(None):
+        return parts
     return type(parts)(*(array[good] if alone else array[:, good] for array in parts))
 
 
+def _joined(blocks: Sequence[tuple[Any, Any, Report]], axis: int) -> tuple[Any, Any, Report]:
+    """States, uploads and reports of blocks of clients, each as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    states, uploads, reports = (_join(values, axis) for values in zip(*blocks, strict=True))
+    return states, uploads, reports
+
+
 def _join(blocks: Sequence[Any], axis: int) -> Any:
-    """States, uploads or reports of blocks of clients as one."""
     return type(blocks[0])(*(np.concatenate(arrays, axis) for arrays in zip(*blocks, strict=True)))
 
 

@@ -10,6 +10,9 @@
     [run]                    keys of `simulation.config`
     [[curve]]                label, optionally panel, and the keys that differ
 
+With `ends = true` a run is one point, its last row, and x may be a key of its configuration: curves that name the same
+`line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve of each value, on one line.
+
 [grid], [tune] and [scores], and `grid` of a curve, belong to `simulation.tune` and do not change a run.
 A file without a [run] table is one run's flat keys, such as the config.toml of a run folder.
 """
@@ -27,16 +30,18 @@ from .config import Config, Value, check, kebab, parse
 from .record import COLUMNS, EXTRA_COLUMNS, to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
-_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "run", "curve"} | _TUNING
+_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "ends", "run", "curve"} | _TUNING
+CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its keys
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a figure: a configuration under all seeds."""
+    """One line of a figure, or one point of `line` in a figure of ends: a configuration under all seeds."""
 
     label: str
     panel: str
     config: Config
+    line: str = ""
 
     @property
     def slug(self) -> str:
@@ -57,6 +62,7 @@ class Experiment:
     source: str = ""
     claim: str = ""
     verdict: str = ""
+    ends: bool = False
 
     @property
     def single(self) -> bool:
@@ -79,7 +85,8 @@ def read_experiment(
     _check_tables(path, raw)
     run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
     try:
-        curves = [_curve(c, run, overrides or {}) for c in raw.get("curve", [{}])]
+        parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
+        curves = [_curve(part, run, overrides or {}) for part in parts]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
         return _assemble(path, raw, curves, seeds, given)
     except SettingError as error:
@@ -109,11 +116,28 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
 
 
+def _swept(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The curve, or one for each value of its sweep."""
+    sweep = raw.get("sweep")
+    if sweep is None:
+        return [raw]
+    good = (
+        isinstance(sweep, dict) and len(sweep) == 1 and all(isinstance(v, list) and v for v in sweep.values())
+    )
+    require(
+        good, f"sweep must be one key with a list of values, such as {{rounds = [10, 20]}}; got {sweep!r}"
+    )
+    ((key, values),) = sweep.items()
+    line, rest = str(raw.get("label", "")), {k: v for k, v in raw.items() if k != "sweep"}
+    return [rest | {"label": f"{line}, {key} = {v}".strip(", "), "line": line, key: v} for v in values]
+
+
 def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
-    own = {k: v for k, v in raw.items() if k not in ("label", "panel", "grid")}
+    own = {k: v for k, v in raw.items() if k not in CURVE_WORDS}
     config = parse({kebab(k): v for part in (run, own, overrides) for k, v in part.items()})
     check(config)
-    return Curve(str(raw.get("label", config.algorithm)), str(raw.get("panel", "")), config)
+    label = str(raw.get("label", config.algorithm))
+    return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
 
 
 def _assemble(
@@ -124,11 +148,13 @@ def _assemble(
     slugs = [curve.slug for curve in curves]
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
     columns = [raw.get("x", "round"), *raw.get("y", [])]
-    for column in columns:
-        known = (*COLUMNS, *EXTRA_COLUMNS)
+    ends = raw.get("ends", False)
+    require(type(ends) is bool, f"ends must be true or false; got {ends!r}")
+    for place, column in enumerate(columns):
+        known = (*COLUMNS, *EXTRA_COLUMNS, *(curves[0].config.items() if ends and not place else ()))
         require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
-    axes: dict[str, Any] = {"x": columns[0]} | ({"y": columns[1:]} if columns[1:] else {})
+    axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
     return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)
 
 
@@ -150,13 +176,13 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
         "seeds": experiment.seeds,
         "x": experiment.x,
         "y": experiment.y,
+        "ends": experiment.ends,
     }
     head |= {
         key: getattr(experiment, key) for key in ("source", "claim", "verdict") if getattr(experiment, key)
     }
     parts = [to_toml(head)]
     for curve in experiment.curves:
-        parts.append(
-            "[[curve]]\n" + to_toml({"label": curve.label, "panel": curve.panel, **curve.config.items()})
-        )
+        words = {"label": curve.label, "panel": curve.panel, "line": curve.line}
+        parts.append("[[curve]]\n" + to_toml(words | curve.config.items()))
     path.write_text("\n".join(parts), encoding="utf-8")

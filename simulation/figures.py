@@ -48,8 +48,11 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
     figure, axes = _canvas(len(experiment.y), len(panels))
     for row, column in zip(axes, experiment.y, strict=True):
         for ax, panel in zip(row, panels, strict=True):
-            for curve in experiment.curves:
-                if curve.panel == panel:
+            curves = [curve for curve in experiment.curves if curve.panel == panel]
+            if experiment.ends:
+                _draw_ends(ax, experiment, out, curves, column)
+            else:
+                for curve in curves:
                     _draw_curve(ax, experiment, out, curve, column)
             _label(ax, experiment.x, column)
             ax.set_title(panel, fontsize=10)
@@ -80,6 +83,32 @@ def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, colum
     (line,) = ax.plot(x, y.mean(0), label=curve.label, linewidth=1.2)
     if len(runs) > 1:
         ax.fill_between(x, y.min(0), y.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _draw_ends(ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str) -> None:
+    """Lines through the last rows of runs, with the deviation over seeds."""
+    for line in dict.fromkeys(curve.line for curve in curves):
+        points = [_end(experiment, out, curve, column) for curve in curves if curve.line == line]
+        x, y, spread = np.array([point for point in points if point]).reshape(-1, 3).T
+        ax.errorbar(x, y, spread, label=line, linewidth=1.2, marker="o", markersize=3, capsize=2)
+    if column in ("distance", "node_error", "consensus") and experiment.ends:
+        ax.set_yscale("log")
+
+
+def _end(experiment: Experiment, out: Path, curve: Curve, column: str) -> tuple[float, float, float] | None:
+    """x, mean and deviation of a column in the last rows of the finished seeds; None if there are none."""
+    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
+    ends = [read_rows(f)[-1] for f in folders if (f / "model.npz").exists()]
+    if not ends:
+        return None
+    keys = curve.config.items()
+    x = (
+        keys[experiment.x]
+        if experiment.x in keys
+        else np.mean([row.get(experiment.x, np.nan) for row in ends])
+    )
+    y = np.array([row.get(column, np.nan) for row in ends])
+    return float(x), float(y.mean()), float(y.std(ddof=1)) if len(y) > 1 else 0.0
 
 
 def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:

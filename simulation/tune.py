@@ -36,10 +36,10 @@ from twinflower.randomness import stream
 
 from . import cohort
 from .config import OWN_KEYS, Config, Value, parse, snake
-from .experiment import load_toml, read_experiment
+from .experiment import CURVE_WORDS, load_toml, read_experiment
 from .setup import Setup, prepare_seeds
 
-_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y")
+_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective"}
 _MEASURES = ("objective", "accuracy")
 
@@ -87,7 +87,7 @@ class Tuning:
 
     def config(self, curve: Mapping[str, Any], point: Point, overrides: Mapping[str, Value]) -> Config:
         """The configuration of one point; evaluated at the end only."""
-        own = {key: value for key, value in curve.items() if key not in ("label", "panel", "grid")}
+        own = {key: value for key, value in curve.items() if key not in CURVE_WORDS}
         config = parse({**self.raw["run"], **own, **point, **overrides})
         return replace(config, evaluate_every=config.rounds)
 

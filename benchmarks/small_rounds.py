@@ -1,0 +1,130 @@
+"""Methods whose rounds are many and short: the cohort against the same run written by hand in NumPy.
+
+    python benchmarks/small_rounds.py [--markdown FILE]
+
+LDP primal-dual (001): 20 clients of 100 rows, d = 23 as on ijcnn1, one seed and 20 stacked. The hand-written
+loop draws the same noise and must end at the same point, so both do the same work. Rows are synthetic.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+from scipy.special import expit
+from threadpoolctl import threadpool_limits
+
+from simulation.cohort import Cohort
+from simulation.config import parse
+from simulation.setup import Setup, prepare
+from twinflower.data.sets import Dataset
+from twinflower.randomness import normals
+
+CLIENTS, ROWS, FEATURES = 20, 100, 23
+L2, GAMMA = 0.1, 0.25
+
+
+def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
+    """A set-up run whose clients have random rows of norm 1, the same under every seed."""
+    setup = prepare(parse(keys | {"num-clients": CLIENTS, "evaluate-every": 10**6, "seed": seed}))
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(CLIENTS * ROWS, FEATURES))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    labels = rng.integers(classes, size=len(features)) if classes else features @ rng.normal(size=FEATURES)
+    data = Dataset("synthetic", features, labels, features[:10], labels[:10], classes)
+    offsets = np.arange(0, len(labels) + 1, ROWS)
+    objective = replace(setup.objective, num_features=FEATURES)
+    division = replace(setup.partition, rows=np.arange(len(labels)), offsets=offsets)
+    return replace(setup, dataset=data, partition=division, objective=objective, start=np.zeros(FEATURES))
+
+
+def ldp(seeds: int, rounds: int) -> list[Setup]:
+    """001, Fig. 1, on synthetic rows."""
+    keys = {
+        "algorithm": "ldp-primal-dual", "dataset": "breast-cancer", "objective": "logistic", "l2": L2,
+        "regulariser": "none", "privacy": "public-state", "epsilon": 1.0, "rounds": rounds, "step-size": GAMMA,
+    }  # fmt: skip
+    return [synthetic(keys, 2, seed) for seed in range(seeds)]
+
+
+def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+    """(7) for all seeds and clients at once; the last mean (seeds, d)."""
+    features, signs = (np.stack(parts) for parts in zip(*map(_stacked, setups), strict=True))
+    signs = 2.0 * signs - 1.0
+    setup = setups[0]
+    bounds, z, pace = setup.plan.bounds, setup.plan.noise_multiplier, setup.walk.pace(ROWS)
+    plain = z * setup.page.release(bounds, pace, 1)._replace(weight=1.0).spread
+    sigmas = plain / np.sqrt(setup.page.weights(bounds))
+    clients = np.arange(CLIENTS)
+    sent = np.zeros((len(setups), CLIENTS, FEATURES))
+    mean, dual = np.zeros((len(setups), 1, FEATURES)), np.zeros_like(sent)
+    for t in range(1, rounds + 1):
+        apart = sent - mean
+        dual += apart
+        x = sent - GAMMA * apart
+        scores = (features @ x[..., None])[..., 0]
+        slopes = -signs * expit(-signs * scores) / ROWS
+        grad = (slopes[..., None, :] @ features)[..., 0, :] + L2 * x
+        noise = np.stack([normals(seed, "noise", clients, t, FEATURES) for seed in range(len(setups))])
+        sent = x - GAMMA * (grad + dual) + sigmas[t - 1] * noise
+        mean = sent.mean(1, keepdims=True)
+    return mean[:, 0]
+
+
+def _stacked(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
+    shape = (CLIENTS, ROWS)
+    return setup.dataset.features.reshape(*shape, FEATURES), setup.dataset.labels.reshape(shape)
+
+
+def in_cohort(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+    """The same rounds in the cohort runtime; the models (seeds, d)."""
+    cohort = Cohort(setups)
+    for t in range(1, rounds + 1):
+        cohort.round(t)
+    return cohort.models()
+
+
+Runner = Callable[[Sequence[Setup], int], np.ndarray]
+
+
+def duel(name: str, setups: Sequence[Setup], by_hand: Runner, rounds: int, turns: int = 5) -> str:
+    """One line of the table: best times of both over some turns; they must agree."""
+    best = dict.fromkeys((by_hand, in_cohort), np.inf)
+    for _ in range(turns):
+        ends = []
+        for runner in best:
+            began = time.perf_counter()
+            ends.append(runner(setups, rounds))
+            best[runner] = min(best[runner], (time.perf_counter() - began) / rounds)
+        np.testing.assert_allclose(*ends, rtol=1e-6, atol=1e-9)
+    hand, ours = (1e6 * seconds for seconds in best.values())
+    return f"| {name} | {hand:.0f} | {ours:.0f} | {ours / hand:.2f} |"
+
+
+def main() -> None:
+    """Print, and perhaps store, the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    arguments = parser.parse_args()
+    with threadpool_limits(1):
+        lines = [
+            "| method, clients x rows, d | by hand, us per round | cohort, us per round | time against by hand |",
+            "|---|---|---|---|",
+            duel("ldp-primal-dual, 20 x 100, 23", ldp(1, 2000), ldp_by_hand, 2000),
+            duel("the same, 20 seeds stacked", ldp(20, 300), ldp_by_hand, 300),
+        ]
+    print("\n".join(lines))
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
