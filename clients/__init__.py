@@ -2,14 +2,18 @@
 twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
+from .dp_nfl import DPNFLClient
 from .fedavg import FedAvgClient
 from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
+from .networked_subgradient import NetworkedSubgradientClient
+from .p_admm import PADMMClient
 from .scaffold import ScaffoldClient
 from .shell import PageClient
+from .zcdp_nfl import ZCDPNFLClient
 
 CLIENTS: dict[str, type[PageClient]] = {
     c.page_class.name: c
@@ -22,18 +26,26 @@ CLIENTS: dict[str, type[PageClient]] = {
         FedDynClient,
         ISRLDPClient,
         LDPPrimalDualClient,
+        ZCDPNFLClient,
+        DPNFLClient,
+        PADMMClient,
+        NetworkedSubgradientClient,
     )
 }
 
 __all__ = [
     "CLIENTS",
     "BSDPFedPDMClient",
+    "DPNFLClient",
     "FedAvgClient",
     "FedDynClient",
     "FedPDMClient",
     "FedProxClient",
     "ISRLDPClient",
     "LDPPrimalDualClient",
+    "NetworkedSubgradientClient",
+    "PADMMClient",
     "PageClient",
     "ScaffoldClient",
+    "ZCDPNFLClient",
 ]

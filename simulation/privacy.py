@@ -119,10 +119,13 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
     if page.privacy == "as-published":
         return _published(config, page, walk, bounds, sizes, load)
     most = float((load.shares * touched).max())
-    z = config.noise_multiplier or math.sqrt(most) / CONVERSIONS[config.conversion](
-        config.epsilon, config.delta
+    own = page.multiplier(config.epsilon, config.delta, int(rounds_in.max())) if config.epsilon else None
+    z = (
+        config.noise_multiplier
+        or own
+        or math.sqrt(most) / CONVERSIONS[config.conversion](config.epsilon, config.delta)
     )
-    claimed = config.epsilon if config.conversion == "zcdp" and config.epsilon else None
+    claimed = config.epsilon if config.epsilon and (own or config.conversion == "zcdp") else None
     return Plan(page.privacy, config.delta, z, bounds, *load, math.sqrt(most) / z, claimed_epsilon=claimed)
 
 

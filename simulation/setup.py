@@ -234,6 +234,7 @@ def prepare(config: Config) -> Setup:
         objective.shapes[-1][0],
     )
     page = _with_facts(_page(config, h), config)
+    page.check_objective(objective)
     page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     division = _divide(config, data)
     plan = make_plan(config, page, objective, walk, division.sizes)
@@ -293,8 +294,10 @@ def _with_facts(page: Any, config: Config) -> Page:
         f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
         f"of {config.num_clients}",
     )
-    facts = Facts(config.num_clients, config.rounds)
-    return replace(page, facts=facts) if hasattr(page, "facts") else page
+    if not hasattr(page, "facts"):
+        return page  # type: ignore[no-any-return]
+    neighbours = page.graph(config.num_clients) if hasattr(page, "graph") else ()
+    return replace(page, facts=Facts(config.num_clients, config.rounds, neighbours))
 
 
 def _start(config: Config, objective: Model) -> Array:

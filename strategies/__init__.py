@@ -1,29 +1,52 @@
 """Flower strategies, one class per algorithm; each is the server side of a page in twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDM
+from .dp_nfl import DPNFL
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .networked_subgradient import NetworkedSubgradient
+from .p_admm import PADMM
+from .relay import RelayStrategy
 from .scaffold import Scaffold
 from .star import Round, StarStrategy
+from .zcdp_nfl import ZCDPNFL
 
 STRATEGIES: dict[str, type[StarStrategy]] = {
     s.page_class.name: s
-    for s in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual)
+    for s in (
+        FedPDM,
+        BSDPFedPDM,
+        FedAvg,
+        FedProx,
+        Scaffold,
+        FedDyn,
+        ISRLDP,
+        LDPPrimalDual,
+        ZCDPNFL,
+        DPNFL,
+        PADMM,
+        NetworkedSubgradient,
+    )
 }
 
 __all__ = [
+    "DPNFL",
     "ISRLDP",
+    "PADMM",
     "STRATEGIES",
+    "ZCDPNFL",
     "BSDPFedPDM",
     "FedAvg",
     "FedDyn",
     "FedPDM",
     "FedProx",
     "LDPPrimalDual",
+    "NetworkedSubgradient",
+    "RelayStrategy",
     "Round",
     "Scaffold",
     "StarStrategy",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, huber, logsumexp, softmax
 
 from .arrays import Array, Labels, Mask
 from .errors import require
@@ -182,11 +182,53 @@ class Squared:
         return scores[..., 0]
 
 
+class Absolute:
+    """Least absolute deviation |<x, a> - y| for real labels; its slope at the kink is 0."""
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = 1.0, math.inf, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'absolute' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return np.abs(scores[..., 0] - labels)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return np.sign(scores - labels[..., None])
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
+class Huber:
+    """r^2 / 2 up to |r| = 1 and |r| - 1/2 beyond, r = <x, a> - y, for real labels."""
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = 1.0, 1.0, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'huber' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return huber(1.0, scores[..., 0] - labels)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return np.clip(scores - labels[..., None], -1.0, 1.0)
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
     "rowwise-logistic": RowwiseLogistic(),
     "logistic": Logistic(),
     "least-squares": Squared(),
+    "huber": Huber(),
+    "absolute": Absolute(),
 }
 
 

@@ -2,17 +2,25 @@
 
 from ..errors import require
 from .bsdp_fedpdm import BSDPFedPDM
+from .dp_nfl import DPNFL
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .networked_subgradient import NetworkedSubgradient
+from .p_admm import PADMM
 from .page import Page
 from .scaffold import Scaffold
+from .zcdp_nfl import ZCDPNFL
 
 ALGORITHMS: dict[str, type[Page]] = {
-    page.name: page for page in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual)
+    page.name: page
+    for page in (
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual,
+        ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
+    )
 }
 
 
@@ -24,13 +32,17 @@ def find_algorithm(name: str) -> type[Page]:
 
 __all__ = [
     "ALGORITHMS",
+    "DPNFL",
     "ISRLDP",
+    "PADMM",
+    "ZCDPNFL",
     "BSDPFedPDM",
     "FedAvg",
     "FedDyn",
     "FedPDM",
     "FedProx",
     "LDPPrimalDual",
+    "NetworkedSubgradient",
     "Page",
     "Scaffold",
     "find_algorithm",

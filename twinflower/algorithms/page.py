@@ -18,6 +18,8 @@ and, for methods that need them (`Defaults` has the others' answers):
     points(server)                              -> x_i        what the server knows of the clients' own points
     watch(server)                               -> numbers    columns of the method's own in metrics.csv
     outlook(bounds, noise_multiplier, pace, d, start) -> rows what a private run will reach, before it starts
+    multiplier(epsilon, delta, releases)        -> z          noise by an accounting of the method's own
+    check_objective(objective)                                refuses what the method cannot take
 
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
 crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
@@ -129,6 +131,13 @@ class Page(Protocol):
     ) -> list[tuple[str, str]]:
         """What a private run is expected to reach, as rows of a table; start: ||x* - start||^2 if it is known."""
 
+    def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
+        """sigma / sensitivity of a plain release by a rule of the method's own, for a total (epsilon, delta) of a
+        client's releases; None for exact accounting."""
+
+    def check_objective(self, objective: Any) -> None:
+        """SettingError for an objective that the method cannot take."""
+
     def pack_inbox(self, inbox: Any) -> Arrays:
         """Wire arrays of one node's inbox."""
 
@@ -176,6 +185,13 @@ class Defaults:
     ) -> list[tuple[str, str]]:
         """Nothing is known in advance."""
         return []
+
+    def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
+        """Exact accounting."""
+        return None
+
+    def check_objective(self, objective: Any) -> None:
+        """Any objective will do."""
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:

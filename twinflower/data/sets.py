@@ -517,12 +517,25 @@ def _a6a(source: Source) -> Dataset:
     return _joined(source, first, rest, note)
 
 
+# --------------------------------------------------------------------------------------------- made
+
+
+def _linear(source: Source, rows: int = 3000, features: int = 8) -> Dataset:
+    """y = <a, w> + 0.1 z with rows a of norm 1, w and z standard normal; the same rows for every seed."""
+    draw = stream(0, "data")
+    a = draw.normal(size=(rows, features))
+    a /= np.linalg.norm(a, axis=1, keepdims=True)
+    labels = a @ draw.normal(size=features) + 0.1 * draw.normal(size=rows)
+    return _hold_out(source, a, labels, 0)
+
+
 # --------------------------------------------------------------------------------------------- list
 
 DATASETS: dict[str, Entry] = {
     "digits": Entry("1,797 handwritten digits of 8 x 8 pixels, 10 classes; embedded", _digits),
     "breast-cancer": Entry("569 tumours, 30 standardised measurements, 2 classes; embedded", _breast_cancer),
     "diabetes": Entry("442 patients, 10 measurements, regression; embedded", _diabetes),
+    "linear": Entry("3,000 synthetic rows of norm 1, 8 features, regression with noise 0.1", _linear),
     "mnist": Entry(
         "70,000 handwritten digits of 28 x 28 pixels, 10 classes; IDX files",
         partial(_or_download, _mnist_files, _mnist_openml),

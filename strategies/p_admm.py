@@ -1,0 +1,17 @@
+"""P-ADMM on the server."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.p_admm import PADMM as PADMMPage
+from twinflower.algorithms.page import Page
+
+from .relay import RelayStrategy
+
+
+class PADMM(RelayStrategy):
+    """zCDP-NFL's relay: `twinflower.algorithms.p_admm.PADMM`.
+
+    A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
+    """
+
+    page_class: ClassVar[type[Page]] = PADMMPage

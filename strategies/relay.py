@@ -1,0 +1,33 @@
+"""The server of networked methods: a relay that asks the living."""
+
+from logging import WARNING
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+
+from twinflower.arrays import Index
+
+from .star import StarStrategy
+
+
+class RelayStrategy(StarStrategy):
+    """Base of the networked strategies, for pages that derive from `twinflower.algorithms.relay.Relayed`.
+
+    The page's server state is the relay's memory. Who is dead is not asked any more, and is named in the log once.
+    """
+
+    def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
+        return super()._requests(server_round, clients[self._alive[clients]], config)
+
+    def aggregate_train(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:  # type: ignore[override]
+        """As `StarStrategy.aggregate_train`; says who was removed from the graph."""
+        before = self._alive
+        result = super().aggregate_train(server_round, replies)
+        for client in np.flatnonzero(before & ~self._alive):
+            log(WARNING, "client %s was silent for too long: it has left the graph, and its data no longer count", client)
+        return result
+
+    @property
+    def _alive(self) -> np.ndarray:
+        return self.page.alive(self.server)  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,35 @@
+"""(epsilon, delta)-DP-NFL: zCDP-NFL with the older accounting (004, section 5).
+
+Every round gets the same (epsilon_n, delta_n), so that basic or advanced composition over all rounds gives the total,
+and the noise of the classical rule, sigma_n = Delta_k(n) sqrt(2 ln(1.25 / delta_n)) / epsilon_n. The noise is Gaussian
+all the same, so a run reports what it really guarantees beside the total it was planned for, which is far more.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import require
+from ..privacy.accountant import advanced_share, basic_share, classical_noise_multiplier
+from .messages import check_choice
+from .zcdp_nfl import ZCDPNFL
+
+_SHARES = {"basic": basic_share, "advanced": advanced_share}
+
+
+@dataclass(frozen=True)
+class DPNFL(ZCDPNFL):
+    """zCDP-NFL's settings without tau, and composition: "basic" or "advanced"."""
+
+    name: ClassVar[str] = "dp-nfl"
+    title: ClassVar[str] = "(epsilon, delta)-DP-NFL (004): zCDP-NFL with basic or advanced composition, to compare"
+
+    composition: str = "basic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("composition", self.composition, tuple(_SHARES))
+        require(self.tau == 1, f"tau must be 1: all rounds of {self.name} have equal shares; got {self.tau}")
+
+    def multiplier(self, epsilon: float, delta: float, releases: int) -> float:
+        """sigma / sensitivity by the classical rule for a total (epsilon, delta)."""
+        return classical_noise_multiplier(*_SHARES[self.composition](epsilon, delta, releases))

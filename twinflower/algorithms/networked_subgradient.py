@@ -1,0 +1,104 @@
+"""Networked subgradient method under zCDP: zCDP-grad-NFL (Nedic and Ozdaglar, 2009; compared in 004).
+
+    w_k = sum_l a_kl w~_l - eta_n ( g_k + R'_k )(w~_k),     w~_k = w_k + noise
+    a_kl = 1 / (1 + max(d_k, d_l)) for neighbours, a_kk what is left of 1         (Metropolis)
+
+client keeps     nothing
+       receives  its own last message and the mean of its and its neighbours' (..., d)
+       sends     w~ (..., d)
+server keeps     what a relay needs (`relay`)
+A client that is missing is frozen, and the silent leave the graph: `relay`. With a constant step it ends near the
+optimum only, the nearer the smaller the step.
+
+Privacy. Everything but the gradient is public: the one release of a round moves by at most 2 C eta_n / M_k.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..batches import Batches
+from ..objectives import Objective
+from ..privacy.release import Noise
+from ..sparsifiers import VALUE_BITS
+from ..topologies import adjacency
+from ..wire import checked, expect_arrays
+from .fedavg import Nothing
+from .messages import Vector
+from .page import Arrays, Report
+from .relay import Relayed, Server, rows_of_node
+
+
+class Inbox(NamedTuple):
+    """The client's last message and the weighted mean of its neighbourhood, (..., d) each."""
+
+    own: Array
+    mixed: Array
+
+
+@dataclass(frozen=True)
+class NetworkedSubgradient(Relayed):
+    """The networked settings (`relay.Relayed`)."""
+
+    name: ClassVar[str] = "networked-subgradient"
+    title: ClassVar[str] = "networked subgradient (004): neighbours average with Metropolis weights, to compare"
+    forgetful: ClassVar[bool] = True
+
+    def init_client(self, start: Array) -> Any:
+        """Nothing."""
+        return Nothing()
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
+        """Own and mixed."""
+        return Inbox(rows_of_node(server.w, node), rows_of_node(self._mixed(server), node))
+
+    def _mixed(self, server: Server) -> Array:
+        """sum_l a_kl w_l (..., N, d) over the living."""
+        matrix = adjacency(self.facts.neighbours).tocoo()
+        i, j = matrix.coords
+        degrees, alive = self.live_degrees(server), self.alive(server)
+        weights = alive[..., i] * alive[..., j] / (1 + np.maximum(degrees[..., i], degrees[..., j]))
+        apart = weights[..., None] * (server.w[..., j, :] - server.w[..., i, :])
+        mixed = server.w.copy()
+        np.add.at(mixed, (..., i, slice(None)), apart)
+        return mixed
+
+    def client_update(
+        self, state: Any, inbox: Inbox, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Any, Vector, Report]:
+        """One subgradient step from the mean; of the batches the first is used."""
+        slope = objective.grad(inbox.own, next(iter(batches))) + self.subgradient(inbox.own)
+        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        return state, Vector(noise(inbox.mixed - self.step(round_) * slope)), once
+
+    def state_shapes(self, d: int) -> Any:
+        """Nothing."""
+        return Nothing()
+
+    def pack_inbox(self, inbox: Inbox) -> Arrays:
+        """Both."""
+        return list(inbox)
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
+        """Inverse of `pack_inbox`."""
+        expect_arrays(arrays, 2)
+        return Inbox(checked("own", arrays[0], (d,)), checked("mixed", arrays[1], (d,)))
+
+    def pack_upload(self, upload: Vector, d: int) -> Arrays:
+        """w~."""
+        return [upload.x]
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
+        """w~ (d,)."""
+        expect_arrays(arrays, 1)
+        return Vector(checked("w", arrays[0], inbox.own.shape[-1:]))
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """d numbers up, 2 d down."""
+        return d * VALUE_BITS, 2 * d * VALUE_BITS
+
+    def paper_bits(self, d: int) -> int:
+        """32 d."""
+        return 32 * d

@@ -1,0 +1,196 @@
+"""What networked methods share: a graph of clients, and the server as the relay of their messages.
+
+Neighbours agree, nobody averages everyone. On Flower's star the server only carries messages: it keeps the last one
+of every client and tells each client the sum of its neighbours'. It sees them all, as noisy as they are sent, and is
+trusted to pass them on unaltered: for integrity, not for confidentiality.
+
+A client that misses a round is frozen: its last message stays what it was, at both ends of each of its edges. The
+dual step of an edge, rho (w~_k - w~_l), is taken every round with opposite signs at its two ends, so sum_k gamma_k = 0
+always; the relay adds up the steps that a client has not heard of (gain), and the echo (`echo`) tells the client which
+of its own replies were counted. A client that has been silent for `dead_after` rounds is dead: it leaves the graph, and
+with it leave the duals of its edges; what is left is the problem of the others. If it is not connected, the run stops.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array, Index, Mask, Seeds
+from ..errors import RunError, require
+from ..privacy.allocation import geometric
+from ..privacy.release import Bounds, Pace, Release
+from ..regularisers import ZERO, Regulariser, Subdifferentiable
+from ..topologies import Neighbours, adjacency, connected, make_graph, sums
+from .base import check_steps
+from .echo import hear, nobody_heard
+from .local import decayed
+from .messages import check_choice
+from .page import NO_FACTS, Defaults, Facts
+
+
+class Server(NamedTuple):
+    """The relay's memory, for each client: its last message w (..., N, d), and the neighbours' sum of these; the dual
+    steps it has not heard of, gain, and the sum of its messages over the rounds, total (..., N, d); the round of its
+    last reply, heard (..., N), and rounds since, silent (..., N). tail (..., N, d): sum of the last rounds' w,
+    of which there are averaged (...,)."""
+
+    w: Array
+    neighbours: Array
+    gain: Array
+    total: Array
+    heard: Index
+    silent: Index
+    tail: Array
+    averaged: Index
+
+
+@dataclass(frozen=True)
+class Relayed(Defaults):
+    """Settings of the networked methods.
+
+    topology, degree, rewiring, graph_seed: `topologies.make_graph`. step_size, step_decay: eta_n = step_size /
+    n^step_decay. tau in (0, 1]: a round gets 1/tau times the privacy budget of the one before (12). tail in [0, 1]:
+    the models are means of what was released in this last share of the rounds; 0, the last ones. dead_after: rounds
+    of silence until a client is removed, 0 for never.
+    """
+
+    forgetful: ClassVar[bool] = False  # neighbours count on the dual that a client keeps
+    columns: ClassVar[tuple[str, ...]] = ("alive",)
+
+    regulariser: Regulariser = ZERO
+    facts: Facts = NO_FACTS
+    topology: str = "erdos-renyi"
+    degree: float = 3.0
+    rewiring: float = 0.1
+    graph_seed: int = 0
+    step_size: float = 0.4
+    step_decay: float = 0.0
+    tau: float = 1.0
+    tail: float = 0.0
+    dead_after: int = 0
+    privacy: str = "none"
+
+    def __post_init__(self) -> None:
+        check_steps(self.step_size, self.step_decay)
+        check_choice("privacy", self.privacy, ("none", "public-state"))
+        require(0 < self.tau <= 1, f"tau must be in (0, 1]; got {self.tau}")
+        require(0 <= self.tail <= 1, f"tail must be in [0, 1]; got {self.tail}")
+        require(0 <= self.rewiring <= 1, f"rewiring must be in [0, 1]; got {self.rewiring}")
+        require(self.graph_seed >= 0, f"graph-seed must be at least 0; got {self.graph_seed}")
+        require(self.dead_after >= 0, f"dead-after must be at least 0 (0 = never); got {self.dead_after}")
+
+    def graph(self, num_clients: int) -> Neighbours:
+        """The neighbours that `facts` will hold; SettingError for a graph that makes no sense."""
+        return make_graph(self.topology, num_clients, self.degree, self.rewiring, self.graph_seed)
+
+    def step(self, round_: int) -> float:
+        """eta of a round."""
+        return decayed(self.step_size, self.step_decay, round_)
+
+    def subgradient(self, x: Array) -> Array:
+        """R' of a node (..., d), 0 where h has a kink."""
+        h = self.regulariser
+        require(isinstance(h, Subdifferentiable), "this method needs a regulariser that is finite everywhere")
+        return h.subgradient(x)  # type: ignore[attr-defined,no-any-return]
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """One noisy model; round n has a share ~ tau^(T - n) of the budget."""
+        share = geometric(self.facts.rounds, float(np.log(self.tau)))[round_ - 1]
+        return Release(self.sensitivity(bounds, pace, round_), weight=float(share))
+
+    def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
+        """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
+        return self.step(round_) * 2 * bounds.gradient / pace.rows
+
+    # --------------------------------------------------------------------------------------- the relay
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """As if everybody had sent the start in round 0: all dual steps are 0."""
+        require(len(self.facts.neighbours) == num_clients, "the page's facts must hold the graph of these clients")
+        w = np.repeat(start[..., None, :], num_clients, axis=-2)
+        none, nobody = np.zeros_like(w), nobody_heard(start, num_clients)
+        return self._relayed(Server(w, none, none, none, nobody, nobody, none, nobody[..., 0]))
+
+    def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
+        """Take in the messages, let all edges take their dual step, and remove who is dead."""
+        there = np.take_along_axis(self.alive(server), clients, -1)
+        kept = np.take_along_axis(server.w, clients[..., None], -2)
+        w = server.w.copy()
+        np.put_along_axis(w, clients[..., None], np.where(there[..., None], uploads.x, kept), -2)
+        silent = server.silent + 1
+        silent = hear(silent, clients, np.where(there, 0, np.take_along_axis(silent, clients, -1)))
+        server = self._relayed(server._replace(w=w, total=server.total + w))
+        steps = self.live_degrees(server)[..., None] * w - server.neighbours
+        answered = silent == 0
+        gain = np.where(answered[..., None], steps, server.gain + steps)
+        heard = np.where(answered, round_, server.heard)
+        server = self._averaged(server._replace(gain=gain, heard=heard), round_)
+        return self._bury(server, silent)
+
+    def _averaged(self, server: Server, round_: int) -> Server:
+        """w joins the mean in the last share of the rounds."""
+        if round_ <= (1 - self.tail) * self.facts.rounds:
+            return server
+        return server._replace(tail=server.tail + server.w, averaged=server.averaged + 1)
+
+    def _bury(self, server: Server, silent: Index) -> Server:
+        """Without the clients that died in this round; RunError if the others are no longer connected."""
+        before, server = self.alive(server), server._replace(silent=silent)
+        alive = self.alive(server)
+        lost = before & ~alive
+        if not lost.any():
+            return server
+        for mask in alive.reshape(-1, alive.shape[-1]):
+            if not connected(self.facts.neighbours, mask):
+                gone = np.flatnonzero(~mask).tolist()
+                raise RunError(f"without clients {gone}, silent for {self.dead_after} rounds, the graph is not connected")
+        matrix, gone = adjacency(self.facts.neighbours), lost[..., None].astype(float)
+        edges = sums(matrix, gone) * server.total - sums(matrix, gone * server.total)  # their duals, over rho
+        return self._relayed(server._replace(gain=server.gain - edges))
+
+    def _relayed(self, server: Server) -> Server:
+        """With the neighbours' sums of what is there now."""
+        there = self.alive(server)[..., None]
+        return server._replace(neighbours=sums(adjacency(self.facts.neighbours), server.w * there))
+
+    def alive(self, server: Server) -> Mask:
+        """Which clients (..., N) are in the graph."""
+        return server.silent < self.dead_after if self.dead_after else server.silent >= 0
+
+    def live_degrees(self, server: Server) -> Array:
+        """Living neighbours of each client, (..., N)."""
+        matrix = adjacency(self.facts.neighbours)
+        return sums(matrix, self.alive(server)[..., None].astype(float))[..., 0]
+
+    def model(self, server: Server) -> Array:
+        """The mean of the living clients' models, which all go to the same point."""
+        there = self.alive(server)[..., None]
+        return (self._models(server) * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
+
+    def points(self, server: Server) -> Array:
+        """The models of the clients; of one that is dead, the mean of the others'."""
+        there = self.alive(server)[..., None]
+        return np.where(there, self._models(server), self.model(server)[..., None, :])
+
+    def _models(self, server: Server) -> Array:
+        """What was released last, or the mean over the tail."""
+        count = server.averaged[..., None, None]
+        return np.where(count > 0, server.tail / np.maximum(count, 1), server.w)
+
+    def watch(self, server: Server) -> dict[str, Array]:
+        """How many clients are in the graph."""
+        return {"alive": self.alive(server).sum(-1)}
+
+
+def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
+    """The part of node (), or of nodes (..., K), in values (..., N)."""
+    return values[..., node] if np.ndim(node) == 0 else np.take_along_axis(values, np.asarray(node), -1)
+
+
+def rows_of_node(values: Array, node: Index) -> Array:
+    """`of_node` for values (..., N, d)."""
+    if np.ndim(node) == 0:
+        return values[..., node, :]
+    return np.take_along_axis(values, np.asarray(node)[..., None], -2)

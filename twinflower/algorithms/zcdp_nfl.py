@@ -1,0 +1,147 @@
+"""zCDP-NFL: networked ADMM with a linearised local step under zCDP (004, Algorithm 1).
+
+    minimise  sum_k ( f_k(w_k) + h(w_k) ),  w_k = w_l on every edge,     h = (lambda/K) R
+
+client keeps     dual gamma (..., d) and its last message w~ (..., d), before and after its last reply (`echo`)
+       receives  the sum of its neighbours' messages and the dual steps since its last reply (..., d), the number of
+                 its neighbours, and the last of its rounds that was counted
+       sends     w~ (..., d)
+server keeps     what a relay needs (`relay`)
+A client that is missing is frozen, its edges' dual steps are caught up with, and the silent leave the graph: `relay`.
+
+The paper's Algorithm 1, (7)-(9), is an image; here is the argmin of (3) with f of (5). Its (A.1) has the dual and the
+neighbours with other signs and factors, which diverges, and R' at the clean model. Everything is taken at w~, what was
+released: at the clean w it looks better and breaks the guarantee (Theorem I needs all but the data to be public).
+With a clipped gradient the limit is the point where clipped gradients balance, which the paper passes over.
+
+Privacy. Dual and messages are functions of what was released, so the one noisy model of a round is its only release.
+It moves by at most Delta_k(n) = 2 C / (M_k (1/eta_n + 2 rho d_k)) (11): the release is planned for d_k = 0, and the
+noise shrinks with the neighbours there really are, so it is (12) also after some have died.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..batches import Batches
+from ..errors import ReplyError, require
+from ..objectives import Batch, Objective
+from ..privacy.release import Noise
+from ..sparsifiers import VALUE_BITS
+from ..wire import checked, expect_arrays
+from .echo import Tentative, confirmed, tentative
+from .messages import Vector, check_choice
+from .page import Arrays, Report
+from .relay import Relayed, Server, of_node, rows_of_node
+
+
+class Inbox(NamedTuple):
+    """Sum of the neighbours' messages (..., d), dual steps over rho since the last reply that was counted,
+    gain (..., d), number of neighbours, degree (...,), and the round of that reply, heard (...,)."""
+
+    neighbours: Array
+    gain: Array
+    degree: Array
+    heard: Index
+
+
+@dataclass(frozen=True)
+class ZCDPNFL(Relayed):
+    """The networked settings (`relay.Relayed`), and rho > 0, the penalty of an edge.
+
+    composite: "subgradient", R by its subgradient as in the paper; "prox", by its prox, for exact zeros in each
+    message and, without noise, an exact limit at a constant step.
+    """
+
+    name: ClassVar[str] = "zcdp-nfl"
+    title: ClassVar[str] = "zCDP-NFL (004): networked ADMM, neighbours agree, the server relays"
+
+    rho: float = 0.1
+    composite: str = "subgradient"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.rho < np.inf, f"rho must be above 0; got {self.rho}")
+        check_choice("composite", self.composite, ("subgradient", "prox"))
+
+    def init_client(self, start: Array) -> Tentative:
+        """gamma = 0, w~ = start."""
+        both = np.concatenate([np.zeros_like(start), start], -1)
+        return Tentative(both, both, np.zeros(start.shape[:-1]))
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
+        """What the neighbours said."""
+        degrees, heard = (of_node(values, node) for values in (self.live_degrees(server), server.heard))
+        return Inbox(rows_of_node(server.neighbours, node), rows_of_node(server.gain, node), degrees, heard)
+
+    def client_update(
+        self, state: Tentative, inbox: Inbox, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Tentative, Vector, Report]:
+        """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
+        counted = confirmed(state, inbox.heard)
+        dual, own = np.split(counted, 2, -1)
+        dual = dual + self.rho * inbox.gain                                     # (9)
+        pull = dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
+        w = self.primal(objective, next(iter(batches)), own, pull, inbox.degree, round_)
+        sent = noise(w, shrink=self.shrink(inbox.degree, round_))               # (8)
+        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        return tentative(counted, np.concatenate([dual, sent], -1), round_), Vector(sent), once
+
+    def primal(
+        self, objective: Objective, rows: Batch, own: Array, pull: Array, degree: Array, round_: int
+    ) -> Array:
+        """argmin_w  <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, g a subgradient of f + h at own;
+        or with h itself in the place of its part of g."""
+        eta = self.step(round_)
+        weight = (1 / eta + 2 * self.rho * degree)[..., None]
+        slope = objective.grad(own, rows)
+        if self.composite == "prox":
+            return self._prox((own / eta - slope - pull) / weight, 1 / weight)
+        return (own / eta - slope - self.subgradient(own) - pull) / weight      # (7)
+
+    def _prox(self, u: Array, steps: Array) -> Array:
+        """The prox of clients (..., d) whose steps (..., 1) differ by their degrees."""
+        w, steps = np.empty_like(u), np.broadcast_to(steps[..., 0], u.shape[:-1])
+        for step in np.unique(steps):
+            w[steps == step] = self.regulariser.prox(u[steps == step], float(step))
+        return w
+
+    def shrink(self, degree: Array, round_: int) -> Array:
+        """Delta_k(n) over what the release was planned for."""
+        return 1 / (1 + 2 * self.rho * degree * self.step(round_))
+
+    def state_shapes(self, d: int) -> Tentative:
+        """(2 d,), (2 d,), ()."""
+        return Tentative((2 * d,), (2 * d,), ())  # type: ignore[arg-type]
+
+    def pack_inbox(self, inbox: Inbox) -> Arrays:
+        """All four."""
+        return [np.asarray(array) for array in inbox]
+
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
+        """Inverse of `pack_inbox`."""
+        expect_arrays(arrays, 4)
+        neighbours, gain = (checked(name, a, (d,)) for name, a in zip(("neighbours", "gain"), arrays, strict=False))
+        degree, heard = checked("degree", arrays[2], ()), checked("heard", arrays[3], (), np.int64)
+        if degree < 0 or heard < 0:
+            raise ReplyError(f"degree and heard must be at least 0, got {degree} and {heard}")
+        return Inbox(neighbours, gain, degree, heard)
+
+    def pack_upload(self, upload: Vector, d: int) -> Arrays:
+        """w~."""
+        return [upload.x]
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
+        """w~ (d,), as long as the inbox's vectors."""
+        expect_arrays(arrays, 1)
+        return Vector(checked("w", arrays[0], inbox.neighbours.shape[-1:]))
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """d numbers up; down 2 d and two numbers, with or without faults."""
+        return d * VALUE_BITS, (2 * d + 2) * VALUE_BITS
+
+    def paper_bits(self, d: int) -> int:
+        """32 d."""
+        return 32 * d

@@ -1,0 +1,165 @@
+"""Graphs of clients: built with networkx, checked, and described by the numbers that decide the speed of consensus.
+
+A graph is what pages and the relay need of it: for each client its neighbours, ascending. It is public.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+
+from .arrays import Array, Mask
+from .errors import SettingError, require
+from .randomness import stream
+
+Neighbours = tuple[tuple[int, ...], ...]
+
+_TRIES = 10_000  # draws of a random graph until one is connected
+
+
+class Spectrum(NamedTuple):
+    """What a graph says of consensus on it: degrees, and the smallest positive and the largest eigenvalue of the
+    Laplacian D - A; edges and diameter."""
+
+    edges: int
+    least_degree: int
+    mean_degree: float
+    largest_degree: int
+    diameter: int
+    connectivity: float
+    largest: float
+
+
+def _random(draw: Callable[[int], Any], seed: int, told: str) -> Any:
+    """The first connected graph of those drawn from (seed, "graph")."""
+    numbers = stream(seed, "graph").integers(2**31, size=_TRIES)
+    graph = next((g for g in map(draw, map(int, numbers)) if nx.is_connected(g)), None)
+    require(graph is not None, f"no {told} of {_TRIES:,} was connected: raise degree")
+    return graph
+
+
+def _erdos_renyi(n: int, degree: float, rewiring: float, seed: int) -> Any:
+    require(0 < degree <= n - 1, f"degree must be above 0 and at most num-clients - 1 = {n - 1}; got {degree:g}")
+    return _random(lambda s: nx.gnp_random_graph(n, degree / (n - 1), seed=s), seed, "random graph")
+
+
+def _regular(n: int, degree: float, rewiring: float, seed: int) -> Any:
+    whole = degree == int(degree) and 0 < degree < n and int(degree) * n % 2 == 0
+    require(whole, f"a regular graph of {n} clients needs a whole degree with degree * {n} even; got {degree:g}")
+    return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), seed, "regular graph")
+
+
+def _small_world(n: int, degree: float, rewiring: float, seed: int) -> Any:
+    even = degree == int(degree) and degree % 2 == 0 and 0 < degree < n
+    require(even, f"a small world of {n} clients needs an even degree below {n}; got {degree:g}")
+    return _random(
+        lambda s: nx.watts_strogatz_graph(n, int(degree), rewiring, seed=s), seed, "small-world graph"
+    )
+
+
+def _ring(n: int, *_: Any) -> Any:
+    return nx.cycle_graph(n) if n > 2 else nx.path_graph(n)
+
+
+TOPOLOGIES: dict[str, Callable[[int, float, float, int], Any]] = {
+    "erdos-renyi": _erdos_renyi,
+    "regular": _regular,
+    "small-world": _small_world,
+    "ring": _ring,
+    "path": lambda n, *_: nx.path_graph(n),
+    "star": lambda n, *_: nx.star_graph(n - 1),
+    "complete": lambda n, *_: nx.complete_graph(n),
+}
+
+
+def make_graph(
+    name: str, num_clients: int, degree: float = 3.0, rewiring: float = 0.1, seed: int = 0
+) -> Neighbours:
+    """The graph called `name`, a key of TOPOLOGIES, or "file:PATH", an edge list with one `i j` per line.
+
+    degree: the mean of erdos-renyi, everybody's of regular, and of the ring behind small-world, of whose edges a
+    share `rewiring` is moved. Random graphs are drawn from (seed, "graph") until one is connected.
+
+    Raises SettingError for a name or number that makes no sense, a file that cannot be read, and a graph that is not
+    connected or has other nodes than 0..num_clients - 1, or an edge from a node to itself.
+    """
+    require(num_clients >= 2, f"a graph needs at least 2 clients; got {num_clients}")
+    if name.startswith("file:"):
+        return neighbours_of(_read(Path(name.removeprefix("file:"))), num_clients)
+    require(
+        name in TOPOLOGIES,
+        f"topology must be one of {', '.join(TOPOLOGIES)}, or file:PATH with an edge list; got '{name}'",
+    )
+    return neighbours_of(TOPOLOGIES[name](num_clients, degree, rewiring, seed), num_clients)
+
+
+def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
+    """Neighbours by client of a networkx graph; SettingError unless it is one for these clients."""
+    require(
+        set(graph) == set(range(num_clients)),
+        f"the graph must have the nodes 0 to {num_clients - 1} for num-clients = {num_clients}; it has "
+        f"{len(graph)} nodes from {min(graph, default='none')} to {max(graph, default='none')}",
+    )
+    loops = sorted(node for node, _ in nx.selfloop_edges(graph))
+    require(not loops, f"the graph must have no edge from a node to itself; node {loops[:1]} has one")
+    parts = sorted(map(sorted, nx.connected_components(graph)))
+    require(
+        len(parts) == 1,
+        f"the graph must be connected; it has {len(parts)} parts, and {parts[-1][0]} cannot be reached from 0",
+    )
+    return tuple(tuple(sorted(graph[node])) for node in range(num_clients))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return nx.read_edgelist(path, nodetype=int, data=False)
+    except (OSError, ValueError, TypeError, UnicodeDecodeError) as error:
+        raise SettingError(f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})") from None
+
+
+@lru_cache(maxsize=8)
+def adjacency(neighbours: Neighbours) -> sparse.csr_array:
+    """The matrix A (N, N), 1 where two clients are neighbours."""
+    degrees = [len(others) for others in neighbours]
+    columns = np.array([other for others in neighbours for other in others], dtype=np.int64)
+    size = len(neighbours)
+    return sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *degrees])), shape=(size, size))
+
+
+def sums(matrix: sparse.csr_array, x: Array) -> Array:
+    """sum_l matrix[k, l] x_l for x (..., N, d)."""
+    flat = np.moveaxis(x, -2, 0)
+    return np.moveaxis((matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape), 0, -2)
+
+
+def connected(neighbours: Neighbours, alive: Mask) -> bool:
+    """Whether the clients that are alive (N,), two or more, reach each other over the others that are."""
+    left = adjacency(neighbours)[alive][:, alive]
+    return left.shape[0] > 1 and sparse.csgraph.connected_components(left, directed=False)[0] == 1
+
+
+def spectrum(neighbours: Neighbours) -> Spectrum:
+    """The graph's numbers."""
+    matrix = adjacency(neighbours).toarray()
+    degrees = matrix.sum(0)
+    values = np.linalg.eigvalsh(np.diag(degrees) - matrix)
+    return Spectrum(
+        int(degrees.sum()) // 2, int(degrees.min()), float(degrees.mean()), int(degrees.max()),
+        nx.diameter(nx.from_numpy_array(matrix)), float(values[1]), float(values[-1]),
+    )  # fmt: skip
+
+
+def suggested_rho(neighbours: Neighbours, curvature: float) -> float:
+    """rho with 2 rho (mean degree) = curvature: the penalty then pulls as strongly as a loss of that curvature."""
+    return curvature / (2 * spectrum(neighbours).mean_degree)
+
+
+def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
+    """Places (N, 2) of the nodes in a drawing."""
+    graph = nx.from_numpy_array(adjacency(neighbours).toarray())
+    places = nx.spring_layout(graph, seed=seed)
+    return np.array([places[node] for node in range(len(neighbours))])
