@@ -1,0 +1,625 @@
+"""The networked methods of 004: edge-wise ADMM, the sum of duals under faults, optima on graphs, and privacy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import random_shards, small
+from scipy.optimize import minimize
+
+from simulation import inprocess
+from simulation.config import parse
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.privacy import spent
+from simulation.record import own_columns
+from simulation.setup import prepare
+from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
+from twinflower.algorithms.echo import confirmed
+from twinflower.algorithms.page import Facts, stack
+from twinflower.batches import Walk
+from twinflower.central import minimise
+from twinflower.errors import DataError, RunError, SettingError
+from twinflower.objectives import make_objective
+from twinflower.privacy.accountant import (
+    advanced_composition,
+    basic_composition,
+    classical_noise_multiplier,
+    gdp_epsilon,
+    zcdp_epsilon_papers,
+)
+from twinflower.privacy.audit import neighbours as neighbouring
+from twinflower.privacy.audit import replay
+from twinflower.privacy.release import Bounds, Pace, no_noise
+from twinflower.regularisers import L1, ZERO, ElasticNet
+from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
+
+N, D, WALK = 6, 5, Walk(0, 1)
+SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)
+RIDGE = make_objective("least-squares", D, 0, l2=0.2)
+EVERYONE = np.arange(N)
+
+
+def on(graph, page, num_clients=N, rounds=200, **settings):
+    return page(facts=Facts(num_clients, rounds, graph), **settings)
+
+
+def noise_of(round_, scale=0.1):
+    def noise(value, draw=0, shrink=1.0):
+        return value + scale * np.random.default_rng(round_).normal(size=value.shape)
+
+    return noise
+
+
+def run(page, objective, rounds, noise=lambda n: no_noise, fate=lambda n, k: "fine", shards=SHARDS):
+    """All clients; fate(n, k) is "fine", "lost reply" or "lost request". Yields server and states after a round."""
+    start = np.zeros(objective.d)
+    server = page.init_server(start, N, np.array(0, np.uint64))
+    states = stack([page.init_client(start)] * N)
+    for n in range(1, rounds + 1):
+        inbox = page.broadcast(server, n, EVERYONE)
+        batches = WALK.batches(shards, EVERYONE, 0, n)
+        new, uploads, _ = page.client_update(states, inbox, objective, batches, noise(n), n)
+        asked = np.array([fate(n, k) != "lost request" for k in range(N)])
+        there = np.flatnonzero([fate(n, k) == "fine" for k in range(N)])
+        pairs = zip(states, new, strict=True)
+        states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
+        server = page.server_update(server, type(uploads)(*(u[there] for u in uploads)), there, n)
+        yield server, states
+
+
+def last(steps):
+    *_, final = steps
+    return final
+
+
+def duals_of(page, server, states):
+    """gamma_k of every client as it will be when the relay is heard again."""
+    return np.split(confirmed(states, server.heard), 2, -1)[0] + page.rho * server.gain
+
+
+# --------------------------------------------------------------------------------- the paper's mathematics
+
+
+def edgewise(graph, rho, eta, rounds, noise):
+    """ADMM on (2) with z, mu and gamma for each directed edge, f linearised at w~ as in (5); plain loops."""
+    edges = [(k, other) for k in range(N) for other in graph[k]]
+    z, mu, gamma = ({e: np.zeros(D) for e in edges} for _ in range(3))
+    sent = np.zeros((N, D))
+    for n in range(1, rounds + 1):
+        w = np.zeros((N, D))
+        for k in range(N):
+            slope = RIDGE.grad(sent[k], SHARDS.rows(k))
+            right, weight = sent[k] / eta - slope, 1 / eta
+            for other in graph[k]:
+                right += rho * (z[k, other] + z[other, k]) - mu[k, other] - gamma[other, k]
+                weight += 2 * rho
+            w[k] = right / weight
+        sent = noise(n)(w)
+        for k, other in edges:
+            middle = (sent[k] + sent[other]) / 2 + (mu[k, other] + gamma[k, other]) / (2 * rho)
+            z[k, other] = middle
+            mu[k, other] = mu[k, other] + rho * (sent[k] - middle)
+            gamma[k, other] = gamma[k, other] + rho * (sent[other] - middle)
+    return sent, np.array([sum(mu[k, o] + gamma[o, k] for o in graph[k]) for k in range(N)])
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_edgewise_admm_is_the_reduced_form(name):
+    graph = make_graph(name, N, degree=2.0)
+    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
+    server, states = last(run(page, RIDGE, 30, noise_of))
+    sent, duals = edgewise(graph, 0.3, 0.7, 30, noise_of)
+    assert_allclose(server.w, sent, rtol=0, atol=1e-12)
+    assert_allclose(duals_of(page, server, states), duals, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("method", "h"), [(ZCDPNFL, ZERO), (ZCDPNFL, L1(0.05)), (PADMM, L1(0.05)), (PADMM, ZERO)])
+def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
+    """(3) with f, or with its approximation (5), minimised by SciPy in split variables w = p - q."""
+    rng = np.random.default_rng(3)
+    own, dual, others = rng.normal(size=D), rng.normal(size=D), rng.normal(size=(3, D))
+    page = method(h, rho=0.4, step_size=0.6, composite="prox")
+    rows, eta = SHARDS.rows(0), 0.6
+    pull = dual - 0.4 * (3 * own + others.sum(0))
+    ours = page.primal(RIDGE, rows, own, pull, np.array(3.0), 1)
+    slope = RIDGE.grad(own, rows)
+
+    def lagrangian(pq):
+        w = pq[:D] - pq[D:]
+        f = RIDGE.value(w, rows) if method is PADMM else slope @ w + ((w - own) ** 2).sum() / (2 * eta)
+        weight = h.weight if isinstance(h, L1) else 0.0
+        return f + weight * pq.sum() + dual @ w + 0.4 * ((w - (own + others) / 2) ** 2).sum()
+
+    found = minimize(lagrangian, np.full(2 * D, 0.1), bounds=[(0, None)] * (2 * D), tol=1e-14)
+    assert_allclose(ours, found.x[:D] - found.x[D:], atol=2e-5)
+    w = np.concatenate([np.maximum(ours, 0), np.maximum(-ours, 0)])
+    assert lagrangian(w) <= found.fun + 1e-12
+
+
+def test_the_paper_in_matrices():
+    """L+ = D + A and L- = D - A of the definitions around (16), and (16) holds for our steps."""
+    graph = make_graph("erdos-renyi", N, 2.5)
+    a = adjacency(graph).toarray()
+    edges = [(k, o) for k in range(N) for o in graph[k]]
+    a1, a2 = (np.array([np.eye(N)[e[side]] for e in edges]) for side in (0, 1))
+    plus, minus = ((a1 + s * a2).T @ (a1 + s * a2) / 2 for s in (1, -1))
+    degrees = np.diag(a.sum(0))
+    assert_array_equal(plus, degrees + a)
+    assert_array_equal(minus, degrees - a)
+    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
+    steps = list(run(page, RIDGE, 6))
+    for (server, states), (after, _) in zip(steps, steps[1:], strict=False):
+        slopes = np.array([RIDGE.grad(server.w[k], SHARDS.rows(k)) for k in range(N)])
+        fhat = slopes + (after.w - server.w) / 0.7
+        alpha = duals_of(page, server, states)
+        assert_allclose(fhat + alpha + 0.3 * (plus + minus) @ after.w, 0.3 * plus @ server.w, atol=1e-12)
+    server, states = steps[-1]
+    total = sum(s.w for s, _ in steps)
+    assert_allclose(duals_of(page, server, states), 0.3 * minus @ total, atol=1e-12)
+
+
+def test_the_printed_appendix_diverges():
+    """(A.1): rho/2 times differences and plus gamma/2, instead of sums and minus gamma."""
+    graph, rho, eta = make_graph("ring", N), 0.3, 0.7
+    a, w, dual = adjacency(graph).toarray(), np.zeros((N, D)), np.zeros((N, D))
+    degrees = a.sum(0)[:, None]
+    for _ in range(300):
+        slopes = np.array([RIDGE.grad(w[k], SHARDS.rows(k)) for k in range(N)])
+        w = (w / eta + rho / 2 * (degrees * w - a @ w) + dual / 2 - slopes) / (2 * rho * degrees + 1 / eta)
+        dual = dual + rho * (degrees * w - a @ w)
+    assert np.abs(w).max() > 1e6
+    ours = last(run(on(graph, ZCDPNFL, rho=rho, step_size=eta), RIDGE, 300))[0]
+    assert_allclose(ours.w, np.tile(minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D)), (N, 1)), atol=1e-6)
+
+
+def test_metropolis_weights_are_the_transcription():
+    graph = make_graph("star", N)
+    page = on(graph, NetworkedSubgradient, regulariser=L1(0.1), step_size=0.3, step_decay=0.5)
+    server, _ = last(run(page, RIDGE, 5))
+    d, w = [len(o) for o in graph], np.zeros((N, D))
+    for n in range(1, 6):
+        new = np.zeros((N, D))
+        for k in range(N):
+            weights = {o: 1 / (1 + max(d[k], d[o])) for o in graph[k]}
+            mixed = (1 - sum(weights.values())) * w[k] + sum(a * w[o] for o, a in weights.items())
+            slope = RIDGE.grad(w[k], SHARDS.rows(k)) + 0.1 * np.sign(w[k])
+            new[k] = mixed - 0.3 / np.sqrt(n) * slope
+        w = new
+    assert_allclose(server.w, w, atol=1e-13)
+
+
+# --------------------------------------------------------------------------------- optima
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("method", [ZCDPNFL, PADMM])
+@pytest.mark.parametrize("h", [ZERO, ElasticNet(0.05, 0.1)])
+def test_all_nodes_reach_the_central_optimum(name, method, h):
+    page = on(make_graph(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox")
+    server, _ = last(run(page, RIDGE, 2500))
+    best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
+    assert_allclose(server.w, np.tile(best, (N, 1)), atol=1e-9)
+
+
+def test_a_clipped_loss_ends_at_the_clipped_optimum():
+    clipped = make_objective("least-squares", D, 0, l2=0.2, clip_norm=0.3)
+    page = on(make_graph("ring", N), ZCDPNFL, rho=0.2, step_size=1.5)
+    server, _ = last(run(page, clipped, 1500))
+    ends = [minimise(f, ZERO, SHARDS.everyone(), np.zeros(D)) for f in (clipped, RIDGE)]
+    assert_allclose(server.w, np.tile(ends[0], (N, 1)), atol=1e-9)
+    assert np.linalg.norm(ends[0] - ends[1]) > 0.05
+
+
+def test_least_absolute_deviation_comes_near_its_optimum():
+    f = make_objective("absolute", D, 0)
+    page = on(make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
+    best = minimise(f, ZERO, SHARDS.everyone(), np.zeros(D))
+    server, _ = last(run(page, f, 4000))
+    assert f.value(best, SHARDS.everyone()) <= f.value(page.model(server), SHARDS.everyone())
+    assert f.value(page.model(server), SHARDS.everyone()) < f.value(best, SHARDS.everyone()) + 2e-3
+    assert f.value(np.zeros(D), SHARDS.everyone()) > f.value(best, SHARDS.everyone()) + 0.02
+
+
+def test_the_central_solver_of_absolute_deviations_beats_every_direction():
+    f, rows, rng = make_objective("absolute", D, 0, clip_norm=0.7), SHARDS.everyone(), np.random.default_rng(0)
+    best = minimise(f, L1(0.01), rows, np.zeros(D))
+    scale = np.minimum(1, 0.7 / np.linalg.norm(rows.features, axis=1)) * rows.weights
+
+    def value(x):
+        return scale @ np.abs(rows.features @ x - rows.labels) + 0.01 * np.abs(x).sum()
+
+    assert all(value(best + 10**-s * rng.normal(size=D)) >= value(best) for s in (1, 3, 5) for _ in range(50))
+    with pytest.raises(SettingError, match="absolute"):
+        minimise(make_objective("absolute", D, 0, l2=0.1), ZERO, rows, np.zeros(D))
+
+
+def test_the_tail_is_the_mean_of_the_last_releases():
+    page = on(make_graph("ring", N), ZCDPNFL, rounds=20, tail=0.25)
+    steps = list(run(page, RIDGE, 20, noise_of))
+    assert_allclose(page.points(steps[-1][0]), np.mean([s.w for s, _ in steps[15:]], 0), atol=1e-14)
+    assert_array_equal(page.points(steps[14][0]), steps[14][0].w)
+
+
+# --------------------------------------------------------------------------------- faults
+
+FATES = ["fine", "lost reply", "lost request"]
+
+
+def coins(missing, seed=0):
+    draws = np.random.default_rng(seed).choice(3, (4001, N), p=[1 - missing, missing / 2, missing / 2])
+    return lambda n, k: FATES[draws[n, k]]
+
+
+@pytest.mark.parametrize("missing", [0.1, 0.3, 0.5])
+def test_the_duals_sum_to_zero_after_every_round(missing):
+    page = on(make_graph("erdos-renyi", N, 2.5), ZCDPNFL, rho=0.3)
+    largest = 0.0
+    for server, states in run(page, RIDGE, 200, noise_of, coins(missing)):
+        duals = duals_of(page, server, states)
+        assert np.abs(duals.sum(0)).max() < 1e-9
+        largest = max(largest, np.abs(duals).max())
+    assert largest > 0.1
+
+
+def test_missing_nodes_do_not_move_the_limit():
+    page = on(make_graph("erdos-renyi", N, 2.5), ZCDPNFL, rho=0.2, step_size=1.5)
+    best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
+    server, _ = last(run(page, RIDGE, 1500, fate=coins(0.1)))
+    assert np.abs(server.w - best).max() < 1e-10
+
+
+class NoEcho(ZCDPNFL):
+    """Every reply is taken for counted."""
+
+    def client_update(self, state, inbox, *rest):
+        return super().client_update(state, inbox._replace(heard=state.round), *rest)
+
+
+class NoCatchingUp(ZCDPNFL):
+    """Only the last round's dual step is told."""
+
+    def server_update(self, server, uploads, clients, round_):
+        server = super().server_update(server, uploads, clients, round_)
+        return server._replace(gain=self.live_degrees(server)[:, None] * server.w - server.neighbours)
+
+
+class LeftOut(ZCDPNFL):
+    """A missing node is left out of its neighbours' sums, and they count one neighbour less."""
+
+    def server_update(self, server, uploads, clients, round_):
+        server = super().server_update(server, uploads, clients, round_)
+        there = (server.heard == round_)[:, None]
+        near = adjacency(self.facts.neighbours)
+        gain = np.where(there, (near @ there) * server.w - near @ (there * server.w), 0.0)
+        return server._replace(gain=gain)
+
+
+class OnlyThoseAsked(ZCDPNFL):
+    """A missing node takes no dual step for the rounds it missed, its neighbours do."""
+
+    def server_update(self, server, uploads, clients, round_):
+        before = server
+        server = super().server_update(server, uploads, clients, round_)
+        there = (server.heard == round_)[:, None]
+        return server._replace(gain=np.where(there, server.gain, before.gain))
+
+
+@pytest.mark.parametrize("wrong", [NoEcho, NoCatchingUp, LeftOut, OnlyThoseAsked])
+def test_tempting_wrong_rules_end_elsewhere(wrong):
+    page = on(make_graph("erdos-renyi", N, 2.5), wrong, rho=0.2, step_size=1.5)
+    best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
+    server, states = last(run(page, RIDGE, 1500, fate=coins(0.1)))
+    assert not np.abs(server.w - best).max() < 1e-4
+    assert not np.abs(duals_of(page, server, states).sum(0)).max() < 1e-6
+
+
+def without(lost):
+    kept = [k for k in range(N) if k not in lost]
+    rows = [SHARDS.rows(k) for k in kept]
+    f = [make_objective("least-squares", D, 0, l2=0.2)] * len(kept)
+    hessian = sum(r.features.T @ r.features / len(r.labels) + 0.2 * np.eye(D) for r in rows) / len(f)
+    return np.linalg.solve(hessian, sum(r.features.T @ r.labels / len(r.labels) for r in rows) / len(f))
+
+
+def dies(first, who=(2,)):
+    return lambda n, k: "lost request" if k in who and n >= first else "fine"
+
+
+@pytest.mark.parametrize("first", [1, 150])
+def test_a_dead_node_leaves_with_its_duals(first):
+    """Early or late, the others end at their own optimum; with its duals left behind they would not."""
+    page = on(make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=1.5, dead_after=5)
+    rest = [k for k in range(N) if k != 2]
+    for server, states in run(page, RIDGE, 1500, fate=dies(first)):
+        alive = page.alive(server)
+        assert np.abs(duals_of(page, server, states)[alive].sum(0)).max() < 1e-9
+    assert_array_equal(np.flatnonzero(alive), rest)
+    assert_allclose(server.w[rest], np.tile(without([2]), (N - 1, 1)), atol=1e-9)
+    assert_allclose(page.model(server), without([2]), atol=1e-9)
+    assert page.watch(server)["alive"] == N - 1
+
+    class KeepsDuals(ZCDPNFL):
+        def _bury(self, server, silent):
+            return self._relayed(server._replace(silent=silent))
+
+    wrong = on(make_graph("complete", N), KeepsDuals, rho=0.2, step_size=1.5, dead_after=5)
+    server, _ = last(run(wrong, RIDGE, 1500, fate=dies(first)))
+    assert np.abs(server.w[rest] - without([2])).max() > 1e-3
+
+
+def test_a_graph_that_splits_stops_the_run():
+    page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
+    with pytest.raises(RunError, match=r"without clients \[2\], silent for 3 rounds, the graph is not connected"):
+        last(run(page, RIDGE, 10, fate=dies(4)))
+    page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
+    last(run(page, RIDGE, 10, fate=dies(4, who=(0,))))  # an end may go
+
+
+class Lossy(InProcessGrid):
+    """Drops requests of the named nodes from a round on, and a share of all replies."""
+
+    def __init__(self, setup, dead=(), first=1, luck=0.0):
+        super().__init__(setup)
+        self.dead, self.first, self.luck = dead, first, luck
+        self.coin = np.random.default_rng(5)
+        self.asked = []
+
+    def push_messages(self, messages):
+        return super().push_messages(m for m in messages if not self._gone(m))
+
+    def _gone(self, message):
+        if message.metadata.message_type != "train":
+            return False
+        self.asked.append(message.metadata.dst_node_id - 1)
+        return int(message.metadata.group_id) >= self.first and message.metadata.dst_node_id - 1 in self.dead
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(message_ids))
+        return [m for m in replies if m.metadata.message_type != "train" or self.coin.random() >= self.luck]
+
+
+def networked(**keys):
+    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    base = {
+        "algorithm": "zcdp-nfl", "dataset": "linear", "objective": "least-squares", "bias": False, "l2": 0.1,
+        "regulariser": "none", "num-clients": 6, "samples-per-client": 30, "batch-size": 0, "max-local-steps": 1,
+        "step-size": 2.0, "rho": 0.05, "topology": "complete", "rounds": 40, "reference": True,
+    }  # fmt: skip
+    return prepare(parse(base | own))
+
+
+def test_on_flowers_strategy_faults_do_not_move_the_limit_either():
+    setup = networked(rounds=500, evaluate_every=500)
+    result = run_strategy(setup, Lossy(setup, luck=0.1), "inprocess")
+    assert result.failure == ""
+    assert result.rows[-1]["rejected"] > 200
+    assert result.rows[-1]["node_error"] < 1e-18
+
+
+def test_on_flowers_strategy_the_dead_are_not_asked_again():
+    setup = networked(dead_after=4)
+    grid = Lossy(setup, dead=(1,), first=10)
+    result = run_strategy(setup, grid, "inprocess")
+    assert result.failure == ""
+    assert grid.asked.count(1) == 13
+    assert grid.asked.count(0) == 40
+    assert result.rows[-1]["alive"] == 5
+    split = networked(dead_after=4, topology="star")
+    failed = run_strategy(split, Lossy(split, dead=(0,), first=10), "inprocess")
+    assert "without clients [0]" in failed.failure
+
+
+# --------------------------------------------------------------------------------- privacy
+
+
+def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
+    setup = networked(privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.9, conversion="zcdp")
+    plan, page = setup.plan, setup.page
+    phis = []
+    for n in range(1, 41):
+        release = page.release(plan.bounds, Pace(1, 30, 1), n)
+        sigma = plan.noise_multiplier * release.spread
+        phis.append(release.sensitivity**2 / (2 * sigma**2))
+    assert_allclose(np.divide(phis[1:], phis[:-1]), 1 / 0.9)
+    assert_allclose(zcdp_epsilon_papers(sum(phis), plan.delta), 2.0, rtol=1e-9)
+    told = spent(plan, plan.shares)
+    assert_allclose(told["epsilon"], gdp_epsilon(np.sqrt(2 * sum(phis)), plan.delta), rtol=1e-9)
+    assert told["claimed_epsilon"] == 2.0 > told["epsilon"]
+    exact = networked(privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.9)
+    assert exact.plan.noise_multiplier < plan.noise_multiplier
+    assert_allclose(spent(exact.plan, exact.plan.shares)["epsilon"], 2.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("composition", ["basic", "advanced"])
+def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(composition):
+    setup = networked(
+        algorithm="dp-nfl", composition=composition, privacy="public-state", clip_norm=0.3, epsilon=2.0
+    )
+    delta = setup.config.delta
+    share = {"basic": delta / 40, "advanced": delta / 80}[composition]
+    each = classical_noise_multiplier(1.0, share) / setup.plan.noise_multiplier
+    rounds = [each] * 40, [share] * 40
+    total = basic_composition(*rounds) if composition == "basic" else advanced_composition(*rounds, delta / 2)
+    assert_allclose(total, (2.0, delta), rtol=1e-6)
+    told = spent(setup.plan, setup.plan.shares)
+    assert told["claimed_epsilon"] == 2.0
+    assert told["epsilon"] < 1.0
+
+
+def audited(page, objective, rounds=12):
+    """Replay of client 0 between neighbours that are far away."""
+    data, neighbour = neighbouring(20, D, 1.0)
+    rng = np.random.default_rng(1)
+    server = page.init_server(np.zeros(D), N, np.array(0, np.uint64))
+    inboxes = []
+    for n in range(1, rounds + 1):
+        server = server._replace(w=3e3 * rng.normal(size=(N, D)), gain=rng.normal(size=(N, D)))
+        inbox = page.broadcast(server, n, np.array(0))
+        inboxes.append(inbox._replace(heard=np.array(n - 1)) if hasattr(inbox, "heard") else inbox)
+    return replay(page, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)
+
+
+PRIVATE = {"privacy": "public-state", "rounds": 12, "tau": 0.9}
+LOGISTIC = make_objective("logistic", D, 2)
+
+
+@pytest.mark.parametrize("method", [ZCDPNFL, PADMM, NetworkedSubgradient])
+def test_replay_moves_nothing_but_the_release_and_that_within_bounds(method):
+    page = on(make_graph("ring", N), method, regulariser=L1(0.01), step_size=0.7, **PRIVATE)
+    moves = audited(page, LOGISTIC)
+    degrees = np.full(len(moves), 2.0)
+    allowed = [
+        m.sensitivity * (page.shrink(d, m.round) if hasattr(page, "shrink") else 1.0)
+        for m, d in zip(moves, degrees, strict=True)
+    ]
+    assert all(m.moved <= a * (1 + 1e-9) for m, a in zip(moves, allowed, strict=True))
+    assert all(m.same_message and m.same_state for m in moves)
+    if method is ZCDPNFL:
+        eta = 0.7
+        assert_allclose(allowed, 2 / (20 * (2 * page.rho * 2 + 1 / eta)))  # (11)
+        largest = max(m.moved / a for m, a in zip(moves, allowed, strict=True))
+        assert largest > 0.5
+
+
+class CleanModel(ZCDPNFL):
+    """Goes on from the model without noise, as the paper's (A.1) has it in R'."""
+
+    def client_update(self, state, inbox, objective, batches, noise, round_):
+        clean = []
+
+        def note(value, draw=0, shrink=1.0):
+            clean.append(value)
+            return noise(value, draw, shrink)
+
+        new, upload, report = super().client_update(state, inbox, objective, batches, note, round_)
+        after = np.concatenate([np.split(new.after, 2, -1)[0], clean[0]], -1)
+        return new._replace(after=after), upload, report
+
+
+def test_replay_catches_a_client_that_goes_on_from_the_clean_model():
+    page = on(make_graph("ring", N), CleanModel, regulariser=L1(0.01), step_size=0.7, **PRIVATE)
+    moves = audited(page, LOGISTIC)
+    assert not all(m.same_state for m in moves)
+    assert any(m.moved > m.sensitivity * page.shrink(2.0, m.round) * (1 + 1e-9) for m in moves)
+
+
+def test_noise_follows_the_degree_and_the_schedule():
+    """(11), (12): sigma_k(n) = Delta_k(n) / sqrt(2 phi_n) as the clients really draw it."""
+    setup = networked(
+        privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.8, topology="star", step_decay=0.5
+    )
+    page, plan, kept = setup.page, setup.plan, []
+    for degree, n in ((1.0, 3), (5.0, 3), (5.0, 30)):
+        z = plan.noise_multiplier * page.release(plan.bounds, Pace(1, 30, 1), n).spread
+        delta = 2 * 0.3 / (30 * (np.sqrt(n) / 2.0 + 2 * 0.05 * degree))
+        phi = plan.mu_limit**2 / 2 * 0.8 ** (40 - n) * (1 - 0.8) / (1 - 0.8**40)
+        kept.append((z * page.shrink(degree, n), delta / np.sqrt(2 * phi)))
+    assert_allclose(*np.transpose(kept), rtol=1e-9)
+
+
+# --------------------------------------------------------------------------------- messages and the door
+
+
+def test_one_message_of_2d_numbers_down_and_d_up():
+    setup = networked(rounds=7)
+    grid = Lossy(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    assert len(grid.asked) == 6 * 7
+    d = setup.objective.d
+    assert result.rows[-1]["uplink_bits"] == 6 * 7 * 64 * d
+    assert result.rows[-1]["downlink_bits"] == 6 * 7 * 64 * (2 * d + 2)
+
+
+def test_watch_and_reference_columns():
+    setup = networked(rounds=1)
+    server = setup.page.init_server(setup.start, 6, np.array(0, np.uint64))
+    told = own_columns(setup, server)
+    assert told["node_error"] == pytest.approx(1.0)
+    assert told["alive"] == 6
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_graphs_are_what_they_say(name):
+    graph = make_graph(name, 12, degree=4.0, rewiring=0.3, seed=1)
+    assert graph == make_graph(name, 12, degree=4.0, rewiring=0.3, seed=1)
+    assert all(k in graph[o] and k not in graph[k] for k in range(12) for o in graph[k])
+    numbers = spectrum(graph)
+    assert numbers.connectivity > 1e-9
+    expected = {"regular": 24, "small-world": 24, "ring": 12, "path": 11, "star": 11, "complete": 66}
+    assert numbers.edges == expected.get(name, numbers.edges)
+    closed = {
+        "ring": 2 - 2 * np.cos(2 * np.pi / 12), "path": 2 - 2 * np.cos(np.pi / 12), "star": 1.0, "complete": 12.0
+    }  # fmt: skip
+    assert_allclose(numbers.connectivity, closed.get(name, numbers.connectivity))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0 1\n2 3\n", "2 parts, and 2 cannot be reached"),
+        ("0 1\n1 2\n2 3\n3 3\n", "itself; node \\[3\\]"),
+        ("0 1\n1 2\n", "nodes 0 to 3"),
+        ("a b\n", "cannot be read"),
+        ("", "nodes 0 to 3"),
+    ],
+)
+def test_bad_graphs_are_refused_in_a_sentence(tmp_path, text, says):
+    file = tmp_path / "graph.txt"
+    file.write_text(text)
+    with pytest.raises(SettingError, match=says):
+        make_graph(f"file:{file}", 4)
+
+
+def test_a_graph_from_a_file(tmp_path):
+    file = tmp_path / "graph.txt"
+    file.write_text("# a path\n0 1\n1 2\n2 3\n")
+    assert make_graph(f"file:{file}", 4) == make_graph("path", 4)
+    with pytest.raises(SettingError, match="cannot be read"):
+        make_graph(f"file:{tmp_path / 'none.txt'}", 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"rho": 0.0}, "rho must be above 0"),
+        ({"step_size": 0.0}, "step-size must be above 0"),
+        ({"step_size": float("inf")}, "step-size"),
+        ({"step_decay": 1.5}, "step-decay"),
+        ({"tau": 0.0}, "tau must be in"),
+        ({"tail": 2.0}, "tail must be in"),
+        ({"dead_after": -1}, "dead-after"),
+        ({"topology": "torus"}, "topology must be one of"),
+        ({"topology": "erdos-renyi", "degree": 9.0}, "degree must be above 0"),
+        ({"topology": "regular", "degree": 2.5}, "whole degree"),
+        ({"topology": "small-world", "degree": 3.0}, "even degree"),
+        ({"composite": "box"}, "composite"),
+        ({"algorithm": "p-admm", "objective": "absolute", "l2": 0.0}, "smooth"),
+        ({"algorithm": "dp-nfl", "tau": 0.9}, "tau must be 1"),
+        ({"algorithm": "dp-nfl", "composition": "renyi"}, "composition"),
+        ({"num_clients": 1}, "at least 2 clients"),
+        ({"num_clients": 4000}, "rows"),
+        ({"privacy": "public-state", "epsilon": 1.0}, "clip-norm"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_sentence(keys, says):
+    with pytest.raises((SettingError, DataError), match=says) as caught:
+        networked(**keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_facts_must_hold_the_graph():
+    with pytest.raises(SettingError, match="graph"):
+        ZCDPNFL().init_server(np.zeros(D), N, np.array(0, np.uint64))
+
+
+def test_dp_nfl_is_zcdp_nfl_with_other_noise():
+    graph = make_graph("ring", N)
+    ours, theirs = (last(run(on(graph, m, rho=0.2), RIDGE, 9, noise_of))[0] for m in (ZCDPNFL, DPNFL))
+    assert_array_equal(ours.w, theirs.w)
+
+
+def test_the_digits_variant_runs_in_all_states_of_the_relay():
+    setup = small("zcdp-nfl", clients_per_round=0, dead_after=2)
+    assert inprocess.run(replace(setup)).rows[-1]["alive"] == 8
