@@ -44,7 +44,9 @@ def _random(draw: Callable[[int], Any], seed: int, told: str) -> Any:
 
 def _erdos_renyi(n: int, degree: float, rewiring: float, seed: int) -> Any:
     require(0 < degree <= n - 1, f"degree must be above 0 and at most num-clients - 1 = {n - 1}; got {degree:g}")
-    return _random(lambda s: nx.gnp_random_graph(n, degree / (n - 1), seed=s), seed, "random graph")
+    lonely = n * np.exp(-degree)  # expected number of nodes without a neighbour; e^-lonely: chance of none
+    require(lonely < 7, f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise degree")
+    return _random(lambda s: nx.fast_gnp_random_graph(n, degree / (n - 1), seed=s), seed, "random graph")
 
 
 def _regular(n: int, degree: float, rewiring: float, seed: int) -> Any:

@@ -131,7 +131,7 @@ class Relayed(Defaults):
 
     def _averaged(self, server: Server, round_: int) -> Server:
         """w joins the mean in the last share of the rounds."""
-        if round_ <= (1 - self.tail) * self.facts.rounds:
+        if not self.tail or round_ <= (1 - self.tail) * self.facts.rounds:
             return server
         return server._replace(tail=server.tail + server.w, averaged=server.averaged + 1)
 
