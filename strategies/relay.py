@@ -20,12 +20,18 @@ class RelayStrategy(StarStrategy):
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
         return super()._requests(server_round, clients[self._alive[clients]], config)
 
-    def aggregate_train(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:  # type: ignore[override]
+    def aggregate_train(
+        self, server_round: int, replies: list[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:  # type: ignore[override]
         """As `StarStrategy.aggregate_train`; says who was removed from the graph."""
         before = self._alive
         result = super().aggregate_train(server_round, replies)
         for client in np.flatnonzero(before & ~self._alive):
-            log(WARNING, "client %s was silent for too long: it has left the graph, and its data no longer count", client)
+            log(
+                WARNING,
+                "client %s was silent for too long: it has left the graph, and its data no longer count",
+                client,
+            )
         return result
 
     @property

@@ -115,7 +115,9 @@ def test_edgewise_admm_is_the_reduced_form(name):
     assert_allclose(duals_of(page, server, states), duals, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("method", "h"), [(ZCDPNFL, ZERO), (ZCDPNFL, L1(0.05)), (PADMM, L1(0.05)), (PADMM, ZERO)])
+@pytest.mark.parametrize(
+    ("method", "h"), [(ZCDPNFL, ZERO), (ZCDPNFL, L1(0.05)), (PADMM, L1(0.05)), (PADMM, ZERO)]
+)
 def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     """(3) with f, or with its approximation (5), minimised by SciPy in split variables w = p - q."""
     rng = np.random.default_rng(3)
@@ -199,7 +201,9 @@ ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 4
 
 @pytest.mark.parametrize(("method", "name", "h", "rounds"), ENDS)
 def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
-    page = on(make_graph(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox")
+    page = on(
+        make_graph(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox"
+    )
     server, _ = last(run(page, RIDGE, rounds))
     best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
     assert_allclose(server.w, np.tile(best, (N, 1)), atol=1e-9)
@@ -216,7 +220,9 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
 
 def test_least_absolute_deviation_comes_near_its_optimum():
     f = make_objective("absolute", D, 0)
-    page = on(make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
+    page = on(
+        make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5
+    )
     best = minimise(f, ZERO, SHARDS.everyone(), np.zeros(D))
     server, _ = last(run(page, f, 4000))
     assert f.value(best, SHARDS.everyone()) <= f.value(page.model(server), SHARDS.everyone())
@@ -225,7 +231,11 @@ def test_least_absolute_deviation_comes_near_its_optimum():
 
 
 def test_the_central_solver_of_absolute_deviations_beats_every_direction():
-    f, rows, rng = make_objective("absolute", D, 0, clip_norm=0.7), SHARDS.everyone(), np.random.default_rng(0)
+    f, rows, rng = (
+        make_objective("absolute", D, 0, clip_norm=0.7),
+        SHARDS.everyone(),
+        np.random.default_rng(0),
+    )
     best = minimise(f, L1(0.01), rows, np.zeros(D))
     scale = np.minimum(1, 0.7 / np.linalg.norm(rows.features, axis=1)) * rows.weights
 
@@ -353,7 +363,9 @@ def test_a_dead_node_leaves_with_its_duals(first):
 
 def test_a_graph_that_splits_stops_the_run():
     page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
-    with pytest.raises(RunError, match=r"without clients \[2\], silent for 3 rounds, the graph is not connected"):
+    with pytest.raises(
+        RunError, match=r"without clients \[2\], silent for 3 rounds, the graph is not connected"
+    ):
         last(run(page, RIDGE, 10, fate=dies(4)))
     page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
     last(run(page, RIDGE, 10, fate=dies(4, who=(0,))))  # an end may go

@@ -43,15 +43,22 @@ def _random(draw: Callable[[int], Any], seed: int, told: str) -> Any:
 
 
 def _erdos_renyi(n: int, degree: float, rewiring: float, seed: int) -> Any:
-    require(0 < degree <= n - 1, f"degree must be above 0 and at most num-clients - 1 = {n - 1}; got {degree:g}")
+    require(
+        0 < degree <= n - 1, f"degree must be above 0 and at most num-clients - 1 = {n - 1}; got {degree:g}"
+    )
     lonely = n * np.exp(-degree)  # expected number of nodes without a neighbour; e^-lonely: chance of none
-    require(lonely < 7, f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise degree")
+    require(
+        lonely < 7,
+        f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise degree",
+    )
     return _random(lambda s: nx.fast_gnp_random_graph(n, degree / (n - 1), seed=s), seed, "random graph")
 
 
 def _regular(n: int, degree: float, rewiring: float, seed: int) -> Any:
     whole = degree == int(degree) and 0 < degree < n and int(degree) * n % 2 == 0
-    require(whole, f"a regular graph of {n} clients needs a whole degree with degree * {n} even; got {degree:g}")
+    require(
+        whole, f"a regular graph of {n} clients needs a whole degree with degree * {n} even; got {degree:g}"
+    )
     return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), seed, "regular graph")
 
 
@@ -120,16 +127,24 @@ def _read(path: Path) -> Any:
     try:
         return nx.read_edgelist(path, nodetype=int, data=False)
     except (OSError, ValueError, TypeError, UnicodeDecodeError) as error:
-        raise SettingError(f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})") from None
+        raise SettingError(
+            f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})"
+        ) from None
 
 
 @lru_cache(maxsize=8)
 def adjacency(neighbours: Neighbours) -> sparse.csr_array:
     """The matrix A (N, N), 1 where two clients are neighbours."""
-    degrees = [len(others) for others in neighbours]
+    ends = np.cumsum([0, *map(len, neighbours)])
     columns = np.array([other for others in neighbours for other in others], dtype=np.int64)
     size = len(neighbours)
-    return sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *degrees])), shape=(size, size))
+    return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(size, size))
+
+
+@lru_cache(maxsize=8)
+def degrees(neighbours: Neighbours) -> Array:
+    """Number of neighbours of each client (N,)."""
+    return np.array([float(len(others)) for others in neighbours])
 
 
 def sums(matrix: sparse.csr_array, x: Array) -> Array:
@@ -147,10 +162,10 @@ def connected(neighbours: Neighbours, alive: Mask) -> bool:
 def spectrum(neighbours: Neighbours) -> Spectrum:
     """The graph's numbers."""
     matrix = adjacency(neighbours).toarray()
-    degrees = matrix.sum(0)
-    values = np.linalg.eigvalsh(np.diag(degrees) - matrix)
+    counts = degrees(neighbours)
+    values = np.linalg.eigvalsh(np.diag(counts) - matrix)
     return Spectrum(
-        int(degrees.sum()) // 2, int(degrees.min()), float(degrees.mean()), int(degrees.max()),
+        int(counts.sum()) // 2, int(counts.min()), float(counts.mean()), int(counts.max()),
         nx.diameter(nx.from_numpy_array(matrix)), float(values[1]), float(values[-1]),
     )  # fmt: skip
 

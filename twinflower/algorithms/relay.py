@@ -22,7 +22,7 @@ from ..errors import RunError, require
 from ..privacy.allocation import geometric
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
-from ..topologies import Neighbours, adjacency, connected, make_graph, sums
+from ..topologies import Neighbours, adjacency, connected, degrees, make_graph, sums
 from .base import check_steps
 from .echo import hear, nobody_heard
 from .local import decayed
@@ -152,8 +152,8 @@ class Relayed(Defaults):
 
     def _relayed(self, server: Server) -> Server:
         """With the neighbours' sums of what is there now."""
-        there = self.alive(server)[..., None]
-        return server._replace(neighbours=sums(adjacency(self.facts.neighbours), server.w * there))
+        w = server.w * self.alive(server)[..., None] if self.dead_after else server.w
+        return server._replace(neighbours=sums(adjacency(self.facts.neighbours), w))
 
     def alive(self, server: Server) -> Mask:
         """Which clients (..., N) are in the graph."""
@@ -161,6 +161,8 @@ class Relayed(Defaults):
 
     def live_degrees(self, server: Server) -> Array:
         """Living neighbours of each client, (..., N)."""
+        if not self.dead_after:
+            return np.broadcast_to(degrees(self.facts.neighbours), server.silent.shape)
         matrix = adjacency(self.facts.neighbours)
         return sums(matrix, self.alive(server)[..., None].astype(float))[..., 0]
 

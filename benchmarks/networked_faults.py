@@ -1,0 +1,113 @@
+"""What graphs and faults cost zCDP-NFL, without noise: rounds until the mean of ||w_k - w*||^2 / ||w*||^2 is 1e-6.
+
+    python benchmarks/networked_faults.py
+
+50 clients, 48 rows each, ridge (l2 = 0.02), 8 features, step-size 4. The page in a loop: replies and requests are lost at
+random, half of each, or clients stay away for good.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from simulation.config import parse
+from simulation.setup import Setup, prepare
+from twinflower.algorithms.page import stack
+from twinflower.errors import RunError
+from twinflower.privacy.release import no_noise
+from twinflower.topologies import TOPOLOGIES, spectrum
+
+CLIENTS, GOAL, MOST = 50, 1e-6, 2000
+Fate = Callable[[int], tuple[np.ndarray, np.ndarray]]
+
+
+def job(**keys: Any) -> Setup:
+    """The run."""
+    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    base = {
+        "algorithm": "zcdp-nfl", "dataset": "linear", "bias": False, "objective": "least-squares", "l2": 0.02,
+        "regulariser": "none", "num-clients": CLIENTS, "samples-per-client": 48, "batch-size": 0,
+        "max-local-steps": 1, "step-size": 4.0, "rho": 0.1, "rounds": MOST,
+    }  # fmt: skip
+    return prepare(parse(base | own))
+
+
+def everybody(round_: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who is reached, and whose reply arrives: all."""
+    return np.ones(CLIENTS, bool), np.ones(CLIENTS, bool)
+
+
+def missing(share: float) -> Fate:
+    """A share of the clients is missing in each round."""
+
+    def fate(round_: int) -> tuple[np.ndarray, np.ndarray]:
+        coin = np.random.default_rng(round_).random(CLIENTS)
+        return coin >= share / 2, coin >= share
+
+    return fate
+
+
+def gone(clients: list[int], first: int) -> Fate:
+    """These clients are lost for ever from a round on."""
+
+    def fate(round_: int) -> tuple[np.ndarray, np.ndarray]:
+        here = ~(np.isin(np.arange(CLIENTS), clients) & (round_ >= first))
+        return here, here
+
+    return fate
+
+
+def rounds_needed(setup: Setup, fate: Fate = everybody) -> tuple[int | str, float]:
+    """Rounds until the goal, and how far the model is from everybody's optimum in the end."""
+    page: Any = setup.page
+    server = page.init_server(setup.start, CLIENTS, np.array(0, np.uint64))
+    states, nodes, best = stack([page.init_client(setup.start)] * CLIENTS), np.arange(CLIENTS), setup.optimum
+    reached: int | str = f"> {MOST}"
+    for n in range(1, MOST + 1):
+        asked, there = fate(n)
+        batches = setup.walk.batches(setup.shards, nodes, 0, n)
+        inbox = page.broadcast(server, n, nodes)
+        new, sent, _ = page.client_update(states, inbox, setup.objective, batches, no_noise, n)
+        pairs = zip(states, new, strict=True)
+        states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
+        heard = np.flatnonzero(there)
+        server = page.server_update(server, type(sent)(sent.x[heard]), heard, n)
+        error = ((page.points(server) - best) ** 2).sum(-1).mean() / (best @ best)
+        if error < GOAL:
+            return n, float(error)
+    return reached, float(error)
+
+
+def main() -> None:
+    """Print both tables."""
+    print(
+        "| topology | edges | diameter | connectivity | rho 0.005 | rho 0.02 | rho 0.1 |\n|---|---|---|---|---|---|---|"
+    )
+    for name in TOPOLOGIES:
+        setups = [job(topology=name, degree=4.0, rho=rho) for rho in (0.005, 0.02, 0.1)]
+        numbers = spectrum(setups[0].page.facts.neighbours)  # type: ignore[attr-defined]
+        told = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)
+        print(
+            f"| {name} | {numbers.edges} | {numbers.diameter} | {numbers.connectivity:.3g} | {told} |",
+            flush=True,
+        )
+    print("\n| faults (regular graph of degree 4) | rounds | error at the end |\n|---|---|---|")
+    lost = {f"{share:.0%} missing per round": missing(share) for share in (0.0, 0.1, 0.3, 0.5)}
+    lost |= {f"5 clients lost in round {n}": gone([0, 1, 2, 3, 4], n) for n in (1, 30)}
+    for name, fate in lost.items():
+        try:
+            rounds, error = rounds_needed(job(topology="regular", degree=4.0, dead_after=20), fate)
+            print(f"| {name} | {rounds} | {error:.1e} |", flush=True)
+        except RunError as failure:
+            print(f"| {name} | stopped: {failure} | |")
+
+
+if __name__ == "__main__":
+    main()
