@@ -2,8 +2,8 @@
 
     python benchmarks/networked_faults.py
 
-50 clients, 48 rows each, ridge (l2 = 0.02), 8 features, step-size 4. The page in a loop: replies and requests are lost at
-random, half of each, or clients stay away for good.
+50 clients, 48 rows each, ridge (l2 = 0.02), 8 features, step-size 4. The page in a loop: replies and requests are
+lost at random, half of each, or clients stay away for good.
 """
 
 import os

@@ -9,7 +9,8 @@ from .relay import RelayStrategy
 
 
 class NetworkedSubgradient(RelayStrategy):
-    """Relays: keeps the last message of every client, sends each its own and the mean of its neighbourhood: `twinflower.algorithms.networked_subgradient.NetworkedSubgradient`.
+    """Relays: keeps the last message of every client, sends each its own and the mean of its
+    neighbourhood: `twinflower.algorithms.networked_subgradient.NetworkedSubgradient`.
 
     A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
     """

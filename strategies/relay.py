@@ -1,5 +1,6 @@
 """The server of networked methods: a relay that asks the living."""
 
+from collections.abc import Iterable
 from logging import WARNING
 
 import numpy as np
@@ -21,8 +22,8 @@ class RelayStrategy(StarStrategy):
         return super()._requests(server_round, clients[self._alive[clients]], config)
 
     def aggregate_train(
-        self, server_round: int, replies: list[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:  # type: ignore[override]
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As `StarStrategy.aggregate_train`; says who was removed from the graph."""
         before = self._alive
         result = super().aggregate_train(server_round, replies)

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
 from twinflower.algorithms.page import Page
+from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
 
 from .relay import RelayStrategy
 

@@ -1,5 +1,6 @@
 """The networked methods of 004: edge-wise ADMM, the sum of duals under faults, optima on graphs, and privacy."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_the_paper_in_matrices():
     assert_array_equal(minus, degrees - a)
     page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
     steps = list(run(page, RIDGE, 6))
-    for (server, states), (after, _) in zip(steps, steps[1:], strict=False):
+    for (server, states), (after, _) in itertools.pairwise(steps):
         slopes = np.array([RIDGE.grad(server.w[k], SHARDS.rows(k)) for k in range(N)])
         fhat = slopes + (after.w - server.w) / 0.7
         alpha = duals_of(page, server, states)

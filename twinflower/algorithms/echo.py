@@ -45,7 +45,7 @@ def nobody_heard(start: Array, num_clients: int) -> Index:
     return np.zeros(start.shape[:-1] + (num_clients,), dtype=np.int64)
 
 
-def hear(heard: Index, clients: Index, round_: int) -> Index:
+def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
     """The list after the replies of clients (..., K) were counted."""
     heard = heard.copy()
     np.put_along_axis(heard, clients, round_, -1)

@@ -62,7 +62,7 @@ class NetworkedSubgradient(Relayed):
         weights = alive[..., i] * alive[..., j] / (1 + np.maximum(degrees[..., i], degrees[..., j]))
         apart = weights[..., None] * (server.w[..., j, :] - server.w[..., i, :])
         mixed = server.w.copy()
-        np.add.at(mixed, (..., i, slice(None)), apart)
+        np.add.at(mixed, (..., i, slice(None)), apart)  # type: ignore[arg-type]
         return mixed
 
     def client_update(

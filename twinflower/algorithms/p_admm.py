@@ -6,8 +6,8 @@ As zCDP-NFL but for the primal step, and without a step size:
 
 It is found by accelerated proximal gradient steps, as many as a strongly convex problem needs for all digits.
 
-Privacy. The argmin of a 2 rho d_k-strongly convex function moves by at most 2 C / (M_k 2 rho d_k) when the gradient of a
-convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the noise does not count on that.)
+Privacy. The argmin of a 2 rho d_k-strongly convex function moves by at most 2 C / (M_k 2 rho d_k) when the gradient of
+a convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the noise does not count on that.)
 """
 
 from dataclasses import dataclass

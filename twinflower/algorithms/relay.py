@@ -144,8 +144,10 @@ class Relayed(Defaults):
             return server
         for mask in alive.reshape(-1, alive.shape[-1]):
             if not connected(self.facts.neighbours, mask):
-                gone = np.flatnonzero(~mask).tolist()
-                raise RunError(f"without clients {gone}, silent for {self.dead_after} rounds, the graph is not connected")
+                raise RunError(
+                    f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
+                    "is not connected"
+                )
         matrix, gone = adjacency(self.facts.neighbours), lost[..., None].astype(float)
         edges = sums(matrix, gone) * server.total - sums(matrix, gone * server.total)  # their duals, over rho
         return self._relayed(server._replace(gain=server.gain - edges))
