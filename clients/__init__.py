@@ -10,6 +10,8 @@ from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
 from .scaffold import ScaffoldClient
 from .shell import PageClient
+from .ssca import SSCAClient
+from .ssca_constrained import ConstrainedSSCAClient
 
 CLIENTS: dict[str, type[PageClient]] = {
     c.page_class.name: c
@@ -22,12 +24,15 @@ CLIENTS: dict[str, type[PageClient]] = {
         FedDynClient,
         ISRLDPClient,
         LDPPrimalDualClient,
+        SSCAClient,
+        ConstrainedSSCAClient,
     )
 }
 
 __all__ = [
     "CLIENTS",
     "BSDPFedPDMClient",
+    "ConstrainedSSCAClient",
     "FedAvgClient",
     "FedDynClient",
     "FedPDMClient",
@@ -35,5 +40,6 @@ __all__ = [
     "ISRLDPClient",
     "LDPPrimalDualClient",
     "PageClient",
+    "SSCAClient",
     "ScaffoldClient",
 ]

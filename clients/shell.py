@@ -91,6 +91,7 @@ class PageClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.store = store or ContextStore(context.state)
+        page.check(objective)
         if guard is not None:
             guard.check_rows(rows.features)
         require(

@@ -25,6 +25,10 @@ _WORDS = {
     "stopped": "share of stopped client rounds",
     "consensus": "distance between the clients' points",
     "distance": "relative squared distance to the optimum",
+    "cost": "training cost",
+    "squared_norm": "squared norm of the model",
+    "excess": "cost above its bound",
+    "nu": "multiplier",
     "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)

@@ -10,9 +10,14 @@ from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .page import Page
 from .scaffold import Scaffold
+from .ssca import SSCA
+from .ssca_constrained import ConstrainedSSCA
 
 ALGORITHMS: dict[str, type[Page]] = {
-    page.name: page for page in (FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual)
+    page.name: page
+    for page in (
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual, SSCA, ConstrainedSSCA,
+    )
 }
 
 
@@ -25,7 +30,9 @@ def find_algorithm(name: str) -> type[Page]:
 __all__ = [
     "ALGORITHMS",
     "ISRLDP",
+    "SSCA",
     "BSDPFedPDM",
+    "ConstrainedSSCA",
     "FedAvg",
     "FedDyn",
     "FedPDM",

@@ -16,14 +16,15 @@ and, for methods that need them (`Defaults` has the others' answers):
 
     finish(state, inbox)                        -> state      after the last round, where `closes`
     points(server)                              -> x_i        what the server knows of the clients' own points
-    watch(server)                               -> numbers    columns of the method's own in metrics.csv
+    watch(server)                               -> numbers    columns of the method's own in metrics.csv, and
+    assess(x, objective, rows)                  -> numbers    those that need the data
     outlook(bounds, noise_multiplier, pace, d, start) -> rows what a private run will reach, before it starts
 
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
 crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Batches
-from ..objectives import Objective
+from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Noise, Pace, Release
 from ..regularisers import Regulariser
 
@@ -51,11 +52,13 @@ class Report(NamedTuple):
 class Facts(NamedTuple):
     """What is public about a run beyond an algorithm's own settings. A page with a field `facts` is given them.
 
+    sizes: rows of each client, for methods whose F is a mean over rows and not over clients; empty if they are alike.
     neighbours: of each client in the graph of a networked method, ascending; empty without a graph.
     """
 
     num_clients: int = 1
     rounds: int = 1
+    sizes: tuple[int, ...] = ()
     neighbours: tuple[tuple[int, ...], ...] = ()
 
 
@@ -68,7 +71,8 @@ class Page(Protocol):
     forgetful: whether a client that has lost its state may go on from a fresh one; else its replies are refused.
     needs_all: whether every round needs every client; a strategy then asks again those that did not answer, and
     stops if they stay away. closes: whether the clients are sent one more inbox after the last round, for `finish`.
-    columns: names of what `watch` tells.
+    columns: names of what `watch` and `assess` tell. by_rows: whether F is the mean over all rows, and not the mean of
+    the clients' means.
     """
 
     name: ClassVar[str]
@@ -77,6 +81,7 @@ class Page(Protocol):
     needs_all: ClassVar[bool]
     closes: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
+    by_rows: ClassVar[bool]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -124,6 +129,15 @@ class Page(Protocol):
     def watch(self, server: Any) -> dict[str, Array]:
         """A number (...,) for each of `columns`."""
 
+    def check(self, objective: Objective) -> None:
+        """SettingError for an objective that the method cannot take."""
+
+    def assess(self, x: Array, objective: Objective, rows: Batch) -> dict[str, float]:
+        """Numbers on a model (d,), measured on all rows: `columns` that `watch` cannot tell."""
+
+    def met(self, told: Mapping[str, float]) -> bool | None:
+        """Whether the last row of metrics keeps the bounds of a constrained problem; None without any."""
+
     def outlook(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
     ) -> list[tuple[str, str]]:
@@ -158,6 +172,10 @@ class Defaults:
     needs_all: ClassVar[bool] = False
     closes: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ()
+    by_rows: ClassVar[bool] = False
+
+    def check(self, objective: Objective) -> None:
+        """Any objective will do."""
 
     def finish(self, state: Any, inbox: Any) -> Any:
         """Nothing left to do."""
@@ -170,6 +188,14 @@ class Defaults:
     def watch(self, server: Any) -> dict[str, Array]:
         """Nothing."""
         return {}
+
+    def assess(self, x: Array, objective: Objective, rows: Batch) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def met(self, told: Mapping[str, float]) -> bool | None:
+        """There are no bounds."""
+        return None
 
     def outlook(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
