@@ -1,6 +1,7 @@
 """Figures, drawn from stored results only."""
 
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 import numpy as np
@@ -32,6 +33,7 @@ _WORDS = {
     "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)
+_LETTERS = 70  # of a title above one panel
 
 
 def draw_run(folder: Path) -> Path:
@@ -62,7 +64,7 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
             ax.set_title(panel, fontsize=10)
             if ax.lines:
                 ax.legend(fontsize=7, frameon=False)
-    figure.suptitle(experiment.title, fontsize=11)
+    figure.suptitle(fill(experiment.title, _LETTERS * len(panels)), fontsize=11)
     return _save(figure, out)
 
 
