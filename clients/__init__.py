@@ -8,6 +8,7 @@ from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
+from .ledger import ContextLedger
 from .scaffold import ScaffoldClient
 from .shell import PageClient
 from .ssca import SSCAClient
@@ -33,6 +34,7 @@ __all__ = [
     "CLIENTS",
     "BSDPFedPDMClient",
     "ConstrainedSSCAClient",
+    "ContextLedger",
     "FedAvgClient",
     "FedDynClient",
     "FedPDMClient",
