@@ -336,12 +336,8 @@ class StarStrategy(Strategy):
             node = reply.metadata.src_node_id
             asked = self._asked.get(node) if node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
-                told = (
-                    _short(reply.error.reason)
-                    if reply.has_error()
-                    else "a second reply, or one nobody asked for"
-                )
-                log(WARNING, "round %s: ignored: %s", server_round, told)
+                told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
+                log(WARNING, "round %s: ignored: %s", server_round, _short(told))
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked, server_round)

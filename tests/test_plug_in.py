@@ -93,7 +93,7 @@ def test_its_other_method_and_its_private_run(site):
     assert told(drive(site, "method='drift'"))[0] < 0.1
     private = told(drive(site, "epsilon=6.0"))
     assert told(drive(site, "epsilon=6.0")) != private  # the noise is secret
-    assert private[0] < 0.45  # 0.52 for x = 0
+    assert private[0] < 0.2  # about 0.04; x = 0 has 0.48
 
 
 def test_its_objective_keeps_the_protocol():
@@ -174,17 +174,21 @@ def _lend(command, to, python):
         to.chmod(0o755)
 
 
+def installed(python, name):
+    """File of a package as this Python finds it, empty if it does not."""
+    command = [python, "-I", "-c", f"import {name}; print({name}.__file__)"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
 @pytest.mark.deployment
 def test_flwr_run_in_a_clean_environment(wheel_file, tmp_path, capsys):
     python, dependencies = clean_environment(tmp_path / "venv", wheel_file)
     with capsys.disabled():
         print(f"\ndependencies {dependencies}")
-    where = "import twinflower.clients, twinflower.strategies as s; print(s.__file__)"
-    found = subprocess.run([python, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert found.stdout.startswith(str(tmp_path / "venv"))
+    assert installed(python, "twinflower.clients").startswith(str(python.parent.parent))
+    assert installed(python, "twinflower.strategies").startswith(str(python.parent.parent))
     for name in ("strategies", "clients", "simulation"):
-        absent = subprocess.run([python, "-c", f"import {name}"], cwd=tmp_path, capture_output=True)
-        assert absent.returncode, f"{name} is installed"
+        assert installed(python, name) == ""
     app = shutil.copytree(METERS, tmp_path / "meters", ignore=shutil.ignore_patterns("__pycache__"))
     with place_of_its_own() as (home, environment):
         environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": ""}

@@ -92,9 +92,7 @@ class Guard:
         budget = Budget.for_target(epsilon, delta)
         units = math.fsum(page.release(bounds, pace, t).units for t in range(1, rounds + 1))
         multiplier = math.sqrt(units / budget.mu_max_squared)
-        return cls(
-            bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm
-        )
+        return cls(bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm)
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on."""
