@@ -110,7 +110,7 @@ class PageClient(NumPyClient):
                 from_npy(data)
             return fit(request)
 
-        wrapped.fit = careful  # type: ignore[method-assign]
+        wrapped.fit = careful  # type: ignore[method-assign,assignment]
         return wrapped
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:

@@ -463,11 +463,8 @@ def _question(node: int) -> Message:
 
 def _note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     """Add the node of this reply; returns the number of clients."""
-    try:
-        properties = reply.content.config_records["getpropertiesres.properties"]
-        partition, count = properties["partition-id"], properties["num-partitions"]
-    except KeyError:
-        partition = count = None
+    properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
+    partition, count = properties.get("partition-id"), properties.get("num-partitions")
     if type(partition) is not int or type(count) is not int:
         raise RunError("a node does not tell its partition: it does not run one of our clients")
     wanted = wanted or count

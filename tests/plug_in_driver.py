@@ -38,7 +38,7 @@ class OneProcess(Grid):
         message.metadata.__dict__["_message_id"] = "1"
         try:
             return client_app.app(message, self.contexts[message.metadata.dst_node_id])
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  a client may raise anything
             return Message(Error(3, repr(error)), reply_to=message)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
+
 from strategies import WALK, method
 from twinflower.clients import ContextLedger
 from twinflower.privacy.guard import Guard

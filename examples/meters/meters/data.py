@@ -1,6 +1,7 @@
 """Readings of water works, made up: 3 of 20 sensors matter, and every tenth meter is stuck."""
 
 import numpy as np
+
 from twinflower.objectives import Batch
 
 FEATURES = 20

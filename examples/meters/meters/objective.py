@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from twinflower.objectives import Batch, mean_over
 from twinflower.privacy.release import Bounds
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
+
 from strategies import method
 
 from .data import FEATURES, tomorrow
