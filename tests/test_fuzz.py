@@ -262,6 +262,24 @@ def test_a_giant_that_is_only_announced_takes_no_room(shape):
     assert peak.taken < 2**17
 
 
+@pytest.mark.parametrize("shape", GIANTS)
+def test_a_giant_announced_to_a_client_takes_no_room(shape):
+    """Flower would hand the bytes to `np.load`, which makes room for what the header says."""
+    setup = small("fedpdm", clients_per_round=0)
+    grid, strategy = InProcessGrid(setup, exact_wire=True), setup.strategy()
+    strategy.begin(meet(grid, 8, 10), setup.start)
+    (request, *_) = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    request.metadata.__dict__["_message_id"] = "1"
+    content = RecordDict(dict(request.content.items()))
+    content["fitins.parameters"] = spoil_array(
+        np.random.default_rng(0), content["fitins.parameters"], lambda draw, data: header(shape) + bytes(64)
+    )
+    with Peak() as peak:
+        reply = grid.answer(Message(content=content, metadata=request.metadata))
+    assert reply.has_error()
+    assert peak.taken < ROOM
+
+
 @pytest.mark.parametrize("value", WORDS[3:], ids=range(len(WORDS) - 3))
 @pytest.mark.parametrize("key", ["partition-id", "num-partitions"])
 def test_a_node_that_tells_nonsense_of_itself_is_refused_in_one_sentence(key, value):
