@@ -9,3 +9,5 @@ test:
 bench:
 	OMP_NUM_THREADS=1 python benchmarks/rounds.py --flower
 	OMP_NUM_THREADS=1 python benchmarks/small_rounds.py
+	OMP_NUM_THREADS=1 python benchmarks/privacy.py
+	OMP_NUM_THREADS=1 python benchmarks/state.py

@@ -9,10 +9,13 @@ from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
+from .ledger import ContextLedger
 from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
 from .scaffold import ScaffoldClient
 from .shell import PageClient
+from .ssca import SSCAClient
+from .ssca_constrained import ConstrainedSSCAClient
 from .zcdp_nfl import ZCDPNFLClient
 
 CLIENTS: dict[str, type[PageClient]] = {
@@ -30,12 +33,16 @@ CLIENTS: dict[str, type[PageClient]] = {
         DPNFLClient,
         PADMMClient,
         NetworkedSubgradientClient,
+        SSCAClient,
+        ConstrainedSSCAClient,
     )
 }
 
 __all__ = [
     "CLIENTS",
     "BSDPFedPDMClient",
+    "ConstrainedSSCAClient",
+    "ContextLedger",
     "DPNFLClient",
     "FedAvgClient",
     "FedDynClient",
@@ -46,6 +53,7 @@ __all__ = [
     "NetworkedSubgradientClient",
     "PADMMClient",
     "PageClient",
+    "SSCAClient",
     "ScaffoldClient",
     "ZCDPNFLClient",
 ]

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from flwr.app import Array as WireArray
 from flwr.app import ConfigRecord, Context
-from flwr.client import NumPyClient
+from flwr.client import Client, NumPyClient
+from flwr.common import FitIns, FitRes
 from numpy.typing import NDArray
 
 from twinflower.algorithms.page import Page
@@ -91,12 +92,26 @@ class PageClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.store = store or ContextStore(context.state)
+        page.check(objective)
         if guard is not None:
             guard.check_rows(rows.features)
         require(
             (guard is None) == (page.privacy == "none"),
             f"privacy '{page.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
         )
+
+    def to_client(self) -> Client:
+        """Flower's wrapper; but NumPy makes room for whatever a header announces, so the bytes are looked at first."""
+        wrapped = super().to_client()
+        fit = wrapped.fit
+
+        def careful(request: FitIns) -> FitRes:
+            for data in request.parameters.tensors:
+                from_npy(data)
+            return fit(request)
+
+        wrapped.fit = careful  # type: ignore[method-assign,assignment]
+        return wrapped
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Which partition this node holds, and of how many."""
@@ -144,30 +159,33 @@ class PageClient(NumPyClient):
         session, settled = config.get("session", run), config.get("settled", round_ - 1)
         if type(session) is not str or not 0 < len(session) <= 64 or type(settled) is not int:
             raise ReplyError("the request's session must be a short text and settled a round")
-        self._bind(session)
+        self._check_session(session)
         return _Asked(round_, session, settled, config.get("closing") is True)
 
     @property
     def _num_rows(self) -> int:
         return int(self.shards.sizes[0])
 
-    def _bind(self, session: str) -> None:
+    def _check_session(self, session: str) -> None:
         """One session for one Flower run: a second one would have a budget of its own."""
         state = self.context.state
-        if _SESSION not in state:
-            state[_SESSION] = ConfigRecord({"session": session})
-        elif cast(ConfigRecord, state[_SESSION])["session"] != session:
+        if _SESSION in state and cast(ConfigRecord, state[_SESSION])["session"] != session:
             raise ReplyError("the request belongs to another session than this run's")
 
+    def _bind(self, session: str) -> None:
+        """The run is this session's; only a request that is in order gets so far."""
+        self.context.state[_SESSION] = ConfigRecord({"session": session})
+
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
-        """Everything that may fail, with no side effect but the charge in the ledger."""
+        """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
-        inbox = self.page.unpack_inbox(parameters, d)
+        inbox, before = self.page.unpack_inbox(parameters, d), self._state(last)
+        self._bind(asked.session)
         noise = self._open(asked)
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                self._state(last), inbox, self.objective, batches, noise, round_
+                before, inbox, self.objective, batches, noise, round_
             )
         reply = self.page.pack_upload(upload, d)
         for array in reply:
@@ -180,8 +198,9 @@ class PageClient(NumPyClient):
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the last inbox; a function of what was released before and of what is public."""
-        inbox = self.page.unpack_inbox(parameters, self.objective.d)
-        return self._kept(self.page.finish(self._state(last), inbox), [], last, asked, {})
+        inbox, before = self.page.unpack_inbox(parameters, self.objective.d), self._state(last)
+        self._bind(asked.session)
+        return self._kept(self.page.finish(before, inbox), [], last, asked, {})
 
     def _open(self, asked: _Asked) -> Noise:
         """Pay for the round before anything private is computed."""

@@ -338,9 +338,18 @@ def _tell(results: list[Result]) -> None:
     if s["finished"]:
         console.print(
             f"{s['algorithm']} on {s['dataset']}: test accuracy {s['test_accuracy']:.4f}, "
-            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s",
+            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s{_bounds(results)}",
             highlight=False,
         )
+
+
+def _bounds(results: list[Result]) -> str:
+    """Whether a constrained model keeps its bounds, under every seed."""
+    met = [result.summary()["bounds_met"] for result in results]
+    if met[0] is None:
+        return ""
+    worst = max(result.rows[-1]["excess"] for result in results)
+    return f"; bounds {'met' if all(met) else 'NOT met'} ({worst:+.3g} from the limit)"
 
 
 def _table(title: str, rows: list[tuple[str, str]]) -> None:

@@ -6,6 +6,7 @@ a million registered clients cost what the sampled ones do.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +38,7 @@ class Cohort:
 
     def __init__(self, setups: Sequence[Setup]) -> None:
         first = setups[0]
-        self.page: Page = first.page
+        self.page: Page = _page_of(setups)
         self.objective, self.walk = first.objective, first.walk
         self.plans = [s.plan for s in setups]
         self.n, self.k = first.config.num_clients, first.config.sampled
@@ -195,6 +196,15 @@ class Cohort:
         accepted = len(steps)
         lost = dict.fromkeys(range(self.k - accepted), "its update is not finite")
         return Round(round_, tuple(clients.tolist()), accepted, lost, up * accepted, down * self.k, *told)
+
+
+def _page_of(setups: Sequence[Setup]) -> Page:
+    """The page of all seeds, which may divide the rows among the clients in different ways."""
+    page: Any = setups[0].page
+    if len(setups) == 1 or not page.by_rows:
+        return page  # type: ignore[no-any-return]
+    sizes = tuple(tuple(map(int, setup.partition.sizes)) for setup in setups)
+    return replace(page, facts=page.facts._replace(sizes=sizes))  # type: ignore[no-any-return]
 
 
 class Uneven(Exception):

@@ -115,8 +115,10 @@ def write_connection(home: Path, text: str) -> None:
 
 
 @contextmanager
-def superlink(home: Path, environment: dict[str, str], port: int, words: list[str]) -> Iterator[None]:
-    """A SuperLink that listens on the port while the context lasts."""
+def superlink(
+    home: Path, environment: dict[str, str], port: int, words: list[str], commands: Path | None = None
+) -> Iterator[None]:
+    """A SuperLink that listens on the port while the context lasts; commands: folder of another Python's Flower."""
     command = [
         "flower-superlink",
         "--host",
@@ -126,7 +128,7 @@ def superlink(home: Path, environment: dict[str, str], port: int, words: list[st
         "--database",
         str(home / "state.db"),
     ]
-    process = spawn([*command, *words], environment, home / "superlink.log")
+    process = spawn([*command, *words], environment, home / "superlink.log", commands)
     try:
         await_port(port, process, home / "superlink.log")
         yield
@@ -134,11 +136,13 @@ def superlink(home: Path, environment: dict[str, str], port: int, words: list[st
         end(process)
 
 
-def spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def spawn(
+    command: list[str], environment: dict[str, str], log: Path, commands: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Start one of Flower's commands in a session of its own, writing to a log."""
     with log.open("a") as file:
         return subprocess.Popen(
-            [_command(command[0]), *command[1:]], env=environment, cwd=log.parent, stdout=file, stderr=file,
+            [_command(command[0], commands), *command[1:]], env=environment, cwd=log.parent, stdout=file, stderr=file,
             start_new_session=True,
         )  # fmt: skip
 
@@ -151,9 +155,9 @@ def _end_strays(home: str) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-def _command(name: str) -> str:
-    """A console script of the Python that runs us."""
-    return str(Path(sys.executable).parent / name)
+def _command(name: str, folder: Path | None = None) -> str:
+    """A console script of the Python that runs us, or of the one in this folder."""
+    return str((folder or Path(sys.executable).parent) / name)
 
 
 def free_ports(count: int) -> list[int]:

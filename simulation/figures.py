@@ -1,6 +1,7 @@
 """Figures, drawn from stored results only."""
 
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 import numpy as np
@@ -25,9 +26,14 @@ _WORDS = {
     "stopped": "share of stopped client rounds",
     "consensus": "distance between the clients' points",
     "distance": "relative squared distance to the optimum",
+    "cost": "training cost",
+    "squared_norm": "squared norm of the model",
+    "excess": "cost above its bound",
+    "nu": "multiplier",
     "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)
+_LETTERS = 70  # of a title above one panel
 
 
 def draw_run(folder: Path) -> Path:
@@ -58,7 +64,7 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
             ax.set_title(panel, fontsize=10)
             if ax.lines:
                 ax.legend(fontsize=7, frameon=False)
-    figure.suptitle(experiment.title, fontsize=11)
+    figure.suptitle(fill(experiment.title, _LETTERS * len(panels)), fontsize=11)
     return _save(figure, out)
 
 

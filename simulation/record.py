@@ -138,6 +138,7 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
         points = of_seed(points)
         x = points.mean(0)
         told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
+    told |= setup.assess(of_seed(setup.page.model(server)))
     if setup.config.reference:
         best = setup.optimum
         size = float(best @ best)
@@ -187,6 +188,7 @@ class Result:
             "downlink_bits": last.get("downlink_bits"),
             "paper_uplink_bits": last.get("paper_uplink_bits"),
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
+            "bounds_met": self.setup.page.met(last) if self.model is not None else None,
             "warnings": self.setup.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self._privacy(),

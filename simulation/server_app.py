@@ -55,6 +55,8 @@ def _run(grid: Grid, config: Config) -> None:
     write_run(result, folder)
     checkpoints.clear()
     draw_run(folder)
+    if (met := result.summary()["bounds_met"]) is not None:
+        print(f"bounds {'met' if met else 'NOT met'}", flush=True)
     print(f"results: {folder}", flush=True)
     if result.failure:
         raise RunError(result.failure)

@@ -64,7 +64,7 @@ class Setup:
 
     @cached_property
     def _training(self) -> Batch:
-        return self.shards.everyone()
+        return self.shards.everyone()._replace(weights=None) if self.page.by_rows else self.shards.everyone()
 
     @cached_property
     def _test(self) -> Batch:
@@ -77,6 +77,10 @@ class Setup:
             "test_accuracy": float(self.objective.score(x, self._test)),
             "nonzeros": int(np.count_nonzero(x)),
         }
+
+    def assess(self, x: Array) -> dict[str, float]:
+        """The method's own numbers on a model (d,) and all training rows."""
+        return self.page.assess(x, self.objective, self._training)
 
     @cached_property
     def optimum(self) -> Array:
@@ -233,10 +237,10 @@ def prepare(config: Config) -> Setup:
         config.regulariser_radius,
         objective.shapes[-1][0],
     )
-    page = _with_facts(_page(config, h), config)
-    page.check_objective(objective)
-    page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     division = _divide(config, data)
+    page = _with_facts(_page(config, h), config, division)
+    page.check(objective)
+    page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     plan = make_plan(config, page, objective, walk, division.sizes)
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
 
@@ -287,17 +291,18 @@ def _divide(config: Config, data: Dataset) -> Partition:
     )
 
 
-def _with_facts(page: Any, config: Config) -> Page:
+def _with_facts(page: Any, config: Config, division: Partition) -> Page:
     """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
     require(
         not page.needs_all or config.sampled == config.num_clients,
         f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
         f"of {config.num_clients}",
     )
+    sizes = division.sizes if page.by_rows and np.ptp(division.sizes) else ()
     if not hasattr(page, "facts"):
         return page  # type: ignore[no-any-return]
     neighbours = page.graph(config.num_clients) if hasattr(page, "graph") else ()
-    return replace(page, facts=Facts(config.num_clients, config.rounds, neighbours))
+    return replace(page, facts=Facts(config.num_clients, config.rounds, tuple(map(int, sizes)), neighbours))
 
 
 def _start(config: Config, objective: Model) -> Array:

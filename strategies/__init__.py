@@ -12,6 +12,8 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .relay import RelayStrategy
 from .scaffold import Scaffold
+from .ssca import SSCA
+from .ssca_constrained import ConstrainedSSCA
 from .star import Round, StarStrategy
 from .zcdp_nfl import ZCDPNFL
 
@@ -30,6 +32,8 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         DPNFL,
         PADMM,
         NetworkedSubgradient,
+        SSCA,
+        ConstrainedSSCA,
     )
 }
 
@@ -37,9 +41,11 @@ __all__ = [
     "DPNFL",
     "ISRLDP",
     "PADMM",
+    "SSCA",
     "STRATEGIES",
     "ZCDPNFL",
     "BSDPFedPDM",
+    "ConstrainedSSCA",
     "FedAvg",
     "FedDyn",
     "FedPDM",

@@ -59,6 +59,7 @@ class Snapshot(NamedTuple):
 
 
 _NO_REPLY = "no reply"
+_LONGEST_REASON = 1000
 _GREETING = 10.0  # seconds for a node that joins a running training to say who it is
 
 
@@ -336,13 +337,13 @@ class StarStrategy(Strategy):
             asked = self._asked.get(node) if node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
                 told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
-                log(WARNING, "round %s: ignored: %s", server_round, told)
+                log(WARNING, "round %s: ignored: %s", server_round, _short(told))
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked, server_round)
                 rejected.pop(asked.client, None)
             except ReplyError as error:
-                rejected[asked.client] = str(error)
+                rejected[asked.client] = _short(error)
         return good, rejected
 
     def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
@@ -401,6 +402,12 @@ class StarStrategy(Strategy):
         )
 
 
+def _short(told: object) -> str:
+    """A stranger's words for the log: one line, of bounded length."""
+    line = " ".join(str(told)[:_LONGEST_REASON].split())
+    return "".join(filter(str.isprintable, line))
+
+
 def _mean(metrics: list[dict[str, Any]], key: str) -> float:
     """Mean over the clients that tell a sensible number, nan if none does."""
     told = [m.get(key) for m in metrics]
@@ -438,7 +445,7 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
         for reply in grid.send_and_receive([_question(node) for node in new], timeout=patience):
             answered.add(reply.metadata.src_node_id)
             if reply.has_error():
-                failures.append(str(reply.error.reason))
+                failures.append(_short(reply.error.reason))
             else:
                 num_clients = _note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
@@ -456,11 +463,10 @@ def _question(node: int) -> Message:
 
 def _note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     """Add the node of this reply; returns the number of clients."""
-    try:
-        properties = reply.content.config_records["getpropertiesres.properties"]
-        partition, count = int(properties["partition-id"]), int(properties["num-partitions"])  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError):
-        raise RunError("a node does not tell its partition: it does not run one of our clients") from None
+    properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
+    partition, count = properties.get("partition-id"), properties.get("num-partitions")
+    if type(partition) is not int or type(count) is not int:
+        raise RunError("a node does not tell its partition: it does not run one of our clients")
     wanted = wanted or count
     if count != wanted or not 0 <= partition < count:
         raise RunError(

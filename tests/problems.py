@@ -184,6 +184,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "epsilon": 30.0,
         "tau": 0.9,
     },
+    "ssca": {"algorithm": "ssca", "step-size": 0.9, "partition": "dirichlet", "dirichlet-alpha": 1.0},
+    "ssca-private": {
+        "algorithm": "ssca",
+        "surrogate": "literal",
+        "tau": 1.0,
+        "privacy": "gradient",
+        "noise-multiplier": 0.5,
+    },
+    "ssca-constrained": {
+        "algorithm": "ssca-constrained",
+        "constraints": "cost <= 1.5",
+        "regulariser": "none",
+        "tau": 0.5,
+    },
+    "ssca-groups-private": {
+        "algorithm": "ssca-constrained",
+        "constraints": "cost <= 1.5, class 3 <= 1.2, feature 20 <= 1.7",
+        "regulariser": "none",
+        "tau": 1.0,
+        "privacy": "gradient",
+        "noise-multiplier": 0.5,
+        "loss-clip": 5.0,
+        "penalties": "10, 1e4",
+    },
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
 

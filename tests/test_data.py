@@ -214,6 +214,14 @@ def test_missing_files_are_named_with_the_folders_searched(name, tmp_path):
     assert ("download" in text) == (name in ("mnist", "adult"))
 
 
+def test_a_name_leads_nowhere_but_into_the_folder(tmp_path):
+    (tmp_path / "secret").write_text("hidden:x:0:0")
+    (tmp_path / "data").mkdir()
+    for name in ("../secret", str(tmp_path / "secret"), "sub/../../secret", "", ".."):
+        text = refusal(f"libsvm:{name}", tmp_path / "data")
+        assert "hidden" not in text
+
+
 def test_a_folder_is_not_a_file(tmp_path):
     (tmp_path / "ijcnn1").mkdir()
     refusal("libsvm:ijcnn1", tmp_path, "no file ijcnn1")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
+from problems import VARIANTS
 
 from simulation import inprocess
 from simulation.config import parse
@@ -26,6 +27,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_summary
 from simulation.setup import prepare
+from twinflower.algorithms import ALGORITHMS
 from twinflower.privacy.ledger import FileLedger
 
 pytestmark = pytest.mark.deployment
@@ -284,3 +286,29 @@ def test_a_rehearsal_leaves_nothing_running(tmp_path):
     rehearse(config, tmp_path / "run")
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
     assert set(Path("/tmp").glob("twinflower-*")) <= before
+
+
+def one_variant_each():
+    """The plainest variant of every algorithm that has no privacy: nodes with a policy would take no part."""
+    chosen = {}
+    for keys in VARIANTS.values():
+        if keys.get("privacy", "none") == "none":
+            chosen.setdefault(keys["algorithm"], keys)
+    return chosen
+
+
+def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
+    """One after the other on three nodes that keep their state on the disk: the bits of the in-process runtime."""
+    variants = one_variant_each()
+    assert set(variants) == set(ALGORITHMS)
+    with deployment() as running:
+        start(running, 3)
+        for name, keys in variants.items():
+            sampled = {} if keys.get("clients-per-round") == 0 else {"clients-per-round": 2}
+            config = parse(
+                {"batch-size": 20, "max-local-steps": 3} | keys | {"num-clients": 3, "rounds": 3} | sampled
+            )
+            running.run(config, tmp_path / name)
+            same = inprocess.run(prepare(config)).model
+            assert_array_equal(np.load(tmp_path / name / "model.npz")["x"], same, err_msg=name)
+    note("none, every algorithm once", "finished:completed", "same bits as in process")

@@ -43,7 +43,7 @@ EVERYONE = np.arange(N)
 
 
 def on(graph, page, num_clients=N, rounds=200, **settings):
-    return page(facts=Facts(num_clients, rounds, graph), **settings)
+    return page(facts=Facts(num_clients, rounds, neighbours=graph), **settings)
 
 
 def noise_of(round_, scale=0.1):

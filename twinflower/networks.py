@@ -78,9 +78,13 @@ class Network(Penalised):
         w1, w2 = self.layers(x)
         return self.activation(features @ w1.swapaxes(-1, -2))[0] @ w2.swapaxes(-1, -2)
 
+    def losses(self, x: Array, rows: Batch) -> Array:
+        """Loss of each row, (..., b), without the penalty."""
+        return self.loss.values(self.scores(x, rows.features), rows.labels)
+
     def value(self, x: Array, rows: Batch) -> Array:
         """Mean loss of the rows plus the smooth penalty, (...,)."""
-        return mean_over(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self.penalty(x)
+        return mean_over(self.losses(x, rows), rows) + self.penalty(x)
 
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value` by back-propagation, (..., d)."""

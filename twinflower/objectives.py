@@ -66,6 +66,9 @@ class Model(Objective, Protocol):
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
 
+    def losses(self, x: Array, rows: Batch) -> Array:
+        """Data loss of each row, (..., b); `value` is their mean, and a penalty."""
+
     def start(self, draw: np.random.Generator) -> Array:
         """A public point (d,) to start from; draw is used where zero will not do."""
 
@@ -301,9 +304,13 @@ class LinearModel(Penalised):
         matrix = x.reshape(x.shape[:-1] + (self.outputs, self.num_features))
         return features @ matrix.swapaxes(-1, -2)
 
+    def losses(self, x: Array, rows: Batch) -> Array:
+        """Loss of each row, (..., b), without the penalty."""
+        return self.loss.values(self.scores(x, rows.features), rows.labels)
+
     def value(self, x: Array, rows: Batch) -> Array:
         """Mean loss of the rows plus the smooth penalty, (...,)."""
-        return mean_over(self.loss.values(self.scores(x, rows.features), rows.labels), rows) + self.penalty(x)
+        return mean_over(self.losses(x, rows), rows) + self.penalty(x)
 
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value`, (..., d)."""

@@ -13,13 +13,15 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .page import Page
 from .scaffold import Scaffold
+from .ssca import SSCA
+from .ssca_constrained import ConstrainedSSCA
 from .zcdp_nfl import ZCDPNFL
 
 ALGORITHMS: dict[str, type[Page]] = {
     page.name: page
     for page in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual,
-        ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
+        SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
 
@@ -35,8 +37,10 @@ __all__ = [
     "DPNFL",
     "ISRLDP",
     "PADMM",
+    "SSCA",
     "ZCDPNFL",
     "BSDPFedPDM",
+    "ConstrainedSSCA",
     "FedAvg",
     "FedDyn",
     "FedPDM",

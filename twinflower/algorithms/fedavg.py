@@ -36,12 +36,8 @@ from ..privacy.release import Noise
 from ..regularisers import Subdifferentiable, Zero
 from .base import LocalMethod
 from .local import Subgradient, Walked, reach
-from .messages import Upload, check_choice
+from .messages import Nothing, Upload, check_choice
 from .page import Report
-
-
-class Nothing(NamedTuple):
-    """The state of a client that keeps nothing."""
 
 
 class Server(NamedTuple):

@@ -178,6 +178,10 @@ class Messages(Defaults):
         return 32 * kept_entries(self.uplink_ratio, d)
 
 
+class Nothing(NamedTuple):
+    """The state of a client that keeps nothing."""
+
+
 class Vector(NamedTuple):
     """One vector x (..., d), as an inbox or as an upload."""
 

@@ -31,7 +31,7 @@ class PADMM(ZCDPNFL):
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (004): networked ADMM with exact local steps, smooth losses only, to compare"
 
-    def check_objective(self, objective: Any) -> None:
+    def check(self, objective: Any) -> None:
         """SettingError for a loss with kinks."""
         curvature, convex = objective.loss.curvature_bound, objective.convex
         require(

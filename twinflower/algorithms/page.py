@@ -16,16 +16,16 @@ and, for methods that need them (`Defaults` has the others' answers):
 
     finish(state, inbox)                        -> state      after the last round, where `closes`
     points(server)                              -> x_i        what the server knows of the clients' own points
-    watch(server)                               -> numbers    columns of the method's own in metrics.csv
+    watch(server)                               -> numbers    columns of the method's own in metrics.csv, and
+    assess(x, objective, rows)                  -> numbers    those that need the data
     outlook(bounds, noise_multiplier, pace, d, start) -> rows what a private run will reach, before it starts
     multiplier(epsilon, delta, releases)        -> z          noise by an accounting of the method's own
-    check_objective(objective)                                refuses what the method cannot take
 
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
 crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Batches
-from ..objectives import Objective
+from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Noise, Pace, Release
 from ..regularisers import Regulariser
 
@@ -53,11 +53,13 @@ class Report(NamedTuple):
 class Facts(NamedTuple):
     """What is public about a run beyond an algorithm's own settings. A page with a field `facts` is given them.
 
+    sizes: rows of each client, for methods whose F is a mean over rows and not over clients; empty if they are alike.
     neighbours: of each client in the graph of a networked method, ascending; empty without a graph.
     """
 
     num_clients: int = 1
     rounds: int = 1
+    sizes: tuple[int, ...] = ()
     neighbours: tuple[tuple[int, ...], ...] = ()
 
 
@@ -70,7 +72,8 @@ class Page(Protocol):
     forgetful: whether a client that has lost its state may go on from a fresh one; else its replies are refused.
     needs_all: whether every round needs every client; a strategy then asks again those that did not answer, and
     stops if they stay away. closes: whether the clients are sent one more inbox after the last round, for `finish`.
-    columns: names of what `watch` tells.
+    columns: names of what `watch` and `assess` tell. by_rows: whether F is the mean over all rows, and not the mean of
+    the clients' means.
     """
 
     name: ClassVar[str]
@@ -79,6 +82,7 @@ class Page(Protocol):
     needs_all: ClassVar[bool]
     closes: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
+    by_rows: ClassVar[bool]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -126,6 +130,15 @@ class Page(Protocol):
     def watch(self, server: Any) -> dict[str, Array]:
         """A number (...,) for each of `columns`."""
 
+    def check(self, objective: Objective) -> None:
+        """SettingError for an objective that the method cannot take."""
+
+    def assess(self, x: Array, objective: Objective, rows: Batch) -> dict[str, float]:
+        """Numbers on a model (d,), measured on all rows: `columns` that `watch` cannot tell."""
+
+    def met(self, told: Mapping[str, float]) -> bool | None:
+        """Whether the last row of metrics keeps the bounds of a constrained problem; None without any."""
+
     def outlook(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
     ) -> list[tuple[str, str]]:
@@ -134,9 +147,6 @@ class Page(Protocol):
     def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a plain release by a rule of the method's own, for a total (epsilon, delta) of a
         client's releases; None for exact accounting."""
-
-    def check_objective(self, objective: Any) -> None:
-        """SettingError for an objective that the method cannot take."""
 
     def pack_inbox(self, inbox: Any) -> Arrays:
         """Wire arrays of one node's inbox."""
@@ -167,6 +177,10 @@ class Defaults:
     needs_all: ClassVar[bool] = False
     closes: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ()
+    by_rows: ClassVar[bool] = False
+
+    def check(self, objective: Objective) -> None:
+        """Any objective will do."""
 
     def finish(self, state: Any, inbox: Any) -> Any:
         """Nothing left to do."""
@@ -180,6 +194,14 @@ class Defaults:
         """Nothing."""
         return {}
 
+    def assess(self, x: Array, objective: Objective, rows: Batch) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def met(self, told: Mapping[str, float]) -> bool | None:
+        """There are no bounds."""
+        return None
+
     def outlook(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
     ) -> list[tuple[str, str]]:
@@ -189,9 +211,6 @@ class Defaults:
     def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """Exact accounting."""
         return None
-
-    def check_objective(self, objective: Any) -> None:
-        """Any objective will do."""
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:

@@ -467,7 +467,11 @@ def _libsvm_folders(source: Source) -> list[Path]:
 
 
 def _libsvm_named(source: Source) -> Dataset:
-    return _libsvm(source, source.name.partition(":")[2])
+    file = source.name.partition(":")[2]
+    _expect(
+        file == Path(file).name, f"{source.name}: FILE must be the name of a file in data-dir, without a path"
+    )
+    return _libsvm(source, file)
 
 
 def _libsvm(source: Source, file: str, num_features: int = 0) -> Dataset:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from ..arrays import Array
 from ..errors import require
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
-from .mechanism import Draws, GaussianNoise
-from .release import Bounds, Noise, Release
+from .mechanism import Draws, GaussianNoise, secret
+from .release import Bounds, Noise, Pace, Release
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Policy:
         )
 
 
+class Planned(Protocol):
+    """A page, as far as its privacy goes."""
+
+    @property
+    def privacy(self) -> str:
+        """How the client's releases are protected."""
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """What one round releases."""
+
+
 @dataclass(frozen=True)
 class Guard:
     """A client's privacy for one run.
@@ -58,6 +70,29 @@ class Guard:
     run: str = ""
     config: str = ""
     row_norm: float = math.inf
+
+    @classmethod
+    def planned(
+        cls,
+        page: "Planned",
+        bounds: Bounds,
+        pace: Pace,
+        rounds: int,
+        epsilon: float,
+        delta: float,
+        ledger: Ledger,
+        row_norm: float = math.inf,
+    ) -> "Guard":
+        """The guard of a client that takes part in all `rounds` and gives away (epsilon, delta) in them altogether.
+
+        bounds: of its objective on rows of at most row_norm. pace: `Walk.pace` of its number of rows. Its noise is
+        secret. SettingError for a target, or a page, that no noise can serve.
+        """
+        require(page.privacy in ("public-state", "gradient"), f"no plan for privacy '{page.privacy}'")
+        budget = Budget.for_target(epsilon, delta)
+        units = math.fsum(page.release(bounds, pace, t).units for t in range(1, rounds + 1))
+        multiplier = math.sqrt(units / budget.mu_max_squared)
+        return cls(bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm)
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on."""

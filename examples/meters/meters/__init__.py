@@ -1,0 +1,1 @@
+"""Robust regression of water demand over works that keep their rows."""

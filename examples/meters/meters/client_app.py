@@ -1,0 +1,37 @@
+"""One water works."""
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from strategies import WALK, method
+from twinflower.clients import ContextLedger
+from twinflower.privacy.guard import Guard
+
+from .data import FEATURES, readings
+from .objective import Huber
+
+ROW_NORM = 1.0  # public: `readings` sees to it
+
+
+def client_fn(context: Context):
+    """Twinflower's client around our rows and our objective."""
+    run, works = context.run_config, context.node_config["partition-id"]
+    chosen, objective, rows = method(run["method"], run["epsilon"] > 0), Huber(FEATURES), readings(works)
+    guard = run["epsilon"] and Guard.planned(
+        chosen.page,
+        objective.bounds(ROW_NORM),
+        WALK.pace(len(rows.labels)),
+        run["rounds"],
+        run["epsilon"],
+        delta=1e-4,
+        ledger=ContextLedger(context.state),  # on real nodes a FileLedger, which outlives the run
+        row_norm=ROW_NORM,
+    )
+    return chosen.client(
+        context, chosen.page, objective, rows, np.zeros(FEATURES),
+        works, context.node_config["num-partitions"], WALK, guard=guard or None,
+    ).to_client()  # fmt: skip
+
+
+app = ClientApp(client_fn)

@@ -1,0 +1,27 @@
+"""The methods this app tries. The package is the app's own; Twinflower's is `twinflower.strategies`."""
+
+from typing import NamedTuple
+
+from twinflower import algorithms, clients, strategies
+from twinflower.batches import Walk
+from twinflower.regularisers import L1
+
+WALK = Walk(batch_size=0, max_local_steps=4)  # 4 local steps a round, each on all rows
+
+
+class Method(NamedTuple):
+    """An algorithm's page and its two Flower classes."""
+
+    page: algorithms.Page
+    strategy: type[strategies.StarStrategy]
+    client: type[clients.PageClient]
+
+
+def method(name: str, private: bool) -> Method:
+    """The method called "sparse" or "drift"."""
+    privacy = "public-state" if private else "none"
+    if name == "sparse":
+        page = algorithms.FedPDM(regulariser=L1(0.002), rho=0.5, step_size=1.0, privacy=privacy)
+        return Method(page, strategies.FedPDM, clients.FedPDMClient)
+    page = algorithms.Scaffold(regulariser=L1(0.0), step_size=1.0, privacy=privacy)
+    return Method(page, strategies.Scaffold, clients.ScaffoldClient)

@@ -1,0 +1,18 @@
+"""SSCA on the server."""
+
+from typing import ClassVar
+
+from twinflower.algorithms.page import Page
+from twinflower.algorithms.ssca import SSCA as SSCAPage
+
+from .star import StarStrategy
+
+
+class SSCA(StarStrategy):
+    """Keeps x and the averaged surrogate of F. Sends x, receives each client's (noisy) batch gradient, and moves x
+    towards the lowest point of the surrogate: `twinflower.algorithms.ssca.SSCA.server_update`.
+
+    A missing client is left out; the others then stand for all rows.
+    """
+
+    page_class: ClassVar[type[Page]] = SSCAPage

@@ -1,0 +1,421 @@
+"""002: surrogates against their history, closed forms against solvers, unequal clients, bounds that are met or not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from problems import random_shards, small
+from scipy.optimize import minimize
+from test_fedpdm import last
+
+from simulation import inprocess
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from strategies.star import record_of
+from twinflower.algorithms.page import Facts, stack
+from twinflower.algorithms.ssca import SSCA
+from twinflower.algorithms.ssca_constrained import ConstrainedSSCA, multipliers
+from twinflower.batches import Walk
+from twinflower.constraints import parse_constraints
+from twinflower.errors import RunError, SettingError
+from twinflower.networks import make_model
+from twinflower.objectives import Batch, make_objective
+from twinflower.privacy.release import Pace, no_noise
+from twinflower.regularisers import L1
+
+SIZES = [20, 13, 31, 20, 8]
+N = len(SIZES)
+
+
+def run(page, shards, objective, rounds, batch=0, start=None, clients=None, seed=0):
+    """Servers after every round and what the clients told."""
+    who = np.arange(shards.num_clients) if clients is None else clients
+    server = page.init_server(start, shards.num_clients, np.array(0, np.uint64))
+    for t in range(1, rounds + 1):
+        inbox = page.broadcast(server, t, who)
+        states = stack([page.init_client(start)] * len(who))
+        _, told, _ = page.client_update(
+            states, inbox, objective, Walk(batch, 1).batches(shards, who, seed, t), no_noise, t
+        )
+        server = page.server_update(server, told, who, t)
+        yield server, told, None
+
+
+@pytest.fixture
+def problem():
+    shards = random_shards(SIZES, 4, 3)
+    objective = make_model("swish-network", 4, 3, hidden_units=5)
+    return shards, objective, objective.start(np.random.default_rng(3))
+
+
+def facts(rounds=50):
+    return Facts(N, rounds, tuple(SIZES))
+
+
+def weighted(values):
+    return np.average(values, axis=0, weights=SIZES)
+
+
+# ------------------------------------------------------------------------------------------ Algorithm 1
+
+
+@pytest.mark.parametrize("reading", ["exact", "literal"])
+def test_the_recursion_is_the_papers(problem, reading):
+    """(4), (12)-(17) letter by letter, lambda with its own beta; exact divides by the weights that (2) really has."""
+    shards, objective, start = problem
+    lam, tau, a1, a2, alpha = 0.03, 0.2, 0.6, 0.9, 0.3
+    ours = SSCA(facts=facts(), averaging=a1, step_size=a2, step_decay=alpha, tau=tau, surrogate=reading)
+    regularised = make_model("swish-network", 4, 3, hidden_units=5, l2=2 * lam)
+    server, *_ = last(run(ours, shards, regularised, 30, batch=6, start=start))
+    w, slope, beta, kappa = start, 0.0, 0.0, 0.0
+    for t in range(1, 31):
+        rho, gamma = a1 / t**alpha, a2 / t ** (alpha + 0.05)
+        g = np.zeros_like(w)
+        for i, size in enumerate(SIZES):
+            (batch,) = Walk(6, 1).batches(shards, i, 0, t)
+            g += size / sum(SIZES) * objective.grad(w, batch)
+        slope = (1 - rho) * slope + rho * (g - 2 * tau * w)
+        beta = (1 - rho) * beta + rho * w
+        kappa = (1 - rho) * kappa + rho
+        lowest = -(slope + 2 * lam * beta) / (2 * tau * (1.0 if reading == "literal" else kappa))
+        w = (1 - gamma) * w + gamma * lowest
+    assert_allclose(server.x, w, rtol=1e-12, atol=1e-13)
+
+
+def test_x_moves_to_the_minimum_of_the_whole_history(problem):
+    """The surrogate from all gradients so far, with the weights of (2), minimised by SciPy."""
+    shards, objective, start = problem
+    page = SSCA(facts=facts(), averaging=0.7, tau=0.3, step_decay=0.4)
+    w, terms, weights = start, [], []
+    for server, told, _ in run(page, shards, objective, 6, start=start):
+        t = len(terms) + 1
+        rho, gamma = 0.7 / t**0.4, 0.9 / t**0.45
+        weights = [(1 - rho) * each for each in weights] + [rho]
+        terms.append((weighted(told.x), w))
+
+        def surrogate(v, terms=tuple(terms), weights=tuple(weights)):
+            return sum(
+                r * (g @ (v - u) + 0.3 * (v - u) @ (v - u)) for r, (g, u) in zip(weights, terms, strict=True)
+            )
+
+        lowest = minimize(surrogate, np.zeros_like(w), options={"gtol": 1e-9}).x
+        w = (1 - gamma) * w + gamma * lowest
+        assert_allclose(server.x, w, atol=1e-5)
+        assert server.kappa == pytest.approx(sum(weights))
+        w = server.x
+
+
+def test_readings_agree_when_the_first_weight_is_one(problem):
+    shards, objective, start = problem
+    ends = [
+        last(run(SSCA(averaging=1.0, surrogate=reading), shards, objective, 9, start=start))[0].x
+        for reading in ("exact", "literal")
+    ]
+    assert_allclose(*ends, rtol=1e-12)
+
+
+def test_it_is_heavy_ball(problem):
+    """x_{t+1} = x_t - step g_t + momentum (x_t - x_{t-1}), steps by rho, gamma and kappa (exact reading)."""
+    shards, objective, start = problem
+    tau = 0.4
+    page = SSCA(facts=facts(), averaging=0.7, step_size=0.6, step_decay=0.3, tau=tau)
+    points, kappa = [start], 0.0
+    before = None
+    for t, (server, told, _) in enumerate(run(page, shards, objective, 25, start=start), 1):
+        rho, gamma = 0.7 / t**0.3, 0.6 / t**0.35
+        old, kappa = kappa, (1 - rho) * kappa + rho
+        x, pull = points[-1], (1 - rho) * old / kappa
+        step = gamma * rho / (2 * tau * kappa)
+        momentum = 0.0 if before is None else gamma * pull * (1 - before) / before
+        past = 0.0 if before is None else x - points[-2]
+        assert_allclose(server.x, x - step * weighted(told.x) + momentum * past, atol=1e-12)
+        points.append(server.x)
+        before = gamma
+
+
+def test_h_stays_whole_in_the_surrogate(problem):
+    """With full batches and a long run x is stationary for F + h: its prox step does not move it."""
+    shards = random_shards(SIZES, 4, 3)
+    objective, h = make_objective("softmax", 4, 3, l2=0.1), L1(0.01)
+    page = SSCA(h, facts(4000), averaging=0.9, step_size=0.9, step_decay=0.2, tau=1.0)
+    x = last(run(page, shards, objective, 4000, start=np.zeros(12)))[0].x
+    g = objective.grad(x, Batch(shards.features, shards.labels))
+    assert_allclose(h.prox(x - g, 1.0), x, atol=1e-4)
+    assert np.abs(x).max() > 0.1
+
+
+@pytest.mark.parametrize("k", [N, 2])
+def test_the_mean_of_unequal_clients_is_unbiased(problem, k):
+    """Over random batches, and random clients, the mean gradient is F's over all rows; Flower's weights agree."""
+    shards, objective, start = problem
+    page, rng = SSCA(facts=facts()), np.random.default_rng(0)
+    whole = objective.grad(start, Batch(shards.features, shards.labels))
+    draws = []
+    for t in range(1, 1501):
+        who = np.sort(rng.choice(N, k, replace=False))
+        inbox = page.broadcast(page.init_server(start, N, np.array(0)), t, who)
+        batches = Walk(3, 1).batches(shards, who, 0, t)
+        told = page.client_update(
+            stack([page.init_client(start)] * k), inbox, objective, batches, no_noise, t
+        )[1]
+        draws.append(page.mean(told.x, who))
+        if k == N:
+            assert_allclose(draws[-1], weighted(told.x), rtol=1e-12, atol=1e-15)
+    error = np.std(draws, axis=0, ddof=1) / math.sqrt(len(draws))
+    assert (np.abs(np.mean(draws, axis=0) - whole) < 4.5 * error).all()
+    naive = np.mean([objective.grad(start, shards.rows(i)) for i in range(N)], axis=0)
+    assert (np.abs(naive - whole) > 4.5 * error).any()  # a plain mean of clients would be seen
+
+
+def test_zero_weights_of_a_network_are_refused(problem):
+    shards, objective, start = problem
+    with pytest.raises(RunError, match="zero weights of a network"):
+        last(run(SSCA(), shards, objective, 1, start=np.zeros_like(start)))
+    setup = small("ssca", objective="swish-network", hidden_units=4)
+    assert setup.start.any()
+    setup_zero = small("ssca", objective="swish-network", hidden_units=4)
+    with pytest.raises(RunError, match="all gradients are 0"):
+        setup_zero.strategy().start(
+            InProcessGrid(setup_zero), record_of([0 * setup_zero.start]), num_rounds=2
+        )
+
+
+# ------------------------------------------------------------------------------------------ Algorithm 2
+
+
+def primal(slopes, constants, curvature, penalty):
+    """Problem 5 by SciPy: variables x and slacks."""
+    m, d = slopes.shape
+
+    def bound(v):
+        x, s = v[:d], v[d:]
+        return s - (slopes @ x + curvature * x @ x + constants)
+
+    found = minimize(
+        lambda v: v[:d] @ v[:d] + penalty * v[d:].sum(), np.concatenate([np.zeros(d), np.maximum(constants, 0) + 1]),
+        jac=lambda v: np.concatenate([2 * v[:d], np.full(m, penalty)]), method="SLSQP",
+        bounds=[(None, None)] * d + [(0, None)] * m,
+        constraints={"type": "ineq", "fun": bound,
+                     "jac": lambda v: np.hstack([-slopes - 2 * curvature * v[:d], np.eye(m)])},
+        options={"maxiter": 500, "ftol": 1e-14},
+    )  # fmt: skip
+    assert found.success or found.status == 8
+    return found.x[:d]
+
+
+def point(slopes, nu, curvature):
+    return -(nu @ slopes) / (2 * (1 + curvature * nu.sum()))
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_multipliers_solve_the_convex_problem(m):
+    """All regimes: no constraint active (nu = 0), inside, and out of reach (nu = c)."""
+    rng, seen = np.random.default_rng(m), set()
+    for _ in range(60):
+        slopes, curvature = rng.normal(size=(m, 3)), rng.uniform(0.05, 0.8)
+        constants, penalty = rng.normal(size=m) * rng.choice([0.1, 1.0, 3.0]), rng.choice([0.5, 20.0])
+        nu = multipliers(slopes, constants, np.array(curvature), np.array(penalty))
+        x, best = point(slopes, nu, curvature), primal(slopes, constants, curvature, penalty)
+
+        def cost(v, s=slopes, a=constants, k=curvature, c=penalty):
+            return v @ v + c * np.maximum(s @ v + k * v @ v + a, 0).sum()
+
+        assert cost(x) <= cost(best) * (1 + 1e-6) + 1e-8
+        assert_allclose(x, best, atol=2e-3)
+        seen |= {"none" if each == 0 else "all" if each == penalty else "inside" for each in np.round(nu, 9)}
+    assert seen == {"none", "inside", "all"}
+
+
+def test_one_bound_by_the_closed_form_is_one_bound_by_the_dual():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        slope, a, curvature, c = (
+            rng.normal(size=4),
+            rng.normal(),
+            rng.uniform(0.05, 1.0),
+            rng.choice([1.0, 1e3]),
+        )
+        closed = multipliers(slope[None], np.array([a]), np.array(curvature), np.array(c))[0]
+        # the same bound twice: the multipliers share what one has
+        twice = multipliers(np.stack([slope, slope]), np.array([a, a]), np.array(curvature), np.array(c / 2))
+        assert twice.sum() == pytest.approx(closed, rel=1e-4, abs=1e-6)
+
+
+def papers_step(shards, objective, start, u, rounds, tau=0.1, c=1e5, sign=+1):
+    """Algorithm 2 by (14), (15), (20)-(23) with kappa = 1; sign -1: A-bar as printed."""
+    w, slope, a = start, 0.0, 0.0
+    for t in range(1, rounds + 1):
+        rho, gamma = 0.9 / t**0.3, 0.9 / t**0.35
+        g = weighted([objective.grad(w, shards.rows(i)) for i in range(N)])
+        f = weighted([objective.value(w, shards.rows(i)) for i in range(N)])
+        slope = (1 - rho) * slope + rho * (g - 2 * tau * w)
+        a = (1 - rho) * a + rho * (sign * f + tau * w @ w - g @ w)
+        b = slope @ slope
+        room = b + 4 * tau * (u - a)
+        nu = c if room <= 0 else min(max((math.sqrt(b / room) - 1) / tau, 0), c)
+        w = (1 - gamma) * w + gamma * (-nu * slope / (2 * (1 + nu * tau)))
+    return w
+
+
+def test_the_literal_recursion_is_the_papers(problem):
+    shards, objective, start = problem
+    page = ConstrainedSSCA(facts=facts(), constraints="cost <= 0.9", surrogate="literal")
+    x = last(run(page, shards, objective, 25, start=start))[0].x
+    assert_allclose(x, papers_step(shards, objective, start, 0.9, 25), rtol=1e-9, atol=1e-12)
+
+
+def test_the_printed_sign_of_the_cost_kills_the_model(problem):
+    """With + y log Q the surrogate believes the bound is met: x shrinks to 0 and the cost is ln 3."""
+    shards, objective, start = problem
+    rows = Batch(shards.features, shards.labels)
+    printed = papers_step(shards, objective, start, 0.9, 200, sign=-1)
+    right = papers_step(shards, objective, start, 0.9, 200)
+    assert objective.value(printed, rows) == pytest.approx(math.log(3), abs=1e-3)
+    assert printed @ printed < 1e-3 < right @ right
+    assert objective.value(right, rows) < 1.0
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 1)])
+def test_a_reachable_bound_is_met_by_the_smallest_model(sizes):
+    """Convex cost: the constrained optimum by SciPy."""
+    shards = random_shards([40, 40], 4, 3)
+    rows, objective = Batch(shards.features, shards.labels), make_objective("softmax", 4, 3)
+    page = ConstrainedSSCA(facts=Facts(2, 1000, sizes), constraints="cost <= 1.05", step_decay=0.2)
+    x = last(run(page, shards, objective, 1000, start=np.full(12, 0.1)))[0].x
+    best = minimize(
+        lambda v: v @ v, np.full(12, 0.1), jac=lambda v: 2 * v, method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda v: 1.05 - objective.value(v, rows),
+                     "jac": lambda v: -objective.grad(v, rows)}, options={"ftol": 1e-13},
+    ).x  # fmt: skip
+    assert_allclose(x, best, atol=1e-5)
+    assert page.met(page.assess(x, objective, rows))
+
+
+def test_bounds_on_groups_hold_for_every_group():
+    """A rare class is what a bound on the whole cost gives up first."""
+    shards = random_shards([60, 60], 4, 3, seed=5)
+    labels = np.where(shards.features[:, 0] > 0.3, 1, np.where(shards.features[:, 1] > 0.7, 2, 0))
+    shards = replace(shards, labels=labels)
+    rows, objective = Batch(shards.features, labels), make_objective("softmax", 4, 3)
+    free = "cost <= 0.6"
+    fair = "cost <= 0.6, class 0 <= 0.62, class 1 <= 0.62, class 2 <= 0.62"
+    costs = {}
+    for text in (free, fair):
+        page = ConstrainedSSCA(facts=Facts(2, 2000), constraints=text, step_decay=0.2)
+        x = last(run(page, shards, objective, 2000, start=np.full(12, 0.1)))[0].x
+        losses = objective.losses(x, rows)
+        costs[text] = [losses[labels == c].mean() for c in range(3)]
+        assert page.assess(x, objective, rows)["excess"] < 1e-3
+    assert max(costs[free]) > 0.7
+    assert max(costs[fair]) < 0.621
+
+
+def test_members_of_groups():
+    rows = Batch(np.array([[1.0, -1.0], [0.0, 2.0], [3.0, 4.0]]), np.array([0, 1, 1]))
+    cost, one, positive = parse_constraints("cost <= 1, class 1 <= 0.5,feature 1 <= 2e-1")
+    assert cost.members(rows).tolist() == [True] * 3
+    assert one.members(rows).tolist() == [False, True, True]
+    assert positive.members(rows).tolist() == [False, True, True]
+    assert one.excess(np.array([9.0, 1.0, 2.0]), rows) == pytest.approx(1.0)
+    with pytest.raises(SettingError, match="feature 7 must be below 2"):
+        parse_constraints("feature 7 <= 1")[0].members(rows)
+
+
+def test_a_bound_out_of_reach_is_reported_as_not_met():
+    keys = {"constraints": "cost <= 0.01", "rounds": 10, "batch_size": 0}
+    setup = small("ssca-constrained", clients_per_round=0, **keys)
+    result = inprocess.run(setup)
+    assert result.summary()["bounds_met"] is False
+    assert result.rows[-1]["excess"] > 1
+    assert result.rows[-1]["slack"] > 0
+    easy = inprocess.run(small("ssca-constrained", constraints="cost <= 2.31", rounds=10))
+    assert easy.summary()["bounds_met"] is True
+
+
+def test_a_penalty_follows_a_stage_with_slack():
+    """Penalties so small that the first stage must leave slack; the second is enough."""
+    shards = random_shards([40, 40], 4, 3)
+    objective, start = make_objective("softmax", 4, 3), np.full(12, 0.1)
+    settings = {"constraints": "cost <= 1.05", "step_decay": 0.2}
+    page = ConstrainedSSCA(facts=Facts(2, 900), penalties="1, 1e4, 1e5", **settings)
+    servers = [server for server, *_ in run(page, shards, objective, 900, start=start)]
+    assert [int(servers[t].level) for t in (299, 300, 599, 600, 899)] == [0, 1, 1, 1, 1]
+    assert servers[299].slack > 0.01 > servers[599].slack
+    assert servers[299].nu == 1.0
+    alone = ConstrainedSSCA(facts=Facts(2, 300), penalties="1", **settings)
+    assert_allclose(last(run(alone, shards, objective, 300, start=start))[0].x, servers[299].x)
+
+
+# ---------------------------------------------------------------------------------------------- privacy
+
+
+def test_one_record_moves_gradients_and_values_by_no_more_than_the_sensitivity():
+    """Replaced records, near and far, in and out of the groups; nearly attained."""
+    text = "cost <= 2, class 0 <= 2, class 0 <= 3, feature 1 <= 2"
+    page = ConstrainedSSCA(constraints=text, privacy="gradient", loss_clip=4.0)
+    objective = make_objective("softmax", 3, 3)
+    sensitivity = page.release(objective.bounds(1.0), Pace(1, 5, 1), 1).sensitivity
+    rng, worst = np.random.default_rng(0), 0.0
+    for _ in range(3000):
+        features = rng.normal(size=(5, 3))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        labels, x = rng.integers(3, size=5), 10 ** rng.uniform(-1, 3) * rng.normal(size=9)
+        data, other = Batch(features, labels), Batch(features.copy(), labels.copy())
+        other.features[0] = (
+            rng.choice([-1.0, 1.0]) * features[0] if rng.random() < 0.7 else rng.permutation(features[0])
+        )
+        other.labels[0] = rng.integers(3)
+        moved = np.linalg.norm(page.estimate(objective, x, data) - page.estimate(objective, x, other))
+        worst = max(worst, moved / sensitivity)
+    assert 0.75 < worst <= 1 + 1e-12
+
+
+def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
+    setup = small("ssca-groups-private", noise_multiplier=0.0, epsilon=8.0, rounds=8, clients_per_round=0)
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    assert result.summary()["privacy"]["epsilon"] == pytest.approx(8.0, rel=1e-9)
+    charges = grid.client(1).guard.ledger.charges()
+    assert [charge.touched for charge in charges] == [1] * 8
+    clean = small("ssca-groups-private", privacy="none", noise_multiplier=0.0, clients_per_round=0)
+    told = [InProcessGrid(s).client(1).fit([s.start], {"round": 1})[0][0] for s in (setup, clean)]
+    gap = told[0] - told[1]
+    sigma = (
+        setup.plan.noise_multiplier
+        * setup.page.release(setup.plan.bounds, setup.walk.pace(143), 1).sensitivity
+    )
+    assert gap.std() == pytest.approx(sigma, rel=5 / math.sqrt(2 * len(gap)))
+    assert np.abs(gap[-3:]).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "keys", "sentence"),
+    [
+        ("ssca", {"averaging": 1.5}, "averaging must be above 0 and at most 1"),
+        ("ssca", {"step_size": 1.1}, "step-size must be above 0 and at most 1"),
+        ("ssca", {"step_decay": 0.99}, "step-decay must be at most 0.95"),
+        ("ssca", {"tau": 0.0}, "tau must be finite and above 0"),
+        ("ssca", {"surrogate": "loose"}, "surrogate must be one of exact, literal"),
+        ("ssca-constrained", {"constraints": "cost < 1"}, "constraints must be like"),
+        ("ssca-constrained", {"constraints": "cost <= -1"}, "a bound on the loss must be a number above 0"),
+        ("ssca-constrained", {"constraints": "group 1 <= 2"}, "constraints must be like"),
+        ("ssca-constrained", {"regulariser": "l1"}, "set regulariser to none"),
+        ("ssca-constrained", {"l2": 0.1}, "set l2 and nonconvex to 0"),
+        ("ssca-constrained", {"penalties": "10, 5"}, "penalties must increase"),
+        ("ssca-constrained", {"penalties": "many"}, "penalties must be numbers above 0"),
+        (
+            "ssca-constrained",
+            {"surrogate": "literal", "constraints": "class 1 <= 1"},
+            "one bound on the cost",
+        ),
+        ("ssca-constrained", {"privacy": "gradient", "epsilon": 1.0}, "loss-clip must be above every bound"),
+        ("ssca-constrained", {"loss_clip": 1.0}, "loss-clip must be above every bound"),
+        ("ssca-constrained", {"tolerance": -1.0}, "tolerance must be at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_sentence(variant, keys, sentence):
+    with pytest.raises(SettingError, match=sentence) as caught:
+        small(variant, **keys)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,169 @@
+"""Mini-batch SSCA: stochastic successive convex approximation (002, Algorithm 1 with the surrogate (6)).
+
+    minimise  F(x) + h(x),     F(x) = (1/m) sum over all m rows of loss(x, row), not convex perhaps
+
+client keeps     nothing
+       receives  x (..., d)
+       sends     the mean gradient of one random batch at x (..., d)
+server keeps     x (..., d), the surrogate's slope S (..., d) and weight kappa (...,)
+A client that is missing is left out: F is estimated from those that answered.
+
+Clients count by their rows N_i / N. Of K that answer each weighs (n / K) N_i / N, which is unbiased for unequal
+clients too; with everybody there it is Flower's weighted mean.
+
+    Fbar_t(x) = <S_t, x> + tau kappa_t ||x||^2     up to a constant, the mean of the linearised losses so far
+
+The paper's (13) has tau ||x||^2, as if the weights of (2) summed to 1 from the start: they sum to kappa_t = 1 - prod
+(1 - rho_s). surrogate = "exact" is (2), "literal" is (13); they are the same where rho_1 = 1. Its lambda ||x||^2 is
+l2 = 2 lambda of the objective here: beta of (12) averages 2 lambda x by the rule of S, so one S does for both.
+h, which the paper has not, stays whole in the surrogate.
+
+Privacy. "gradient" noises the mean gradient, the only release of a round.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..batches import Batches
+from ..errors import RunError, require
+from ..objectives import Batch, Objective
+from ..privacy.release import Bounds, Noise, Pace, Release, gradient_release
+from ..regularisers import ZERO, Regulariser
+from .base import check_steps
+from .messages import Dense, Nothing, Vector, check_choice
+from .page import NO_FACTS, Facts, Report, to_nodes
+
+
+class Server(NamedTuple):
+    """x (..., d), what the surrogate averages (..., q), and the sum of its weights, kappa (...,)."""
+
+    x: Array
+    surrogate: Array
+    kappa: Array
+
+
+@dataclass(frozen=True)
+class SSCA(Dense):
+    """The method with its settings.
+
+    averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
+    (0, 1], (0, 1] and [0, 0.95]. tau > 0: curvature of the surrogate. surrogate: "exact" or "literal". The paper has
+    (0.4, 0.4, 0.4), (0.6, 0.9, 0.3), (0.9, 0.9, 0.3) for batches of 1, 10, 100, and tau = 0.1; its (5) wants
+    sum gamma_t^2 finite, so alpha above 0.45.
+    """
+
+    name: ClassVar[str] = "ssca"
+    title: ClassVar[str] = "SSCA (002): non-convex F, one batch gradient per round, surrogate on the server"
+    by_rows: ClassVar[bool] = True
+    columns: ClassVar[tuple[str, ...]] = ("squared_norm", "cost")
+
+    regulariser: Regulariser = ZERO
+    facts: Facts = NO_FACTS
+    averaging: float = 0.9
+    step_size: float = 0.9
+    step_decay: float = 0.3
+    tau: float = 0.1
+    surrogate: str = "exact"
+    privacy: str = "none"
+
+    def __post_init__(self) -> None:
+        check_steps(self.step_size, self.step_decay)
+        for key, value in (("averaging", self.averaging), ("step-size", self.step_size)):
+            require(0 < value <= 1, f"{key} must be above 0 and at most 1, a share; got {value}")
+        require(self.step_decay <= 0.95, f"step-decay must be at most 0.95; got {self.step_decay}")
+        require(0 < self.tau < np.inf, f"tau must be finite and above 0; got {self.tau}")
+        check_choice("surrogate", self.surrogate, ("exact", "literal"))
+        check_choice("privacy", self.privacy, ("none", "gradient"))
+
+    def init_client(self, start: Array) -> Nothing:
+        """Nothing."""
+        return Nothing()
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
+        """No surrogate yet."""
+        return Server(start, np.zeros(start.shape[:-1] + (self._terms(start.shape[-1]),)), np.zeros(start.shape[:-1]))
+
+    def _terms(self, d: int) -> int:
+        """Numbers that the surrogate averages."""
+        return d
+
+    def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
+        """x."""
+        return Vector(to_nodes(server.x, node))
+
+    def client_update(
+        self, state: Nothing, inbox: Vector, objective: Objective, batches: Batches, noise: Noise, round_: int
+    ) -> tuple[Nothing, Vector, Report]:
+        """The (noisy) mean of the first batch."""
+        rows = next(iter(batches))
+        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        return state, Vector(noise(self.estimate(objective, inbox.x, rows))), once
+
+    def estimate(self, objective: Any, x: Array, rows: Any) -> Array:
+        """The gradient (..., d)."""
+        return objective.grad(x, rows)  # type: ignore[no-any-return]
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """One noisy gradient."""
+        return gradient_release(bounds, pace._replace(steps=1))
+
+    def server_update(self, server: Any, uploads: Vector, clients: Index, round_: int) -> Any:
+        """One step of the surrogate, then x moves towards its lowest point."""
+        x, old, kappa = server
+        rho = self.averaging / round_**self.step_decay                          # (3)
+        gamma = self.step_size / round_ ** (self.step_decay + 0.05)             # (5)
+        term = self.linearised(x, self.mean(uploads.x, clients))
+        surrogate = (1 - rho) * old + rho * term                                # (2), (14), (15)
+        kappa = (1 - rho) * kappa + rho
+        weight = np.ones_like(kappa) if self.surrogate == "literal" else kappa
+        x = (1 - gamma) * x + gamma * self.lowest(surrogate, weight)            # (4)
+        return Server(x, surrogate, kappa)
+
+    def mean(self, told: Array, clients: Index) -> Array:
+        """Unbiased mean over all rows of what clients (..., K) told (..., K, q).
+
+        Raises RunError where every gradient is exactly 0, as at the zero weights of a network.
+        """
+        if self.facts.sizes:
+            sizes = np.array(self.facts.sizes)
+            shares = sizes / sizes.mean(-1, keepdims=True)
+            told = np.take_along_axis(shares, clients, -1)[..., None] * told
+        whole = told.mean(-2)
+        if not whole[..., : self._entries(whole)].any(-1).all():
+            raise RunError(
+                "all gradients are 0 where the run stands: zero weights of a network are such a point, start from its "
+                "own start (start-scale = 0) instead"
+            )
+        return whole  # type: ignore[no-any-return]
+
+    def _entries(self, whole: Array) -> int:
+        """How many of the numbers are gradients."""
+        return whole.shape[-1]
+
+    def linearised(self, x: Array, g: Array) -> Array:
+        """A row's share of S (..., d)."""
+        return g - 2 * self.tau * x
+
+    def lowest(self, slope: Array, weight: Array) -> Array:
+        """argmin <S, x> + kappa (tau ||x||^2 + h(x)) (..., d), weight being kappa (...,)."""
+        vertex = -slope / (2 * self.tau * weight[..., None])                    # (16), (17)
+        return self.regulariser.prox(vertex, 1 / (2 * self.tau))
+
+    def model(self, server: Any) -> Array:
+        """x."""
+        return server.x  # type: ignore[no-any-return]
+
+    def watch(self, server: Any) -> dict[str, Array]:
+        """||x||^2."""
+        return {"squared_norm": (server.x**2).sum(-1)}
+
+    def assess(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
+        """The mean loss of all rows, without the penalty."""
+        return {"cost": float(objective.losses(x, rows).mean())} if hasattr(objective, "losses") else {}
+
+    def state_shapes(self, d: int) -> Nothing:
+        """Nothing."""
+        return Nothing()

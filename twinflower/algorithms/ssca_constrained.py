@@ -1,0 +1,268 @@
+"""Constrained mini-batch SSCA: the smallest model whose cost is at most U (002, Algorithm 2 with (18), (8)).
+
+    minimise  ||x||^2     subject to     F_m(x) <= U_m,   m = 1..M,    F_m a mean of losses over (a group of) the rows
+
+client keeps     nothing
+       receives  x (..., d)
+       sends     for every m, from one random batch at x: gradient and value of F_m - U_m, (..., M d + M)
+server keeps     x (..., d), per m the surrogate's slope S_m and constant A_m (..., M d + M), its weight kappa (...,),
+                 the largest multiplier nu and the slack of the last step, and which penalty is in force (...,)
+A client that is missing is left out; clients count by their rows (see `ssca`).
+
+    Fbar_m(x) = <S_m, x> + tau kappa ||x||^2 + A_m,     U inside A_m, so that it is averaged with the same weights
+    min ||x||^2 + c sum s_m,   Fbar_m(x) <= s_m,   s >= 0                                            Problem 5, (19)
+
+Its dual has M multipliers in [0, c]: x = -sum nu_m S_m / (2 (1 + tau kappa sum nu)). The paper's A-bar has +y log Q,
+the negative of the cost; with that sign the model shrinks to 0. surrogate = "literal" is the paper's (23) with kappa
+= 1 and U outside, for one bound on the whole cost. With penalties "10, 1e3, 1e5" the run has that many stages, each of
+which begins a new surrogate; a stage that ends with slack is followed by the next penalty.
+
+Privacy. "gradient" noises gradients and values of a round as one release. Values are means of losses clipped at
+loss_clip and sent divided by it. ||S||^2 then holds the noise's energy, which is not taken out: nu is smaller for it.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from ..arrays import Array, Index, Seeds
+from ..constraints import Constraint, overlap, parse_constraints
+from ..errors import require
+from ..objectives import Batch
+from ..privacy.release import Bounds, Pace, Release
+from ..regularisers import Zero
+from ..sparsifiers import VALUE_BITS
+from ..wire import checked, expect_arrays
+from .messages import Vector
+from .page import Arrays
+from .ssca import SSCA
+
+
+class Server(NamedTuple):
+    """See the module's docstring."""
+
+    x: Array
+    surrogate: Array
+    kappa: Array
+    nu: Array
+    slack: Array
+    level: Index
+
+
+@dataclass(frozen=True)
+class ConstrainedSSCA(SSCA):
+    """SSCA's settings; constraints as in `twinflower.constraints`; penalties: c, or an increasing list of them;
+    tolerance: by how much a bound may be exceeded at the end and count as met; loss_clip: where losses are clipped, 0 =
+    nowhere.
+    """
+
+    name: ClassVar[str] = "ssca-constrained"
+    title: ClassVar[str] = "constrained SSCA (002): the smallest model whose cost, or cost per group, is at most U"
+    columns: ClassVar[tuple[str, ...]] = ("squared_norm", "cost", "nu", "slack", "excess")
+
+    constraints: str = "cost <= 0.3"
+    penalties: str = "1e5"
+    tolerance: float = 0.01
+    loss_clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            isinstance(self.regulariser, Zero),
+            "ssca-constrained minimises ||x||^2 itself: set regulariser to none",
+        )
+        literal = [c.name for c in self.bounded] == ["cost"]
+        require(
+            self.surrogate == "exact" or literal,
+            f"surrogate literal knows one bound on the cost; got constraints '{self.constraints}': use exact",
+        )
+        costs = self._costs
+        rising = all(a < b for a, b in itertools.pairwise(costs))
+        require(rising, f"penalties must increase; got '{self.penalties}'")
+        require(0 <= self.tolerance < np.inf, f"tolerance must be at least 0; got {self.tolerance}")
+        largest = max(c.limit for c in self.bounded)
+        require(
+            (not self.loss_clip and self.privacy == "none") or largest < self.loss_clip < np.inf,
+            f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
+            f"{self.loss_clip:g}",
+        )
+
+    @cached_property
+    def bounded(self) -> tuple[Constraint, ...]:
+        """The constraints, read."""
+        return parse_constraints(self.constraints)
+
+    @cached_property
+    def _costs(self) -> list[float]:
+        try:
+            costs = [float(word) for word in self.penalties.split(",")]
+        except ValueError:
+            costs = [0.0]
+        require(all(0 < c < np.inf for c in costs), f"penalties must be numbers above 0; got '{self.penalties}'")
+        return costs
+
+    def check(self, objective: Any) -> None:
+        """A penalty inside the loss would be bounded along with it, once per group."""
+        require(
+            not getattr(objective, "l2", 0) and not getattr(objective, "nonconvex", 0),
+            "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
+        )
+        require(
+            hasattr(objective, "losses"), "ssca-constrained needs an objective with `losses`, the loss of each row"
+        )
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """No surrogate yet, the first penalty."""
+        none = np.zeros(start.shape[:-1])
+        surrogate = np.zeros((*start.shape[:-1], self._terms(start.shape[-1])))
+        return Server(start, surrogate, none, none, none, none.astype(np.int64))
+
+    def _terms(self, d: int) -> int:
+        return len(self.bounded) * (d + 1)
+
+    def _entries(self, whole: Array) -> int:
+        return whole.shape[-1] - len(self.bounded)
+
+    def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
+        """Gradients, then values of the F_m - U_m on the rows, (..., M d + M)."""
+        losses = objective.losses(x, rows)
+        share = 1.0 / losses.shape[-1] if rows.weights is None else rows.weights
+        if self.loss_clip:
+            losses = np.minimum(losses, self.loss_clip)
+        weights = [share * c.members(rows) for c in self.bounded]
+        grads = [objective.grad(x, rows._replace(weights=w)) for w in weights]
+        values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
+        return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """Gradients and values in one: a record is in at most k groups, before and after it is replaced."""
+        k, c = overlap(self.bounded), bounds.gradient
+        squares = k * max((2 * c) ** 2 + 1, 2 * (c**2 + 1))  # the same groups, or others
+        return Release(math.sqrt(squares) / pace.rows)
+
+    def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
+        """One step of the surrogates, the multipliers, and x moves towards the solution of (19)."""
+        server, t = self._stage(server, round_)
+        x, old, kappa, *_, level = server
+        rho = self.averaging / t**self.step_decay                               # (3)
+        gamma = self.step_size / t ** (self.step_decay + 0.05)                  # (5)
+        surrogate = (1 - rho) * old + rho * self.linearised(x, self.mean(uploads.x, clients))  # (7), (20)
+        kappa = (1 - rho) * kappa + rho
+        slopes, constants, weight = self._quadratics(surrogate, kappa)
+        nu = multipliers(slopes, constants, self.tau * weight, np.array(self._costs)[level])
+        width = 2 * (1 + self.tau * weight * nu.sum(-1))
+        lowest = -(nu[..., None] * slopes).sum(-2) / width[..., None]           # (21), (22)
+        values = (slopes * lowest[..., None, :]).sum(-1) + constants
+        values = values + (self.tau * weight * (lowest**2).sum(-1))[..., None]
+        x = (1 - gamma) * x + gamma * lowest                                    # (4)
+        return Server(x, surrogate, kappa, nu.max(-1), np.maximum(values, 0).sum(-1), level)
+
+    def _stage(self, server: Server, round_: int) -> tuple[Server, int]:
+        """The server as its stage begins or goes on, and the round within the stage."""
+        stages = len(self._costs)
+        length = max(1, self.facts.rounds // stages)
+        stage = min((round_ - 1) // length, stages - 1)
+        t = round_ - stage * length
+        if t > 1 or stage == 0:
+            return server, t
+        level = server.level + (server.slack > self.tolerance)
+        return server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=level), t
+
+    def linearised(self, x: Array, told: Array) -> Array:
+        """The rows' share of all S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
+        g, f = self._parts(told)
+        f = f * (self.loss_clip or 1.0)
+        slopes = g - 2 * self.tau * x[..., None, :]
+        constants = f + self.tau * (x**2).sum(-1)[..., None] - (g * x[..., None, :]).sum(-1)
+        return np.concatenate([slopes.reshape(*slopes.shape[:-2], -1), constants], axis=-1)
+
+    def _parts(self, flat: Array) -> tuple[Array, Array]:
+        """Vectors (..., M, d) and numbers (..., M)."""
+        m = len(self.bounded)
+        return flat[..., :-m].reshape(*flat.shape[:-1], m, -1), flat[..., -m:]
+
+    def _quadratics(self, surrogate: Array, kappa: Array) -> tuple[Array, Array, Array]:
+        """S (..., M, d), A (..., M) and the weight of tau ||x||^2 (...,)."""
+        slopes, constants = self._parts(surrogate)
+        if self.surrogate == "exact":
+            return slopes, constants, kappa
+        return slopes, constants - (1 - kappa)[..., None] * self.bounded[0].limit, np.ones_like(kappa)
+
+    def watch(self, server: Any) -> dict[str, Array]:
+        """||x||^2, the largest multiplier, the slack."""
+        return {**super().watch(server), "nu": server.nu, "slack": server.slack}
+
+    def assess(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
+        """The mean loss, and how far the worst bound is exceeded (negative: met with room)."""
+        losses = objective.losses(x, rows)
+        return {"cost": float(losses.mean()), "excess": max(c.excess(losses, rows) for c in self.bounded)}
+
+    def met(self, told: Mapping[str, float]) -> bool:
+        """Whether the bounds hold to within the tolerance."""
+        return told["excess"] <= self.tolerance
+
+    def pack_upload(self, upload: Vector, d: int) -> Arrays:
+        """All in one array."""
+        return [upload.x]
+
+    def unpack_upload(self, arrays: Arrays, inbox: Vector) -> Vector:
+        """Inverse of `pack_upload`."""
+        expect_arrays(arrays, 1)
+        return Vector(checked("x", arrays[0], (self._terms(inbox.x.shape[-1]),)))
+
+    def bits(self, d: int) -> tuple[int, int]:
+        """M (d + 1) numbers up, d down."""
+        return self._terms(d) * VALUE_BITS, d * VALUE_BITS
+
+    def paper_bits(self, d: int) -> int:
+        """32 for each number."""
+        return 32 * self._terms(d)
+
+
+def multipliers(slopes: Array, constants: Array, curvature: Array, penalty: Array) -> Array:
+    """nu (..., M) of min ||x||^2 + c sum s subject to <S_m, x> + curvature ||x||^2 + A_m <= s_m, s >= 0.
+
+    slopes S (..., M, d), constants A (..., M), curvature tau kappa and penalty c (...,), both above 0. In closed form
+    for M = 1 (23), else by SciPy on the M-dimensional dual, which is concave and needs the Gram matrix of S only.
+    """
+    gram = slopes @ slopes.swapaxes(-1, -2)
+    if slopes.shape[-2] == 1:
+        return _one(gram[..., 0, 0], constants[..., 0], curvature, penalty)[..., None]
+    lead = constants.shape[:-1]
+    cases = zip(
+        gram.reshape(-1, *gram.shape[-2:]), constants.reshape(-1, constants.shape[-1]), curvature.flat, penalty.flat,
+        strict=True,
+    )
+    return np.array([_many(*case) for case in cases]).reshape(*lead, -1)
+
+
+def _one(b: Array, a: Array, curvature: Array, penalty: Array) -> Array:
+    """(23): c where even the lowest point of the surrogate lies above 0."""
+    room = b - 4 * curvature * a
+    inside = np.sqrt(b / np.where(room > 0, room, 1.0)) - 1
+    return np.where(room > 0, np.clip(inside / curvature, 0, penalty), penalty)
+
+
+def _many(gram: Array, a: Array, curvature: float, penalty: float) -> Array:
+    """Maximise a nu - nu G nu / (4 (1 + curvature sum nu)) over [0, c]^M."""
+    unit = 1 / curvature
+
+    def negative(nu: Array) -> tuple[float, Array]:
+        width, pulled = 1 + nu.sum(), gram @ nu
+        energy = nu @ pulled
+        slope = a - pulled * unit / (2 * width) + unit * energy / (4 * width**2)
+        return float(unit * energy / (4 * width) - a @ nu), -slope
+
+    # in units of 1/curvature, where width = 1 + sum nu
+    most = penalty * curvature
+    found = minimize(
+        negative, np.zeros_like(a), jac=True, method="L-BFGS-B", bounds=[(0, most)] * len(a),
+        options={"ftol": 1e-15, "gtol": 1e-12, "maxiter": 1000},
+    )
+    return unit * found.x  # type: ignore[no-any-return]
