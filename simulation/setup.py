@@ -287,6 +287,7 @@ def _divide(config: Config, data: Dataset) -> Partition:
         dirichlet_alpha=config.dirichlet_alpha,
         sizes=config.client_size_list,
         samples_per_client=config.samples_per_client,
+        iid_rows=config.iid_rows,
         num_classes=data.num_classes,
     )
 

@@ -19,6 +19,7 @@ from twinflower.batches import Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy import gdp_epsilon
+from twinflower.privacy.allocation import geometric
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
@@ -221,7 +222,57 @@ def test_allocations_too_long_for_the_literal_formula():
         assert np.isfinite(1 / np.sqrt(weights)).all()
         assert weights.sum() == pytest.approx(8000, rel=1e-12)
         assert (np.diff(weights) >= -1e-12).all()
+    assert 1e-3 / 1.001 <= weights.min() <= 1e-3  # the floor
     assert weights[-1] / weights[-2] == pytest.approx((1 - 0.025) ** -0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("log_ratio", [-0.5, -0.01, -1e-3, -math.inf])
+def test_the_floor_of_the_shares_costs_a_thousandth(log_ratio):
+    """sum q_t xi_t^2 ~ (sum q_t / w_t)(sum w_t), least and (sum sqrt(q_t))^2 at w_t ~ sqrt(q_t)."""
+    ages = np.arange(2000)[::-1]
+    roots = np.where(ages, np.exp(np.maximum(log_ratio, -700) * ages), 1.0)
+    weights = geometric(2000, log_ratio)
+    least, ours = roots.sum() ** 2, (roots**2 / weights).sum() * weights.sum()
+    assert least * (1 - 1e-12) <= ours <= least * (1 + 1e-3)
+    assert 1 / weights.min() <= 1.001e3
+
+
+def test_huge_early_noise_does_not_stay_in_the_duals():
+    """A run whose literal first noise is e^50 times the last one: the duals still sum to 0, and the end is near x*."""
+    shards, objective = convex_problem()
+    page = page_for(rounds=8000, privacy="public-state")
+    bounds, pace = objective.bounds(2.0), Pace(1, 12, 1)
+    rng = np.random.default_rng(0)
+
+    def noise(t):
+        sigma = 1e-3 * page.release(bounds, pace, t).spread
+        return lambda value, *_: value + sigma * rng.normal(size=value.shape)
+
+    server, states = last(run(page, shards, objective, 8000, noise))
+    assert page._log_contraction(0.1) / 4 * 8000 < -50
+    assert np.abs(states.dual.sum(0)).max() < 1e-12
+    best = central_optimum(objective, ZERO, shards.everyone())
+    assert ((server.mean - best) ** 2).sum() < 1e-3 * (best @ best)
+
+
+def test_a_round_beyond_the_plan_has_no_share():
+    page = page_for(rounds=5, privacy="public-state")
+    for round_ in (0, 6):
+        with pytest.raises(SettingError, match=f"between 5 rounds; round {round_} has no share"):
+            page.release(BOUNDS, Pace(1, 20, 1), round_)
+
+
+def test_gamma_1_contracts_like_proximal_gradient():
+    """||x - x*||^2 falls by 1 - mu_f a round with s = 1 / L, whatever the duals are."""
+    shards, objective = convex_problem()
+    h = L1(0.02)
+    best = central_optimum(objective, h, shards.everyone())
+    steepest = 0.25 * max((shards.rows(i).features ** 2).sum(1).max() for i in range(N)) + objective.l2
+    page, before = page_for(h, step_size=1.0, scale=N / steepest), best @ best
+    for server, _ in run(page, shards, objective, 150):
+        after = ((page.model(server) - best) ** 2).sum()
+        assert after <= (1 - objective.l2 / steepest) * before + 1e-15
+        before = after
 
 
 def test_shares_pass_through_their_corners():

@@ -131,7 +131,12 @@ class LDPPrimalDual(Dense):
         return state._replace(sent=sent), Vector(sent), once
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11)."""
+        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
+
+        SettingError for a round that the budget was not planned for.
+        """
+        rounds = self.facts.rounds
+        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
 
     def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:
