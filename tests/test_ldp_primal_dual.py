@@ -433,6 +433,7 @@ def test_the_floor_is_what_the_noise_leaves():
 def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     hopeless = small("ldp-private", epsilon=0.001, rounds=30)
     assert "no better than the start" in str(hopeless.outlook())
+    assert "no better than the start" in str(hopeless.warnings())
     short = small("ldp-private", epsilon=1000.0, rounds=3)
     assert "before the start is forgotten" in str(short.outlook())
     large = small("ldp-private", rounds=5, step_size=1.3)
