@@ -14,6 +14,7 @@ from simulation.loop import run_strategy
 from simulation.setup import prepare
 from strategies.star import record_of
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
+from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.page import Facts, stack
 from twinflower.batches import Walk
 from twinflower.errors import SettingError
@@ -428,6 +429,13 @@ def test_the_floor_is_what_the_noise_leaves():
             mean = (1 - 0.25 * theta) * mean + each * rng.normal(size=(N, D)).mean(0)
         ends.append(mean @ mean)
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
+
+
+def test_after_enough_rounds_a_tenth_of_the_floor_is_left_of_the_start():
+    look = look_out(np.full(500, 0.01), math.log1p(-0.025), 5, 6, begun=2.0)
+    rest = 2.0 * (1 - 0.025) ** (2 * np.array([look.enough - 1, look.enough]))
+    assert rest[0] > 0.1 * look.floor >= rest[1]
+    assert look_out(np.full(500, 1e3), math.log1p(-0.025), 5, 6, begun=2.0).enough == 1
 
 
 def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
