@@ -110,7 +110,10 @@ class Setup:
 
     def warnings(self) -> list[str]:
         """What is allowed but surely not meant."""
-        return [*self._flat_start(), *(f"warning: {text}" for key, text in self.outlook() if key == "warning")]
+        return [
+            *self._flat_start(),
+            *(f"warning: {text}" for key, text in self.outlook() if key == "warning"),
+        ]
 
     def _flat_start(self) -> list[str]:
         """A penalty that keeps a start at zero."""

@@ -13,15 +13,15 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
 from strategies.star import record_of
-from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.ldp_outlook import look_out
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
 from twinflower.batches import Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy import gdp_epsilon
-from twinflower.privacy.allocation import geometric
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
+from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Bounds, Pace, no_noise

@@ -120,7 +120,12 @@ def test_equal_sizes_out_of_reach_are_refused(method):
 @pytest.mark.parametrize("method", OPTIONS)
 def test_one_client_for_each_row_is_the_most(method):
     labels = np.resize([0, 1], 6)
-    options = OPTIONS[method] | {"labels_per_client": 1, "iid_rows": 1, "sizes": [1] * 6, "dirichlet_alpha": 1e6}
+    options = OPTIONS[method] | {
+        "labels_per_client": 1,
+        "iid_rows": 1,
+        "sizes": [1] * 6,
+        "dirichlet_alpha": 1e6,
+    }
     assert_array_equal(np.sort(partition(labels, 6, method, 0, **options).rows), np.arange(6))
     with pytest.raises(SettingError, match=r"num-clients must be in 1\.\.6"):
         partition(labels, 7, method, 0, **options)

@@ -17,7 +17,6 @@ import numpy as np
 from ..arrays import Array
 from ..privacy.release import Bounds
 
-
 _FORGOTTEN = 0.1  # of the floor
 
 
