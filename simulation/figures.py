@@ -30,7 +30,7 @@ _WORDS = {
     "squared_norm": "squared norm of the model",
     "excess": "cost above its bound",
     "nu": "multiplier",
-    "optimality": "consensus + distance, the optimality of 001",
+    "optimality": "optimality (consensus + distance)",
     "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)
