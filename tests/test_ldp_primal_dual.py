@@ -452,6 +452,12 @@ def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     assert "not strongly convex" in told(flat)["expected noise floor"]
 
 
+def test_the_outlook_says_nothing_of_a_network():
+    keys = {"objective": "sigmoid-network", "hidden_units": 3, "clip_norm": 1.0, "strong_convexity": 0.01}
+    assert list(told(small("ldp-private", **keys))) == ["expected noise floor"]
+    assert "unknown" in told(small("ldp-private", **keys))["expected noise floor"]
+
+
 def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
     keys = {"objective": "logistic", "dataset": "breast-cancer", "regulariser": "none", "rounds": 30}
     known, unknown = (small("ldp-private", reference=r, **keys) for r in (True, False))
