@@ -238,6 +238,14 @@ def test_the_floor_of_the_shares_costs_a_thousandth(log_ratio):
     assert 1 / weights.min() <= 1.001e3
 
 
+def test_the_papers_shares_leave_four_thirds_of_the_least_noise():
+    """Lemma 4.4 has the rate c; where clients agree it is c^2, for which w_t ~ c^(T - t) would be best."""
+    sigmas = 1 / np.sqrt(geometric(4000, -0.01 / 2))
+    best = 1 / np.sqrt(geometric(4000, -0.01))
+    papers, least = (look_out(each, -0.01, 1, 1, 1.0).floor for each in (sigmas, best))
+    assert papers / least == pytest.approx(4 / 3, rel=0.01)
+
+
 def test_huge_early_noise_does_not_stay_in_the_duals():
     """A run whose literal first noise is e^50 times the last one: the duals still sum to 0, and the end is near x*."""
     shards, objective = convex_problem()
