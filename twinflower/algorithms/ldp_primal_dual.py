@@ -171,7 +171,7 @@ class LDPPrimalDual(Dense):
         """Noise floor and sensible number of rounds; ||x*|| <= C / theta_2 bounds an unknown start of 0."""
         theta, rounds = self._convexity(bounds), self.facts.rounds
         if not theta or not math.isfinite(bounds.curvature):
-            return [("expected noise floor", "unknown: the objective is not strongly convex, or not known to be smooth")]
+            return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
         sigmas = noise_multiplier * self._sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
         begun = (bounds.gradient / theta) ** 2 if start is None else start
         told = look_out(sigmas, self._log_contraction(theta), d, self.facts.num_clients, begun)
