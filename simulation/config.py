@@ -55,6 +55,7 @@ class Config:
     clients_per_round: int = 0
     partition: str = "iid"
     labels_per_client: int = 0
+    iid_rows: int = 0
     dirichlet_alpha: float = 0.0
     samples_per_client: int = 0
     client_sizes: str = ""
@@ -103,7 +104,14 @@ class Config:
                 getattr(self, name) < 2**48, f"{kebab(name)} must be below 2^48; got {getattr(self, name)}"
             )
         require(self.seed < 2**64, f"seed must be below 2^64; got {self.seed}")
-        for name in ("num_clients", "clients_per_round", "samples_per_client", "seed", "labels_per_client"):
+        for name in (
+            "num_clients",
+            "clients_per_round",
+            "samples_per_client",
+            "seed",
+            "labels_per_client",
+            "iid_rows",
+        ):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
         for name in ("checkpoint_every", "void_rounds", "max_norm"):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from twinflower.errors import SettingError, require
 
 from .experiment import Curve, Experiment, read_experiment
-from .record import read_rows, read_summary
+from .record import POINT_COLUMNS, read_rows, read_summary
 
 _WORDS = {
     "round": "communication round",
@@ -30,6 +30,7 @@ _WORDS = {
     "squared_norm": "squared norm of the model",
     "excess": "cost above its bound",
     "nu": "multiplier",
+    "optimality": "optimality (consensus + distance)",
     "node_error": "mean relative squared error of the nodes",
 }
 _PANEL = (5.2, 3.6)
@@ -97,7 +98,7 @@ def _draw_ends(ax: Axes, experiment: Experiment, out: Path, curves: list[Curve],
         points = [_end(experiment, out, curve, column) for curve in curves if curve.line == line]
         x, y, spread = np.array([point for point in points if point]).reshape(-1, 3).T
         ax.errorbar(x, y, spread, label=line, linewidth=1.2, marker="o", markersize=3, capsize=2)
-    if column in ("distance", "node_error", "consensus") and experiment.ends:
+    if column in POINT_COLUMNS and experiment.ends:
         ax.set_yscale("log")
 
 

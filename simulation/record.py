@@ -39,7 +39,7 @@ COLUMNS = (
     "rejected",
     "seconds",
 )
-POINT_COLUMNS = ("consensus", "distance", "node_error")
+POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
     *dict.fromkeys(name for page in ALGORITHMS.values() for name in page.columns),
@@ -124,8 +124,9 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     """What a method tells of its own, and how far its clients' points are from each other and from the optimum.
 
     consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `reference = true`, x* being the optimum of all
-    rows together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), and node_error
-    mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of the stacked seeds of a cohort.
+    rows together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), optimality, which is
+    consensus + distance (001), and node_error mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of a cohort's stacked
+    seeds.
     """
 
     def of_seed(array: Array) -> Array:
@@ -143,6 +144,7 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
         best = setup.optimum
         size = float(best @ best)
         told["distance"] = float(((x - best) ** 2).sum()) / size
+        told["optimality"] = told.get("consensus", 0.0) + told["distance"]
         if points is not None:
             told["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
     return told

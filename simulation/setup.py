@@ -110,6 +110,13 @@ class Setup:
 
     def warnings(self) -> list[str]:
         """What is allowed but surely not meant."""
+        return [
+            *self._flat_start(),
+            *(f"warning: {text}" for key, text in self.outlook() if key == "warning"),
+        ]
+
+    def _flat_start(self) -> list[str]:
+        """A penalty that keeps a start at zero."""
         if self.config.regulariser not in ("l1", "l1-box", "elastic-net"):
             return []
         slope = np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max()
@@ -287,6 +294,7 @@ def _divide(config: Config, data: Dataset) -> Partition:
         dirichlet_alpha=config.dirichlet_alpha,
         sizes=config.client_size_list,
         samples_per_client=config.samples_per_client,
+        iid_rows=config.iid_rows,
         num_classes=data.num_classes,
     )
 

@@ -50,6 +50,7 @@ def configs(draw):
     own["min_replies"] = (
         1 + min(own["min_replies"], own["clients_per_round"] - 1) if own["clients_per_round"] else 1
     )
+    own["conversion"] = draw(st.sampled_from(["exact", "zcdp"]))
     own["delta"] = draw(st.floats(1e-300, 0.999))
     kinds = settings_of(ALGORITHMS[algorithm])
     chosen = draw(st.sets(st.sampled_from(sorted(kinds))))

@@ -13,6 +13,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
 from strategies.star import record_of
+from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
 from twinflower.batches import Walk
@@ -20,6 +21,7 @@ from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
+from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Bounds, Pace, no_noise
@@ -221,7 +223,65 @@ def test_allocations_too_long_for_the_literal_formula():
         assert np.isfinite(1 / np.sqrt(weights)).all()
         assert weights.sum() == pytest.approx(8000, rel=1e-12)
         assert (np.diff(weights) >= -1e-12).all()
+    assert 1e-3 / 1.001 <= weights.min() <= 1e-3  # the floor
     assert weights[-1] / weights[-2] == pytest.approx((1 - 0.025) ** -0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("log_ratio", [-0.5, -0.01, -1e-3, -math.inf])
+def test_the_floor_of_the_shares_costs_a_thousandth(log_ratio):
+    """sum q_t xi_t^2 ~ (sum q_t / w_t)(sum w_t), least and (sum sqrt(q_t))^2 at w_t ~ sqrt(q_t)."""
+    ages = np.arange(2000)[::-1]
+    roots = np.where(ages, np.exp(np.maximum(log_ratio, -700) * ages), 1.0)
+    weights = geometric(2000, log_ratio)
+    least, ours = roots.sum() ** 2, (roots**2 / weights).sum() * weights.sum()
+    assert least * (1 - 1e-12) <= ours <= least * (1 + 1e-3)
+    assert 1 / weights.min() <= 1.001e3
+
+
+def test_the_papers_shares_leave_four_thirds_of_the_least_noise():
+    """Lemma 4.4 has the rate c; where clients agree it is c^2, for which w_t ~ c^(T - t) would be best."""
+    sigmas = 1 / np.sqrt(geometric(4000, -0.01 / 2))
+    best = 1 / np.sqrt(geometric(4000, -0.01))
+    papers, least = (look_out(each, -0.01, 1, 1, 1.0).floor for each in (sigmas, best))
+    assert papers / least == pytest.approx(4 / 3, rel=0.01)
+
+
+def test_huge_early_noise_does_not_stay_in_the_duals():
+    """A run whose literal first noise is e^50 times the last one: the duals still sum to 0, and the end is near x*."""
+    shards, objective = convex_problem()
+    page = page_for(rounds=8000, privacy="public-state")
+    bounds, pace = objective.bounds(2.0), Pace(1, 12, 1)
+    rng = np.random.default_rng(0)
+
+    def noise(t):
+        sigma = 1e-3 * page.release(bounds, pace, t).spread
+        return lambda value, *_: value + sigma * rng.normal(size=value.shape)
+
+    server, states = last(run(page, shards, objective, 8000, noise))
+    assert page._log_contraction(0.1) / 4 * 8000 < -50
+    assert np.abs(states.dual.sum(0)).max() < 1e-12
+    best = central_optimum(objective, ZERO, shards.everyone())
+    assert ((server.mean - best) ** 2).sum() < 1e-3 * (best @ best)
+
+
+def test_a_round_beyond_the_plan_has_no_share():
+    page = page_for(rounds=5, privacy="public-state")
+    for round_ in (0, 6):
+        with pytest.raises(SettingError, match=f"between 5 rounds; round {round_} has no share"):
+            page.release(BOUNDS, Pace(1, 20, 1), round_)
+
+
+def test_gamma_1_contracts_like_proximal_gradient():
+    """||x - x*||^2 falls by 1 - mu_f a round with s = 1 / L, whatever the duals are."""
+    shards, objective = convex_problem()
+    h = L1(0.02)
+    best = central_optimum(objective, h, shards.everyone())
+    steepest = 0.25 * max((shards.rows(i).features ** 2).sum(1).max() for i in range(N)) + objective.l2
+    page, before = page_for(h, step_size=1.0, scale=N / steepest), best @ best
+    for server, _ in run(page, shards, objective, 150):
+        after = ((page.model(server) - best) ** 2).sum()
+        assert after <= (1 - objective.l2 / steepest) * before + 1e-15
+        before = after
 
 
 def test_shares_pass_through_their_corners():
@@ -379,9 +439,17 @@ def test_the_floor_is_what_the_noise_leaves():
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
 
 
+def test_after_enough_rounds_a_tenth_of_the_floor_is_left_of_the_start():
+    look = look_out(np.full(500, 0.01), math.log1p(-0.025), 5, 6, begun=2.0)
+    rest = 2.0 * (1 - 0.025) ** (2 * np.array([look.enough - 1, look.enough]))
+    assert rest[0] > 0.1 * look.floor >= rest[1]
+    assert look_out(np.full(500, 1e3), math.log1p(-0.025), 5, 6, begun=2.0).enough == 1
+
+
 def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     hopeless = small("ldp-private", epsilon=0.001, rounds=30)
     assert "no better than the start" in str(hopeless.outlook())
+    assert "no better than the start" in str(hopeless.warnings())
     short = small("ldp-private", epsilon=1000.0, rounds=3)
     assert "before the start is forgotten" in str(short.outlook())
     large = small("ldp-private", rounds=5, step_size=1.3)
@@ -390,6 +458,12 @@ def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     assert "warning" not in told(fine)
     flat = small("ldp-private", allocation="static", l2=0.0)
     assert "not strongly convex" in told(flat)["expected noise floor"]
+
+
+def test_the_outlook_says_nothing_of_a_network():
+    keys = {"objective": "sigmoid-network", "hidden_units": 3, "clip_norm": 1.0, "strong_convexity": 0.01}
+    assert list(told(small("ldp-private", **keys))) == ["expected noise floor"]
+    assert "unknown" in told(small("ldp-private", **keys))["expected noise floor"]
 
 
 def test_the_outlook_knows_the_start_where_a_reference_is_wanted():

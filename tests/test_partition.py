@@ -18,6 +18,7 @@ OPTIONS = {
     "labels": {"labels_per_client": 2},
     "one-class": {},
     "dirichlet": {"dirichlet_alpha": 1.0},
+    "mixed": {"iid_rows": 4},
     "sizes": {"sizes": [30, 1, 40, 7, 22, 15]},
     "contiguous": {},
 }
@@ -119,7 +120,12 @@ def test_equal_sizes_out_of_reach_are_refused(method):
 @pytest.mark.parametrize("method", OPTIONS)
 def test_one_client_for_each_row_is_the_most(method):
     labels = np.resize([0, 1], 6)
-    options = OPTIONS[method] | {"labels_per_client": 1, "sizes": [1] * 6, "dirichlet_alpha": 1e6}
+    options = OPTIONS[method] | {
+        "labels_per_client": 1,
+        "iid_rows": 1,
+        "sizes": [1] * 6,
+        "dirichlet_alpha": 1e6,
+    }
     assert_array_equal(np.sort(partition(labels, 6, method, 0, **options).rows), np.arange(6))
     with pytest.raises(SettingError, match=r"num-clients must be in 1\.\.6"):
         partition(labels, 7, method, 0, **options)
@@ -128,7 +134,7 @@ def test_one_client_for_each_row_is_the_most(method):
 @pytest.mark.parametrize(
     ("method", "options", "word"),
     [
-        ("idd", {}, "one of iid, labels, one-class, dirichlet, sizes, contiguous"),
+        ("idd", {}, "one of iid, labels, one-class, mixed, dirichlet, sizes, contiguous"),
         ("iid", {"num_clients": 0}, "num-clients"),
         ("iid", {"samples_per_client": -1}, "samples-per-client"),
         ("iid", {"seed": -1}, "seed"),
@@ -423,3 +429,32 @@ def test_dirichlet_shares_have_their_variance():
 def test_many_clients(method):
     parts = partition(np.zeros(300_000), 100_000, method, 0)
     assert_array_equal(parts.sizes, 3)
+
+
+# ----------------------------------------------------------------------------------------------- mixed
+
+
+def test_mixed_is_a_share_at_random_and_the_rest_of_one_label():
+    """Appendix A.4 of 001 in small: class counts of what is not the client's own label look like the whole."""
+    labels = shuffled([900, 800, 1000, 700])
+    parts = partition(labels, 4, "mixed", 3, iid_rows=200, samples_per_client=500)
+    counts = table(parts, labels)
+    assert_array_equal(counts.sum(1), 500)
+    for client, row in enumerate(counts):
+        assert row[client] > 300 + 20
+        others = np.delete(row, client)
+        expected = 200 * np.delete(np.bincount(labels), client) / len(labels)
+        assert np.abs(others - expected).max() < 5 * np.sqrt(expected.max())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"iid_rows": 26}, r"iid-rows must be in 0\.\.25"),
+        ({"iid_rows": 5, "samples_per_client": 4}, r"samples-per-client must be in 5\.\."),
+        ({"iid_rows": 5, "samples_per_client": 60}, r"samples-per-client must be in 5\.\."),
+    ],
+)
+def test_mixed_needs_enough_rows(options, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        partition(shuffled([25, 25, 25, 25]), 4, "mixed", 0, **options)

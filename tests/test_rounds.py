@@ -157,6 +157,7 @@ def test_columns_of_a_methods_own(tmp_path, monkeypatch, stacked):
         assert last["slack"] == pytest.approx(result.model.sum())
         assert last["consensus"] == 650.0
         assert last["distance"] == pytest.approx(((2 - best) ** 2).sum() / (best**2).sum())
+        assert last["optimality"] == last["consensus"] + last["distance"]
         errors = ((points - best) ** 2).sum(1) / (best**2).sum()
         assert last["node_error"] == pytest.approx(errors.mean())
 

@@ -6,6 +6,7 @@ d sigma_t^2 / n of squared noise. Where f is as flat as theta_2 allows, what is 
     E ||xbar - x*||^2  <~  (d / n) sum_t c^(2 (T - t)) sigma_t^2
 
 (9) of 001, telescoped, bounds all n clients together, dual included, and is larger by a factor of about 5 n / 4.
+Steeper directions forget faster, so the estimate is rather too high.
 """
 
 import math
@@ -16,10 +17,12 @@ import numpy as np
 from ..arrays import Array
 from ..privacy.release import Bounds
 
+_FORGOTTEN = 0.1  # of the floor
+
 
 class Outlook(NamedTuple):
     """floor: what the noise leaves of ||xbar - x*||^2. begun: ||x* - start||^2, or a bound on it. enough: rounds after
-    which the start is forgotten."""
+    which the start is forgotten: it adds a tenth of the floor, and more rounds cannot gain more than that."""
 
     floor: float
     begun: float
@@ -31,7 +34,7 @@ def look_out(sigmas: Array, log_contraction: float, d: int, n: int, begun: float
     ages = np.arange(len(sigmas))[::-1]
     left = np.where(ages, np.exp(np.maximum(2 * log_contraction, -1e3) * ages), 1.0)
     floor = d / n * float((left * sigmas**2).sum())
-    rounds = math.log(max(begun / floor, 1.0)) / (-2 * log_contraction)
+    rounds = math.log(max(begun / (_FORGOTTEN * floor), 1.0)) / (-2 * log_contraction)
     return Outlook(floor, begun, max(1, math.ceil(rounds)))
 
 

@@ -131,7 +131,12 @@ class LDPPrimalDual(Dense):
         return state._replace(sent=sent), Vector(sent), once
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11)."""
+        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
+
+        SettingError for a round that the budget was not planned for.
+        """
+        rounds = self.facts.rounds
+        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
 
     def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:
@@ -165,8 +170,8 @@ class LDPPrimalDual(Dense):
     ) -> list[tuple[str, str]]:
         """Noise floor and sensible number of rounds; ||x*|| <= C / theta_2 bounds an unknown start of 0."""
         theta, rounds = self._convexity(bounds), self.facts.rounds
-        if not theta:
-            return [("expected noise floor", "unknown: the objective is not strongly convex")]
+        if not theta or not math.isfinite(bounds.curvature):
+            return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
         sigmas = noise_multiplier * self._sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
         begun = (bounds.gradient / theta) ** 2 if start is None else start
         told = look_out(sigmas, self._log_contraction(theta), d, self.facts.num_clients, begun)

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import require
 
-LEAST_SHARE = 1e-10  # of a plain round: less would ask for noise that floats cannot carry
+LEAST_SHARE = 1e-3  # of a plain round
 
 
 def geometric(rounds: int, log_ratio: float) -> Array:
@@ -28,7 +28,13 @@ def between(rounds: int, corners: list[float]) -> Array:
 
 
 def from_logs(logs: Array) -> Array:
-    """exp(logs) with mean 1; none below LEAST_SHARE."""
+    """exp(logs) with mean 1; none below about LEAST_SHARE.
+
+    The paper lets the first noises grow without bound: to infinity, and far before that to a size whose rounding
+    errors stay in the duals for good. All floors together take at most LEAST_SHARE of the budget from the other rounds,
+    so what the allocation minimises, sum q_t xi_t^2, is at most 1 + LEAST_SHARE times its least value; and no noise is
+    more than 32 times the static one.
+    """
     weights = np.exp(logs - logs.max())
     weights = np.maximum(weights / weights.mean(), LEAST_SHARE)
     return weights / weights.mean()  # type: ignore[no-any-return]
