@@ -615,7 +615,10 @@ def test_a_graph_from_a_file(tmp_path):
         ({"algorithm": "dp-nfl", "composition": "renyi"}, "composition"),
         ({"num_clients": 1}, "at least 2 clients"),
         ({"num_clients": 4000, "topology": "ring"}, "rows"),
-        ({"num_clients": 60, "topology": "erdos-renyi", "degree": 1.0, "samples_per_client": 0}, "hardly ever"),
+        (
+            {"num_clients": 60, "topology": "erdos-renyi", "degree": 1.0, "samples_per_client": 0},
+            "hardly ever",
+        ),
         ({"privacy": "public-state", "epsilon": 1.0}, "clip-norm"),
     ],
 )
