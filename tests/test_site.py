@@ -12,8 +12,9 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
 from twinflower.errors import DataError, SettingError
-from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
+from twinflower.privacy.release import Release
 
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
@@ -52,6 +53,52 @@ def test_the_lifetime_budget_outlives_runs(tmp_path):
         site.open(release, round_)
     with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
         guard(node, run="2").open(release, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"row_norm": 0.999}, {"bias": False}, {"seed": 1}, {"samples_per_client": 90}]
+)
+def test_no_change_of_the_run_gives_the_data_a_second_lifetime(tmp_path, change):
+    """Scaled or divided otherwise they are other bytes, and still the same people's records."""
+    node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}
+    first, second = private(), private(**change)
+    pace = first.walk.pace(len(first.shards.rows(0).labels))
+    site = guard(node, first)
+    for round_ in range(1, first.config.rounds + 1):
+        site.open(first.page.release(site.bounds, pace, round_), round_)
+    site = guard(node, second, run="2")
+    with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
+        site.open(second.page.release(site.bounds, pace, 1), 1)
+
+
+def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
+    """Errors go to the server, and a hash of the rows in a file's name would tell which rows they are."""
+    node = NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(tmp_path / "rows.npz")}
+    names = []
+    for content in (b"one", b"another"):
+        (tmp_path / "rows.npz").write_bytes(content)
+        names.append(guard(node).ledger.path)
+        guard(node).ledger.charges()
+    assert names[0] == names[1]
+    guard(node).open(Release(1.0), 1)
+    (tmp_path / "rows.npz").write_bytes(b"a third")
+    with pytest.raises(LedgerError, match="made for other data"):
+        guard(node).open(Release(1.0), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"privacy": "as-published", "noise_multiplier": 1e3, "epsilon": 0.0},
+            "no part in runs as-published",
+        ),
+        ({"standardise": True}, "means and deviations are data"),
+    ],
+)
+def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        guard(NODE | {"state-dir": str(tmp_path)}, private(**change))
 
 
 @pytest.mark.parametrize(
@@ -162,6 +209,21 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
     with pytest.raises(DataError, match="rows for client 1; its data-file has"):
         join(**{"data-file": str(tmp_path / "2.npz")})
     join(**{"data-file": str(tmp_path / "1.npz")})
+    keys = keys | {"dataset": "digits"}
+    with pytest.raises(SettingError, match="takes part in runs of the dataset own only; got dataset digits"):
+        join(**{"data-file": str(tmp_path / "1.npz")})
+
+
+@pytest.mark.parametrize("wrong", [{"num-classes": 9}, {"num-features": 63}])
+def test_a_private_site_does_not_say_what_is_wrong_with_its_rows(own, tmp_path, wrong, capsys):
+    keys = own[1] | {"privacy": "public-state", "epsilon": 8.0} | wrong
+    node = {"partition-id": 1, "num-partitions": 4, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
+    context = Context(1, 1, node | {"data-file": str(tmp_path / "1.npz")}, RecordDict(), keys)
+    with pytest.raises(
+        DataError, match="^the site's data-file does not fit the run's settings; its own log says why$"
+    ):
+        client_app.client_fn(context)
+    assert "1.npz" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
