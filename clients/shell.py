@@ -164,11 +164,12 @@ class PageClient(NumPyClient):
         """Everything that may fail, with no side effect but the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
         inbox = self.page.unpack_inbox(parameters, d)
-        noise = self._open(asked)
+        before = self._state(last)
+        noise = self._open(asked, [*inbox, *before])
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                self._state(last), inbox, self.objective, batches, noise, round_
+                before, inbox, self.objective, batches, noise, round_
             )
         reply = self.page.pack_upload(upload, d)
         for array in reply:
@@ -184,11 +185,13 @@ class PageClient(NumPyClient):
         inbox = self.page.unpack_inbox(parameters, self.objective.d)
         return self._kept(self.page.finish(self._state(last), inbox), [], last, asked, {})
 
-    def _open(self, asked: _Asked) -> Noise:
-        """Pay for the round before anything private is computed."""
+    def _open(self, asked: _Asked, known: Arrays) -> Noise:
+        """Pay for the round, which starts from what is known, before anything private is computed."""
         if self.guard is None:
             return no_noise
         release = self.page.release(self.guard.bounds, self.walk.pace(self._num_rows), asked.round)
+        if self.guard.secret:
+            self.guard.check_size(release, known)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -373,6 +374,26 @@ def test_secret_values_lie_on_a_grid_that_does_not_depend_on_them():
     noisy = noise(np.linspace(-1e3, 1e3, 1001))
     cell = 2.0 ** (np.floor(np.log2(0.3)) - 20)
     assert_array_equal(noisy / cell, np.round(noisy / cell))
+
+
+@pytest.mark.parametrize("value", [1e16, -1e16, np.inf, np.nan])
+def test_a_value_that_swallows_its_noise_is_refused(value):
+    noise = GaussianNoise(0.3, secret, grid=True)
+    with pytest.raises(ReplyError, match="too large for its noise"):
+        noise(np.array([0.0, value]))
+    assert np.isfinite(noise(np.array([1e6, -1e6]))).all()
+
+
+def test_the_tails_of_secret_noise_have_no_holes(monkeypatch):
+    """Neighbouring draws at 7 sigma lie closer than the grid; with 52 bits they were 36 cells apart."""
+    for bit in (0, 1):
+        words = np.array([k << 1 | bit for k in range(2**24, 2**24 + 1000)], dtype="<u8").tobytes()
+        cipher = Mock()
+        cipher.encryptor().update.return_value = words
+        monkeypatch.setattr("twinflower.privacy.mechanism.Cipher", lambda *_, c=cipher, **__: c)
+        sample = secret(0, (1000,))
+        assert (np.abs(sample) > 7).all() and len({*np.sign(sample)}) == 1
+        assert 0 < np.abs(np.diff(sample)).max() < 2.0**-20
 
 
 # -------------------------------------------------------------------------------------------- whole runs

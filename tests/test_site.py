@@ -11,7 +11,7 @@ from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
-from twinflower.errors import DataError, SettingError
+from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Release
@@ -99,6 +99,28 @@ def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
 def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change, sentence):
     with pytest.raises(SettingError, match=sentence):
         guard(NODE | {"state-dir": str(tmp_path)}, private(**change))
+
+
+@pytest.mark.parametrize("x", [1e10, 2.0**52, 1e308])
+@pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private"])
+def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_path, variant, x):
+    """x0 - eta g is rounded to a multiple of ulp(x0) before the noise is there, and with it again afterwards."""
+    setup = small(variant, clients_per_round=0, epsilon=8.0, noise_multiplier=0.0)
+    site = guard(NODE | {"state-dir": str(tmp_path)}, setup)
+    client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    with pytest.raises(ReplyError, match="too large for the noise"):
+        client.fit([np.full_like(setup.start, x)], {"round": 1})
+    assert not site.ledger.charges()
+    assert client.fit([setup.start], {"round": 1})[0]
+
+
+def test_what_is_carried_must_be_small_too(tmp_path):
+    site = guard(NODE | {"state-dir": str(tmp_path)})
+    sigma = site.noise_multiplier * 2.0
+    site.check_size(Release(2.0), [np.full(3, 2**25 * sigma), np.array(2**60), np.empty(0)])
+    for wrong in (2**27 * sigma, np.nan, -np.inf):
+        with pytest.raises(ReplyError, match="too large for the noise"):
+            site.check_size(Release(2.0), [np.zeros(3), np.array([0.0, wrong])])
 
 
 @pytest.mark.parametrize(
