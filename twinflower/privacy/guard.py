@@ -64,10 +64,10 @@ class Guard:
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on."""
-        longest = float(np.sqrt((features * features).sum(-1)).max())
+        longest, bound = float(np.linalg.norm(features, axis=-1).max()), min(self.row_norm, _LARGEST)
         require(
-            longest <= self.row_norm * (1 + 1e-9),
-            f"rows must have norm at most {self.row_norm:g}, the public bound; one here is longer: scale the rows",
+            longest <= bound * (1 + 1e-9),
+            f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
         )
 
     def check_size(self, release: Release, known: Iterable[Array]) -> None:
