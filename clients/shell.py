@@ -189,9 +189,10 @@ class PageClient(NumPyClient):
         """Pay for the round, which starts from what is known, before anything private is computed."""
         if self.guard is None:
             return no_noise
-        release = self.page.release(self.guard.bounds, self.walk.pace(self._num_rows), asked.round)
+        pace = self.walk.pace(self._num_rows)
+        release = self.page.release(self.guard.bounds, pace, asked.round)
         if self.guard.secret:
-            self.guard.check_size(release, known)
+            self.guard.check_size(release, pace.rows, known)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:

@@ -65,16 +65,14 @@ def client_fn(context: Context) -> Client:
 
 
 def _prepared(config: Config, node: UserConfig) -> Setup:
-    """`prepare`, without words on the rows of a site that takes part in private runs only."""
+    """`prepare`, without words on the files of a site that takes part in private runs only."""
     try:
         return prepare(config)
     except DataError as error:
-        if config.dataset != OWN or not _promises(node):
+        if not _promises(node):
             raise
         print(f"twinflower: {error}", file=sys.stderr, flush=True)
-        raise DataError(
-            "the site's data-file does not fit the run's settings; its own log says why"
-        ) from None
+        raise DataError("the site's data do not fit the run's settings; its own log says why") from None
 
 
 def _promises(node: UserConfig) -> list[str]:

@@ -1,5 +1,7 @@
 """A deployed site's own rules stand above the run's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
@@ -14,7 +16,7 @@ from simulation.setup import prepare
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
-from twinflower.privacy.release import Release
+from twinflower.privacy.release import Bounds, Release
 
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
@@ -116,11 +118,16 @@ def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_
 
 def test_what_is_carried_must_be_small_too(tmp_path):
     site = guard(NODE | {"state-dir": str(tmp_path)})
+    site = replace(site, bounds=Bounds(1.0, 0.5))
     sigma = site.noise_multiplier * 2.0
-    site.check_size(Release(2.0), [np.full(3, 2**25 * sigma), np.array(2**60), np.empty(0)])
+    site.check_size(Release(2.0), 1, [np.full(3, 2**25 * sigma), np.array(2**60), np.empty(0)])
     for wrong in (2**27 * sigma, np.nan, -np.inf):
         with pytest.raises(ReplyError, match="too large for the noise"):
-            site.check_size(Release(2.0), [np.zeros(3), np.array([0.0, wrong])])
+            site.check_size(Release(2.0), 1, [np.zeros(3), np.array([0.0, wrong])])
+    steep = replace(site, bounds=Bounds(1.0, 0.5, (50.0, 50.0)))
+    for other, release, rows in ((site, Release(0.1), 1), (site, Release(2.0), 20), (steep, Release(2.0), 1)):
+        with pytest.raises(ReplyError, match="too large for the noise"):
+            other.check_size(release, rows, [np.array([2**25 * sigma])])
 
 
 @pytest.mark.parametrize(
@@ -236,13 +243,21 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
         join(**{"data-file": str(tmp_path / "1.npz")})
 
 
+def test_a_private_site_does_not_say_what_is_in_a_file_the_run_names(tmp_path):
+    (tmp_path / "letter").write_text("secret")
+    keys = {"dataset": "libsvm:letter", "data-dir": str(tmp_path), "privacy": "public-state", "epsilon": 8.0}
+    context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), keys)
+    with pytest.raises(DataError, match="own log says why$"):
+        client_app.client_fn(context)
+
+
 @pytest.mark.parametrize("wrong", [{"num-classes": 9}, {"num-features": 63}])
 def test_a_private_site_does_not_say_what_is_wrong_with_its_rows(own, tmp_path, wrong, capsys):
     keys = own[1] | {"privacy": "public-state", "epsilon": 8.0} | wrong
     node = {"partition-id": 1, "num-partitions": 4, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
     context = Context(1, 1, node | {"data-file": str(tmp_path / "1.npz")}, RecordDict(), keys)
     with pytest.raises(
-        DataError, match="^the site's data-file does not fit the run's settings; its own log says why$"
+        DataError, match="^the site's data do not fit the run's settings; its own log says why$"
     ):
         client_app.client_fn(context)
     assert "1.npz" in capsys.readouterr().err

@@ -132,6 +132,7 @@ class LDPPrimalDual(Dense):
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11)."""
+        require(round_ <= self.facts.rounds, f"round {round_} has no share: {self.facts.rounds} rounds were planned")
         return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
 
     def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:

@@ -70,12 +70,14 @@ class Guard:
             f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
         )
 
-    def check_size(self, release: Release, known: Iterable[Array]) -> None:
+    def check_size(self, release: Release, rows: int, known: Iterable[Array]) -> None:
         """ReplyError where the public numbers from which a round starts are too large for its noise.
 
         The noise would drown in the rounding of sums with such numbers, and how they are rounded depends on the data.
+        They are added to x, and, times the penalty's curvature, to means over this many rows' gradients.
         """
-        limit = min(_IN_SIGMAS * self.noise_multiplier * release.spread, _LARGEST)
+        slope = 2 * self.bounds.gradient / rows / max(1.0, *map(abs, self.bounds.penalty))
+        limit = min(_IN_SIGMAS * self.noise_multiplier * min(release.spread, slope), _LARGEST)
         if not all((np.abs(array) <= limit).all() for array in known if array.dtype.kind == "f"):
             raise ReplyError(
                 f"the request, or the state, holds numbers above {limit:.3g}: too large for the noise"
@@ -88,7 +90,7 @@ class Guard:
         SettingError for a release without a finite sensitivity.
         """
         require(
-            0 < release.sensitivity < _LARGEST,
+            1 / _LARGEST < release.sensitivity < _LARGEST,
             f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
         )
         sigma = self.noise_multiplier * release.spread
