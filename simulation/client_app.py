@@ -5,8 +5,8 @@ A simulated node gets its partition from Flower. A deployed node says in its nod
     partition-id, num-partitions     which part of the data it holds
     data-dir                         where they are, instead of the run's
     data-file                        the site's own rows; such a node takes part in runs of the dataset own only
-    state-dir                        where its ledgers are, default ~/.twinflower; if it is given, duals and replies
-                                     are kept there, too, so that a restarted node goes on
+    state-dir                        where its ledgers are, absolute, default ~/.twinflower; if it is given, duals
+                                     and replies are kept there, too, so that a restarted node goes on
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
     max-epsilon, max-delta           most that one run may plan
     min-noise-multiplier             least sigma / sensitivity
@@ -122,7 +122,11 @@ def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard |
 
 def _ledger(node: UserConfig, number: int, lifetime: float) -> FileLedger:
     """The ledger of the site's data; its name goes into errors, and so does not depend on what the data are."""
-    folder = Path(str(node.get("state-dir", Path.home() / ".twinflower"))).expanduser()
+    folder = Path(str(node.get("state-dir") or Path.home() / ".twinflower")).expanduser()
+    require(
+        folder.is_absolute(),
+        f"state-dir must be an absolute path, or a restart elsewhere begins anew; got {folder}",
+    )
     name, data = f"node-{number}", f"known data sets, node {number}"
     if "data-file" in node:
         file = Path(str(node["data-file"])).expanduser().resolve()

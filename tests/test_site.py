@@ -137,12 +137,13 @@ def test_what_is_carried_must_be_small_too(tmp_path):
         (NODE | {"lifetime-epsilon": 29.0}, "allows at most epsilon 29"),
         (NODE | {"max-epsilon": 2.0}, "allows at most epsilon 2"),
         (NODE | {"min-noise-multiplier": 100.0}, "needs a noise-multiplier of at least 100"),
+        (NODE | {"state-dir": "state"}, "state-dir must be an absolute path"),
         (NODE | {"max-epsilon": "two"}, "max-epsilon must be a number; got 'two'"),
     ],
 )
 def test_a_run_that_breaks_the_sites_rules_is_refused(node, sentence, tmp_path):
     with pytest.raises(SettingError, match=sentence):
-        guard(node | {"state-dir": str(tmp_path)})
+        guard({"state-dir": str(tmp_path)} | node)
 
 
 def test_a_site_with_a_policy_takes_no_part_without_privacy():
