@@ -181,7 +181,7 @@ class PageClient(NumPyClient):
         d, round_ = self.objective.d, asked.round
         inbox, before = self.page.unpack_inbox(parameters, d), self._state(last)
         self._bind(asked.session)
-        noise = self._open(asked)
+        noise = self._open(asked, [*inbox, *before])
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
@@ -202,11 +202,14 @@ class PageClient(NumPyClient):
         self._bind(asked.session)
         return self._kept(self.page.finish(before, inbox), [], last, asked, {})
 
-    def _open(self, asked: _Asked) -> Noise:
-        """Pay for the round before anything private is computed."""
+    def _open(self, asked: _Asked, known: Arrays) -> Noise:
+        """Pay for the round, which starts from what is known, before anything private is computed."""
         if self.guard is None:
             return no_noise
-        release = self.page.release(self.guard.bounds, self.walk.pace(self._num_rows), asked.round)
+        pace = self.walk.pace(self._num_rows)
+        release = self.page.release(self.guard.bounds, pace, asked.round)
+        if self.guard.secret:
+            self.guard.check_size(release, pace.rows, known)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:

@@ -164,7 +164,7 @@ def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Ind
     most = float((load.shares * load.touched).max())
     return Plan(
         "as-published", config.delta, z, bounds, *load, math.sqrt(most) / z,
-        *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, pace.steps, config),
+        *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, walk, sizes, config),
     )  # fmt: skip
 
 
@@ -182,13 +182,14 @@ def _published_caveat(page: Any) -> tuple[str, bool]:
     ), True
 
 
-def _true_costs(page: Any, bounds: Bounds, steps: int, config: Config) -> np.ndarray:
+def _true_costs(page: Any, bounds: Bounds, walk: Walk, sizes: Index, config: Config) -> np.ndarray:
     """sum over each client's rounds of (true / claimed sensitivity)^2, (N,); over z^2 it is mu^2."""
+    steps = walk.steps(sizes)
     mine: list[list[float]] = [[] for _ in range(config.num_clients)]
     for round_ in range(1, config.rounds + 1):
         for client in participants(config.seed, round_, config.num_clients, config.sampled):
             mine[client].append(decayed(page.step_size, page.step_decay, round_))
-    return np.array([_true_cost(page, bounds, steps, etas) for etas in mine])
+    return np.array([_true_cost(page, bounds, int(q), etas) for q, etas in zip(steps, mine, strict=True)])
 
 
 def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> float:

@@ -377,6 +377,14 @@ def test_the_closing_message_brings_every_client_its_point():
         assert_array_equal(state_of(grid.client(node)).x, points[node - 1])
 
 
+def test_a_client_is_not_asked_beyond_the_plan():
+    setup = small("ldp-private", rounds=6)
+    client = InProcessGrid(setup).client(1)
+    with pytest.raises(SettingError, match="round 7 has no share"):
+        client.fit([setup.start], {"round": 7})
+    assert not client.guard.ledger.charges()
+
+
 def test_other_rounds_than_planned_are_refused():
     setup = small("ldp-primal-dual", rounds=6)
     with pytest.raises(SettingError, match="plan 6 rounds"):

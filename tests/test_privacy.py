@@ -1,7 +1,9 @@
 """The guarantee: sensitivities are never exceeded and nearly attained, replay holds, noise is what it says."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
 from simulation.setup import prepare
 from strategies.star import record_of
-from twinflower.algorithms import BSDPFedPDM, FedPDM
+from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
 from twinflower.batches import Shards, Walk
@@ -28,6 +30,7 @@ from twinflower.privacy.release import (
     Bounds,
     Pace,
     coupled_sensitivity,
+    no_noise,
     norm_sensitivity,
     published_sensitivity,
     published_true_sensitivities,
@@ -72,6 +75,39 @@ def test_no_release_moves_by_more_than_its_sensitivity(page_class, settings, wal
     assert len(moves) >= 6
     assert max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
     assert all(m.same_message and m.same_state for m in moves)
+
+
+def moves_of(page, walk, objective, data, other, rounds=6):
+    """Moves of any page under a server that counts every reply."""
+    server, inboxes = page.init_server(np.resize(START, objective.d), 1, np.array(0, np.uint64)), []
+    for round_ in range(1, rounds + 1):
+        if hasattr(server, "heard"):
+            server = server._replace(heard=np.array([round_ - 1]))
+        inboxes.append(page.broadcast(server, round_, np.array(0)))
+    return replay(page, objective, data, other, walk, objective.bounds(0.7), inboxes)
+
+
+@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(2, 9), Walk(3, 7)])
+@pytest.mark.parametrize("privacy", ["public-state", "gradient"])
+@pytest.mark.parametrize("page_class", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, SSCA])
+def test_state_and_message_of_every_method_are_functions_of_what_was_released(page_class, privacy, walk):
+    if privacy == "public-state" and page_class in (ISRLDP, SSCA):
+        return
+    page = page_class(step_size=0.9, privacy=privacy)
+    moves = moves_of(
+        page, walk, make_objective("logistic", FEATURES, 2), *neighbours(ROWS, FEATURES, 0.7, REACH)
+    )
+    assert 0.5 < max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
+    assert all(m.same_message and m.same_state for m in moves)
+
+
+@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(2, 9), Walk(3, 7), Walk(2, 3), Walk(8, 3)])
+def test_a_record_touches_as_many_releases_of_a_round_as_it_is_charged_for(walk):
+    page, objective = FedAvg(step_size=0.9, privacy="gradient"), make_objective("logistic", FEATURES, 2)
+    data, other = neighbours(ROWS, FEATURES, 0.7, REACH)
+    moves = moves_of(page, walk, objective, data, other, rounds=40)
+    touched = Counter(m.round for m in moves if m.moved > 1e-9)
+    assert max(touched.values()) == page.release(objective.bounds(0.7), walk.pace(ROWS), 1).touched
 
 
 @pytest.mark.parametrize(("mu", "eta", "steps"), [(0.3, 1.0, 4), (0.0, 0.5, 6), (2.0, 0.4, 7), (1.0, 0.8, 3)])
@@ -146,6 +182,15 @@ def test_gradients_stay_below_their_bound(loss):
             assert np.linalg.norm(objective.grad(x, data)) <= bounds.gradient * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("row", "label", "x"), [(0.0, 1e300, 1.0), (1e90, 1.0, 1e90), (1e90, -1e308, -1e90)])
+def test_a_clipped_gradient_is_finite_whatever_the_row(row, label, x):
+    """An update that is not finite is an error, and an error is not noisy."""
+    rows = Batch(np.array([[row, 0.0], [0.5, 0.5]]), np.array([label, 0.0]))
+    with np.errstate(all="ignore"):
+        g = make_objective("least-squares", 2, 0, clip_norm=0.3).grad(np.array([x, 0.0]), rows)
+    assert np.linalg.norm(g) <= 0.3
+
+
 def test_clipping_is_per_row_and_leaves_short_gradients_alone():
     rng = np.random.default_rng(2)
     rows = neighbours(20, 5, 1.0)[0]._replace(
@@ -210,6 +255,23 @@ def test_the_journals_own_schedule_is_nowhere_near_its_claim():
     assert 9.0 < gdp_epsilon(mu, 1e-4) < 10.5
 
 
+def test_what_a_published_run_really_costs_is_each_clients_own():
+    """30 rows are 2 local steps, 1,000 are 99: more steps may cost more than claimed where fewer do not."""
+    keys = {"num-clients": 3, "partition": "sizes", "client-sizes": "30,30,1000", "batch-size": 10,
+            "max-local-steps": 0, "rounds": 40, "rho": 0.5, "step-size": 0.58, "privacy": "as-published",
+            "noise-multiplier": 20.0}  # fmt: skip
+    setup = prepare(parse(keys))
+    bounds, walk = setup.plan.bounds, setup.walk
+    for client, size in enumerate(setup.partition.sizes):
+        steps = walk.pace(int(size)).steps
+        claimed = setup.page.release(bounds, walk.pace(int(size)), 1).sensitivity
+        true = published_true_sensitivities(bounds, [0.58] * 40, 0.5, steps)
+        mu = np.sqrt(sum((t / claimed) ** 2 for t in true)) / 20.0
+        assert_allclose(setup.plan.mu(setup.plan.shares)[client], mu, rtol=1e-9)
+    costs = setup.plan.true_costs
+    assert costs[2] > 1.5 * costs[0]
+
+
 # -------------------------------------------------------------------------------- planted defects
 
 
@@ -225,6 +287,14 @@ class CleanDual(FedPDM):
 
         new, upload, report = super().client_update(state, inbox, objective, batches, spy, round_)
         return State(state.dual + self.rho * (inbox.x0 - seen[0]), new.x), upload, report
+
+
+class CleanControl(Scaffold):
+    """Planted: c_i moves with the x that has no noise."""
+
+    def client_update(self, state, inbox, objective, batches, noise, round_):
+        clean = super().client_update(state, inbox, objective, batches, no_noise, round_)
+        return (clean[0], *super().client_update(state, inbox, objective, batches, noise, round_)[1:])
 
 
 class PrivateIndices(BSDPFedPDM):
@@ -264,6 +334,14 @@ def test_planted_dual_from_the_clean_primal_is_caught():
     settings = {"rho": 0.3, "step_size": 1.0, "privacy": "public-state"}
     assert not any(m.same_state for m in problem(CleanDual(**settings), Walk(0, 4)))
     assert all(m.same_state for m in problem(FedPDM(**settings), Walk(0, 4)))
+
+
+@pytest.mark.parametrize("privacy", ["public-state", "gradient"])
+def test_planted_control_from_the_clean_primal_is_caught(privacy):
+    page = CleanControl(step_size=0.9, privacy=privacy)
+    objective = make_objective("logistic", FEATURES, 2)
+    moves = moves_of(page, Walk(0, 4), objective, *neighbours(ROWS, FEATURES, 0.7, REACH))
+    assert not any(m.same_state for m in moves)
 
 
 def test_planted_indices_of_the_private_vector_are_caught():
@@ -373,6 +451,26 @@ def test_secret_values_lie_on_a_grid_that_does_not_depend_on_them():
     noisy = noise(np.linspace(-1e3, 1e3, 1001))
     cell = 2.0 ** (np.floor(np.log2(0.3)) - 20)
     assert_array_equal(noisy / cell, np.round(noisy / cell))
+
+
+@pytest.mark.parametrize("value", [1e16, -1e16, np.inf, np.nan])
+def test_a_value_that_swallows_its_noise_is_refused(value):
+    noise = GaussianNoise(0.3, secret, grid=True)
+    with pytest.raises(ReplyError, match="too large for its noise"):
+        noise(np.array([0.0, value]))
+    assert np.isfinite(noise(np.array([1e6, -1e6]))).all()
+
+
+def test_the_tails_of_secret_noise_have_no_holes(monkeypatch):
+    """Neighbouring draws at 7 sigma lie closer than the grid; with 52 bits they were 36 cells apart."""
+    for bit in (0, 1):
+        words = np.array([k << 1 | bit for k in range(2**24, 2**24 + 1000)], dtype="<u8").tobytes()
+        cipher = Mock()
+        cipher.encryptor().update.return_value = words
+        monkeypatch.setattr("twinflower.privacy.mechanism.Cipher", lambda *_, c=cipher, **__: c)
+        sample = secret(0, (1000,))
+        assert (np.abs(sample) > 7).all() and len({*np.sign(sample)}) == 1
+        assert 0 < np.abs(np.diff(sample)).max() < 2.0**-20
 
 
 # -------------------------------------------------------------------------------------------- whole runs

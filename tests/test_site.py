@@ -1,5 +1,7 @@
 """A deployed site's own rules stand above the run's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
@@ -11,9 +13,10 @@ from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
-from twinflower.errors import DataError, SettingError
-from twinflower.privacy.ledger import BudgetSpent
+from twinflower.errors import DataError, ReplyError, SettingError
+from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
+from twinflower.privacy.release import Bounds, Release
 
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
@@ -55,18 +58,92 @@ def test_the_lifetime_budget_outlives_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "change", [{"row_norm": 0.999}, {"bias": False}, {"seed": 1}, {"samples_per_client": 90}]
+)
+def test_no_change_of_the_run_gives_the_data_a_second_lifetime(tmp_path, change):
+    """Scaled or divided otherwise they are other bytes, and still the same people's records."""
+    node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}
+    first, second = private(), private(**change)
+    pace = first.walk.pace(len(first.shards.rows(0).labels))
+    site = guard(node, first)
+    for round_ in range(1, first.config.rounds + 1):
+        site.open(first.page.release(site.bounds, pace, round_), round_)
+    site = guard(node, second, run="2")
+    with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
+        site.open(second.page.release(site.bounds, pace, 1), 1)
+
+
+def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
+    """Errors go to the server, and a hash of the rows in a file's name would tell which rows they are."""
+    node = NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(tmp_path / "rows.npz")}
+    names = []
+    for content in (b"one", b"another"):
+        (tmp_path / "rows.npz").write_bytes(content)
+        names.append(guard(node).ledger.path)
+        guard(node).ledger.charges()
+    assert names[0] == names[1]
+    guard(node).open(Release(1.0), 1)
+    (tmp_path / "rows.npz").write_bytes(b"a third")
+    with pytest.raises(LedgerError, match="made for other data"):
+        guard(node).open(Release(1.0), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"privacy": "as-published", "noise_multiplier": 1e3, "epsilon": 0.0},
+            "no part in runs as-published",
+        ),
+        ({"standardise": True}, "means and deviations are data"),
+    ],
+)
+def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        guard(NODE | {"state-dir": str(tmp_path)}, private(**change))
+
+
+@pytest.mark.parametrize("x", [1e10, 2.0**52, 1e308])
+@pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private"])
+def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_path, variant, x):
+    """x0 - eta g is rounded to a multiple of ulp(x0) before the noise is there, and with it again afterwards."""
+    setup = small(variant, clients_per_round=0, epsilon=8.0, noise_multiplier=0.0)
+    site = guard(NODE | {"state-dir": str(tmp_path)}, setup)
+    client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    with pytest.raises(ReplyError, match="too large for the noise"):
+        client.fit([np.full_like(setup.start, x)], {"round": 1})
+    assert not site.ledger.charges()
+    assert client.fit([setup.start], {"round": 1})[0]
+
+
+def test_what_is_carried_must_be_small_too(tmp_path):
+    site = guard(NODE | {"state-dir": str(tmp_path)})
+    site = replace(site, bounds=Bounds(1.0, 0.5))
+    sigma = site.noise_multiplier * 2.0
+    site.check_size(Release(2.0), 1, [np.full(3, 2**25 * sigma), np.array(2**60), np.empty(0)])
+    for wrong in (2**27 * sigma, np.nan, -np.inf):
+        with pytest.raises(ReplyError, match="too large for the noise"):
+            site.check_size(Release(2.0), 1, [np.zeros(3), np.array([0.0, wrong])])
+    steep = replace(site, bounds=Bounds(1.0, 0.5, (50.0, 50.0)))
+    for other, release, rows in ((site, Release(0.1), 1), (site, Release(2.0), 20), (steep, Release(2.0), 1)):
+        with pytest.raises(ReplyError, match="too large for the noise"):
+            other.check_size(release, rows, [np.array([2**25 * sigma])])
+
+
+@pytest.mark.parametrize(
     ("node", "sentence"),
     [
         ({"partition-id": 0, "num-partitions": 8}, "lifetime-epsilon=E"),
         (NODE | {"lifetime-epsilon": 29.0}, "allows at most epsilon 29"),
         (NODE | {"max-epsilon": 2.0}, "allows at most epsilon 2"),
         (NODE | {"min-noise-multiplier": 100.0}, "needs a noise-multiplier of at least 100"),
+        (NODE | {"state-dir": "state"}, "state-dir must be an absolute path"),
         (NODE | {"max-epsilon": "two"}, "max-epsilon must be a number; got 'two'"),
     ],
 )
 def test_a_run_that_breaks_the_sites_rules_is_refused(node, sentence, tmp_path):
     with pytest.raises(SettingError, match=sentence):
-        guard(node | {"state-dir": str(tmp_path)})
+        guard({"state-dir": str(tmp_path)} | node)
 
 
 def test_a_site_with_a_policy_takes_no_part_without_privacy():
@@ -162,6 +239,29 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
     with pytest.raises(DataError, match="rows for client 1; its data-file has"):
         join(**{"data-file": str(tmp_path / "2.npz")})
     join(**{"data-file": str(tmp_path / "1.npz")})
+    keys = keys | {"dataset": "digits"}
+    with pytest.raises(SettingError, match="takes part in runs of the dataset own only; got dataset digits"):
+        join(**{"data-file": str(tmp_path / "1.npz")})
+
+
+def test_a_private_site_does_not_say_what_is_in_a_file_the_run_names(tmp_path):
+    (tmp_path / "letter").write_text("secret")
+    keys = {"dataset": "libsvm:letter", "data-dir": str(tmp_path), "privacy": "public-state", "epsilon": 8.0}
+    context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), keys)
+    with pytest.raises(DataError, match="own log says why$"):
+        client_app.client_fn(context)
+
+
+@pytest.mark.parametrize("wrong", [{"num-classes": 9}, {"num-features": 63}])
+def test_a_private_site_does_not_say_what_is_wrong_with_its_rows(own, tmp_path, wrong, capsys):
+    keys = own[1] | {"privacy": "public-state", "epsilon": 8.0} | wrong
+    node = {"partition-id": 1, "num-partitions": 4, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
+    context = Context(1, 1, node | {"data-file": str(tmp_path / "1.npz")}, RecordDict(), keys)
+    with pytest.raises(
+        DataError, match="^the site's data do not fit the run's settings; its own log says why$"
+    ):
+        client_app.client_fn(context)
+    assert "1.npz" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

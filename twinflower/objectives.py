@@ -349,9 +349,13 @@ class LinearModel(Penalised):
 
 
 def clipping(norm: float, *layers: tuple[Array, Array]) -> Array:
-    """Factors (..., b, 1) that clip a row's data gradient: per layer it is slope x input, so its norm is a product."""
+    """Factors (..., b, 1) that clip a row's data gradient: per layer it is slope x input, so its norm is a product.
+
+    Squares may overflow; 0 times infinity is then a gradient of 0, because an error would tell of the row.
+    """
     squares = sum((slopes * slopes).sum(-1) * (inputs * inputs).sum(-1) for slopes, inputs in layers)
-    return (norm / np.maximum(np.sqrt(squares), norm))[..., None]
+    lengths = np.sqrt(np.nan_to_num(squares, nan=0.0, posinf=np.inf))
+    return (norm / np.maximum(lengths, norm))[..., None]
 
 
 def mean_over(values: Array, rows: Batch) -> Array:

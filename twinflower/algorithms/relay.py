@@ -97,7 +97,9 @@ class Relayed(Defaults):
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One noisy model; round n has a share ~ tau^(T - n) of the budget."""
-        share = geometric(self.facts.rounds, float(np.log(self.tau)))[round_ - 1]
+        rounds = self.facts.rounds
+        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
+        share = geometric(rounds, float(np.log(self.tau)))[round_ - 1]
         return Release(self.sensitivity(bounds, pace, round_), weight=float(share))
 
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:

@@ -1,18 +1,21 @@
 """The one seam through which a client's private values leave: validate, charge, then hand out the noise."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import ReplyError, require
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
 from .mechanism import Draws, GaussianNoise, secret
 from .release import Bounds, Noise, Pace, Release
+
+_LARGEST = 1e100  # beyond it sums may overflow, and whether they do would tell of the data
+_IN_SIGMAS = 2.0**26  # of public numbers: a rounding error is then 2^-26 of the noise at most
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,24 @@ class Guard:
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on."""
-        longest = float(np.sqrt((features * features).sum(-1)).max())
+        longest, bound = float(np.linalg.norm(features, axis=-1).max()), min(self.row_norm, _LARGEST)
         require(
-            longest <= self.row_norm * (1 + 1e-9),
-            f"rows must have norm at most {self.row_norm:g}, the public bound; one here is longer: scale the rows",
+            longest <= bound * (1 + 1e-9),
+            f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
         )
+
+    def check_size(self, release: Release, rows: int, known: Iterable[Array]) -> None:
+        """ReplyError where the public numbers from which a round starts are too large for its noise.
+
+        The noise would drown in the rounding of sums with such numbers, and how they are rounded depends on the data.
+        They are added to x, and, times the penalty's curvature, to means over this many rows' gradients.
+        """
+        slope = 2 * self.bounds.gradient / rows / max(1.0, *map(abs, self.bounds.penalty))
+        limit = min(_IN_SIGMAS * self.noise_multiplier * min(release.spread, slope), _LARGEST)
+        if not all((np.abs(array) <= limit).all() for array in known if array.dtype.kind == "f"):
+            raise ReplyError(
+                f"the request, or the state, holds numbers above {limit:.3g}: too large for the noise"
+            )
 
     def open(self, release: Release, round_: int, run: str = "") -> Noise:
         """Charge the round (of `run`, if it is not the guard's own) and return its noise.
@@ -109,7 +125,7 @@ class Guard:
         SettingError for a release without a finite sensitivity.
         """
         require(
-            0 < release.sensitivity < math.inf,
+            1 / _LARGEST < release.sensitivity < _LARGEST,
             f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
         )
         sigma = self.noise_multiplier * release.spread

@@ -2,7 +2,8 @@
 
 In a simulation noise has an address (seed, client, round, draw) like every other draw: reproducible, and no
 secret. At a deployed site it comes from ChaCha20 under a key that never leaves the process, and the noisy
-value is rounded to a grid, so that its last bits say nothing (Mironov 2012).
+value is rounded to a grid, so that its last bits say nothing (Mironov 2012). A value so large that floats do not
+resolve the grid is refused.
 """
 
 import os
@@ -15,8 +16,10 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy.special import ndtri
 
 from ..arrays import Array, Index
+from ..errors import ReplyError
 from ..randomness import normals
 
+_MOST_CELLS = 2.0**48  # of a value; floats resolve 2^53
 GRID_BITS = 20  # the grid is this much finer than the noise: its rounding adds 1e-13 to the variance
 
 Draws = Callable[[int, tuple[int, ...]], Array]
@@ -41,7 +44,10 @@ class GaussianNoise:
         if not self.grid:
             return noisy
         cell = np.exp2(np.floor(np.log2(self.sigma * shrink)) - GRID_BITS)
-        return np.round(noisy / cell) * cell
+        cells = np.round(noisy / cell)
+        if not (np.abs(cells) <= _MOST_CELLS).all():
+            raise ReplyError("the noisy value is too large for its noise: lower step-size")
+        return cells * cell
 
 
 def seeded(seed: int, client: int, round_: int) -> Draws:
@@ -64,9 +70,10 @@ def secret(draw: int, shape: tuple[int, ...]) -> Array:
     """Draws nobody can repeat: a fresh ChaCha20 key from the operating system for every call."""
     count = int(np.prod(shape))
     stream = Cipher(ChaCha20(os.urandom(32), os.urandom(16)), mode=None).encryptor().update(bytes(8 * count))
-    # 52 random bits, in the middle of their cell: never 0 or 1, where the inverse CDF is infinite
-    uniform = (np.frombuffer(stream, dtype="<u8") >> 12).astype(float)
-    return ndtri((uniform + 0.5) * 2.0**-52).reshape(shape)
+    bits = np.frombuffer(stream, dtype="<u8")
+    # a sign, and 63 bits of the lower half, where floats are dense: the tails have no holes wider than the grid
+    tail = ((bits >> 1).astype(float) + 0.5) * 2.0**-64
+    return (ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
 
 
 def _address(round_: int, draw: int) -> int:
