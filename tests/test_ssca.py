@@ -182,6 +182,21 @@ def test_zero_weights_of_a_network_are_refused(problem):
         )
 
 
+def test_a_gradient_of_zero_elsewhere_is_no_reason_to_stop():
+    """No row of the bounded class in the batches, at 0 and later on; and rows that are fitted exactly."""
+    class_bound = {"constraints": "class 3 <= 1.2", "batch_size": 1, "rounds": 20}
+    setup = small("ssca-constrained", **class_bound)
+    result = inprocess.run(setup)
+    assert not result.failure
+    assert result.model.any()
+    fitted = Batch(np.eye(2), np.array([1.0, 2.0]))
+    objective, x = make_objective("least-squares", 2, 0), np.array([1.0, 2.0])
+    page = SSCA()
+    page.refuse_rest(x, objective.grad(x, fitted))
+    with pytest.raises(RunError, match="all gradients are 0"):
+        page.refuse_rest(0 * x, 0 * x)
+
+
 # ------------------------------------------------------------------------------------------ Algorithm 2
 
 
