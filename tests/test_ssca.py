@@ -22,6 +22,7 @@ from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
 from twinflower.networks import make_model
 from twinflower.objectives import Batch, make_objective
+from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.release import Pace, no_noise
 from twinflower.regularisers import L1
 
@@ -180,6 +181,21 @@ def test_zero_weights_of_a_network_are_refused(problem):
         setup_zero.strategy().start(
             InProcessGrid(setup_zero), record_of([0 * setup_zero.start]), num_rounds=2
         )
+
+
+def test_a_gradient_of_zero_elsewhere_is_no_reason_to_stop():
+    """No row of the bounded class in the batches, at 0 and later on; and rows that are fitted exactly."""
+    class_bound = {"constraints": "class 3 <= 1.2", "batch_size": 1, "rounds": 20}
+    setup = small("ssca-constrained", **class_bound)
+    result = inprocess.run(setup)
+    assert not result.failure
+    assert result.model.any()
+    fitted = Batch(np.eye(2), np.array([1.0, 2.0]))
+    objective, x = make_objective("least-squares", 2, 0), np.array([1.0, 2.0])
+    page = SSCA()
+    page.refuse_rest(x, objective.grad(x, fitted))
+    with pytest.raises(RunError, match="all gradients are 0"):
+        page.refuse_rest(0 * x, 0 * x)
 
 
 # ------------------------------------------------------------------------------------------ Algorithm 2
@@ -370,6 +386,25 @@ def test_one_record_moves_gradients_and_values_by_no_more_than_the_sensitivity()
         moved = np.linalg.norm(page.estimate(objective, x, data) - page.estimate(objective, x, other))
         worst = max(worst, moved / sensitivity)
     assert 0.75 < worst <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        SSCA(privacy="gradient"),
+        ConstrainedSSCA(constraints="cost <= 1, feature 1 <= 2", privacy="gradient", loss_clip=4.0),
+    ],
+)
+@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(4, 3)])
+def test_a_replay_moves_no_release_by_more_than_its_sensitivity(page, walk):
+    """Over several rounds, on neighbours that pull apart; what is sent is a function of what was released."""
+    objective, (data, other) = make_objective("logistic", 4, 2), neighbours(8, 4, 0.7)
+    points = [1e3 * np.eye(4)[0], 1e3 * np.eye(4)[1], np.full(4, 0.3)]
+    inboxes = [page.broadcast(page.init_server(x, 1, np.array(0)), 1, np.array(0)) for x in points]
+    moves = replay(page, objective, data, other, walk, objective.bounds(0.7), inboxes)
+    assert len(moves) == len(points)  # one release per round, however many local steps
+    assert 0.2 < max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
+    assert all(m.same_message and m.same_state for m in moves)
 
 
 def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():

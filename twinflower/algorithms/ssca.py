@@ -115,29 +115,35 @@ class SSCA(Dense):
         x, old, kappa = server
         rho = self.averaging / round_**self.step_decay                          # (3)
         gamma = self.step_size / round_ ** (self.step_decay + 0.05)             # (5)
-        term = self.linearised(x, self.mean(uploads.x, clients))
-        surrogate = (1 - rho) * old + rho * term                                # (2), (14), (15)
+        told = self.mean(uploads.x, clients)
+        self.refuse_rest(x, told)
+        surrogate = (1 - rho) * old + rho * self.linearised(x, told)            # (2), (14), (15)
         kappa = (1 - rho) * kappa + rho
         weight = np.ones_like(kappa) if self.surrogate == "literal" else kappa
         x = (1 - gamma) * x + gamma * self.lowest(surrogate, weight)            # (4)
         return Server(x, surrogate, kappa)
 
     def mean(self, told: Array, clients: Index) -> Array:
-        """Unbiased mean over all rows of what clients (..., K) told (..., K, q).
-
-        Raises RunError where every gradient is exactly 0, as at the zero weights of a network.
-        """
+        """Unbiased mean over all rows of what clients (..., K) told (..., K, q)."""
         if self.facts.sizes:
             sizes = np.array(self.facts.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
             told = np.take_along_axis(shares, clients, -1)[..., None] * told
-        whole = told.mean(-2)
-        if not whole[..., : self._entries(whole)].any(-1).all():
+        return told.mean(-2)  # type: ignore[no-any-return]
+
+    def refuse_rest(self, x: Array, told: Array) -> None:
+        """RunError where x (..., d) and all gradients are exactly 0: the zero weights of a network never move.
+
+        The paper starts from any x. Values that are all 0 mean that no row of a bounded group was in the batches, and
+        then gradients of 0 say nothing.
+        """
+        gradients, values = np.split(told, [self._entries(told)], -1)
+        heard = values.any(-1) if values.shape[-1] else True
+        if (~x.any(-1) & ~gradients.any(-1) & heard).any():
             raise RunError(
                 "all gradients are 0 where the run stands: zero weights of a network are such a point, start from its "
                 "own start (start-scale = 0) instead"
             )
-        return whole  # type: ignore[no-any-return]
 
     def _entries(self, whole: Array) -> int:
         """How many of the numbers are gradients."""

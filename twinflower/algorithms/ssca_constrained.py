@@ -152,7 +152,9 @@ class ConstrainedSSCA(SSCA):
         x, old, kappa, *_, level = server
         rho = self.averaging / t**self.step_decay                               # (3)
         gamma = self.step_size / t ** (self.step_decay + 0.05)                  # (5)
-        surrogate = (1 - rho) * old + rho * self.linearised(x, self.mean(uploads.x, clients))  # (7), (20)
+        told = self.mean(uploads.x, clients)
+        self.refuse_rest(x, told)
+        surrogate = (1 - rho) * old + rho * self.linearised(x, told)            # (7), (14), (15), (20)
         kappa = (1 - rho) * kappa + rho
         slopes, constants, weight = self._quadratics(surrogate, kappa)
         nu = multipliers(slopes, constants, self.tau * weight, np.array(self._costs)[level])
