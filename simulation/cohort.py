@@ -4,6 +4,7 @@ No messages, no Flower: for sweeps and benchmarks. States are kept of clients th
 a million registered clients cost what the sampled ones do.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,7 +70,7 @@ class Cohort:
         self.server = self.page.server_update(
             self.server, _some(uploads, good, self.alone), clients[..., good], round_
         )
-        if not np.isfinite(self.models()).all():
+        if not _all_finite(self.page.model(self.server)):
             raise RunError(f"the model diverged in round {round_}: lower step-size")
         told = (array[..., good] for array in report)
         return [
@@ -79,12 +80,11 @@ class Cohort:
 
     def _good(self, uploads: Any, round_: int) -> Index | slice:
         """Places of the clients whose update is finite; the others are left out, as a strategy does."""
-        lead = (self.k,) if self.alone else (len(self.seeds), self.k)
-        finite = np.all([np.isfinite(a).reshape(*lead, -1).all(-1) for a in uploads], axis=0)
-        if finite.all():
+        if all(map(_all_finite, uploads)):
             return slice(None)  # the usual case: nothing is copied
         if not self.alone:
             raise Uneven
+        finite = np.all([np.isfinite(a).reshape(self.k, -1).all(-1) for a in uploads], axis=0)
         if not finite.any() or self.page.needs_all:
             count = f"{len(finite) - finite.sum()} of {len(finite)}"
             raise RunError(
@@ -205,6 +205,11 @@ def _page_of(setups: Sequence[Setup]) -> Page:
         return page  # type: ignore[no-any-return]
     sizes = tuple(tuple(map(int, setup.partition.sizes)) for setup in setups)
     return replace(page, facts=page.facts._replace(sizes=sizes))  # type: ignore[no-any-return]
+
+
+def _all_finite(array: Array) -> bool:
+    """Whether there is neither NaN nor infinity; a sum tells most cheaply, unless it overflows."""
+    return math.isfinite(array.sum()) or bool(np.isfinite(array).all())
 
 
 class Uneven(Exception):

@@ -18,7 +18,12 @@ from twinflower.data.sets import DATASETS, OWN, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, SettingError
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
-EMBEDDED = {"digits": (1797, 64, 10), "breast-cancer": (569, 30, 2), "diabetes": (442, 10, 0)}
+EMBEDDED = {
+    "digits": (1797, 64, 10),
+    "breast-cancer": (569, 30, 2),
+    "diabetes": (442, 10, 0),
+    "linear": (3000, 8, 0),
+}
 
 
 def put(folder: Path, name: str, content: bytes | str, ending: str = "") -> Path:

@@ -353,9 +353,8 @@ def clipping(norm: float, *layers: tuple[Array, Array]) -> Array:
 
     Squares may overflow; 0 times infinity is then a gradient of 0, because an error would tell of the row.
     """
-    squares = sum((slopes * slopes).sum(-1) * (inputs * inputs).sum(-1) for slopes, inputs in layers)
-    lengths = np.sqrt(np.nan_to_num(squares, nan=0.0, posinf=np.inf))
-    return (norm / np.maximum(lengths, norm))[..., None]
+    squares = sum(np.vecdot(slopes, slopes) * np.vecdot(inputs, inputs) for slopes, inputs in layers)
+    return (norm / np.fmax(np.sqrt(squares), norm))[..., None]  # fmax passes NaN over
 
 
 def mean_over(values: Array, rows: Batch) -> Array:

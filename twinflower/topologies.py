@@ -149,6 +149,8 @@ def degrees(neighbours: Neighbours) -> Array:
 
 def sums(matrix: sparse.csr_array, x: Array) -> Array:
     """sum_l matrix[k, l] x_l for x (..., N, d)."""
+    if x.ndim == 2:
+        return matrix @ x  # type: ignore[no-any-return]
     flat = np.moveaxis(x, -2, 0)
     return np.moveaxis((matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape), 0, -2)
 

@@ -47,6 +47,8 @@ def nobody_heard(start: Array, num_clients: int) -> Index:
 
 def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
     """The list after the replies of clients (..., K) were counted."""
+    if clients.shape[-1] == heard.shape[-1]:
+        return np.broadcast_to(round_, heard.shape)  # everybody
     heard = heard.copy()
     np.put_along_axis(heard, clients, round_, -1)
     return heard
@@ -54,4 +56,6 @@ def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
 
 def echo(heard: Index, node: Index) -> Index:
     """What the requests to node (), or to nodes (..., K), echo."""
+    if np.ndim(node) and node.shape[-1] == heard.shape[-1]:
+        return heard
     return heard[..., node] if np.ndim(node) == 0 else np.take_along_axis(heard, np.asarray(node), -1)

@@ -46,6 +46,10 @@ class NetworkedSubgradient(Relayed):
     title: ClassVar[str] = "networked subgradient (004): neighbours average with Metropolis weights, to compare"
     forgetful: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_subgradients()
+
     def init_client(self, start: Array) -> Any:
         """Nothing."""
         return Nothing()

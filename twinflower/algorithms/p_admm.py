@@ -31,6 +31,9 @@ class PADMM(ZCDPNFL):
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (004): networked ADMM with exact local steps, smooth losses only, to compare"
 
+    def check_subgradients(self) -> None:
+        """It takes the prox of h."""
+
     def check(self, objective: Any) -> None:
         """SettingError for a loss with kinks."""
         curvature, convex = objective.loss.curvature_bound, objective.convex

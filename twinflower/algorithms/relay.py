@@ -11,6 +11,7 @@ of its own replies were counted. A client that has been silent for `dead_after` 
 with it leave the duals of its edges; what is left is the problem of the others. If it is not connected, the run stops.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
 from ..errors import RunError, require
-from ..privacy.allocation import geometric
+from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..topologies import Neighbours, adjacency, connected, degrees, make_graph, sums
@@ -56,6 +57,7 @@ class Relayed(Defaults):
     of silence until a client is removed, 0 for never.
     """
 
+    name: ClassVar[str]
     forgetful: ClassVar[bool] = False  # neighbours count on the dual that a client keeps
     columns: ClassVar[tuple[str, ...]] = ("alive",)
 
@@ -91,15 +93,18 @@ class Relayed(Defaults):
 
     def subgradient(self, x: Array) -> Array:
         """R' of a node (..., d), 0 where h has a kink."""
-        h = self.regulariser
-        require(isinstance(h, Subdifferentiable), "this method needs a regulariser that is finite everywhere")
-        return h.subgradient(x)  # type: ignore[attr-defined,no-any-return]
+        return self.regulariser.subgradient(x)  # type: ignore[attr-defined,no-any-return]
+
+    def check_subgradients(self) -> None:
+        """SettingError for a regulariser that has none, at the door."""
+        known = isinstance(self.regulariser, Subdifferentiable)
+        require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One noisy model; round n has a share ~ tau^(T - n) of the budget."""
         rounds = self.facts.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        share = geometric(rounds, float(np.log(self.tau)))[round_ - 1]
+        share = allocation("dynamic", rounds, math.log(self.tau))[round_ - 1]
         return Release(self.sensitivity(bounds, pace, round_), weight=float(share))
 
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
@@ -117,12 +122,12 @@ class Relayed(Defaults):
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Take in the messages, let all edges take their dual step, and remove who is dead."""
-        there = np.take_along_axis(self.alive(server), clients, -1)
-        kept = np.take_along_axis(server.w, clients[..., None], -2)
-        w = server.w.copy()
-        np.put_along_axis(w, clients[..., None], np.where(there[..., None], uploads.x, kept), -2)
-        silent = server.silent + 1
-        silent = hear(silent, clients, np.where(there, 0, np.take_along_axis(silent, clients, -1)))
+        told, silent = uploads.x, np.zeros_like(clients)
+        if self.dead_after:  # the dead may be among them in a cohort
+            there = of_node(self.alive(server), clients)
+            told = np.where(there[..., None], told, rows_of_node(server.w, clients))
+            silent = np.where(there, 0, of_node(server.silent, clients) + 1)
+        w, silent = put_rows(server.w, clients, told), hear(server.silent + 1, clients, silent)
         server = self._relayed(server._replace(w=w, total=server.total + w))
         steps = self.live_degrees(server)[..., None] * w - server.neighbours
         answered = silent == 0
@@ -140,6 +145,8 @@ class Relayed(Defaults):
     def _bury(self, server: Server, silent: Index) -> Server:
         """Without the clients that died in this round; RunError if the others are no longer connected."""
         before, server = self.alive(server), server._replace(silent=silent)
+        if not self.dead_after:
+            return server
         alive = self.alive(server)
         lost = before & ~alive
         if not lost.any():
@@ -166,14 +173,18 @@ class Relayed(Defaults):
     def live_degrees(self, server: Server) -> Array:
         """Living neighbours of each client, (..., N)."""
         if not self.dead_after:
-            return np.broadcast_to(degrees(self.facts.neighbours), server.silent.shape)
+            counts = degrees(self.facts.neighbours)
+            return counts if server.silent.ndim == 1 else np.broadcast_to(counts, server.silent.shape)
         matrix = adjacency(self.facts.neighbours)
         return sums(matrix, self.alive(server)[..., None].astype(float))[..., 0]
 
     def model(self, server: Server) -> Array:
         """The mean of the living clients' models, which all go to the same point."""
+        models = self._models(server)
+        if not self.dead_after:
+            return models.mean(-2)  # type: ignore[no-any-return]
         there = self.alive(server)[..., None]
-        return (self._models(server) * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
+        return (models * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
 
     def points(self, server: Server) -> Array:
         """The models of the clients; of one that is dead, the mean of the others'."""
@@ -182,6 +193,8 @@ class Relayed(Defaults):
 
     def _models(self, server: Server) -> Array:
         """What was released last, or the mean over the tail."""
+        if not self.tail:
+            return server.w
         count = server.averaged[..., None, None]
         return np.where(count > 0, server.tail / np.maximum(count, 1), server.w)
 
@@ -191,12 +204,23 @@ class Relayed(Defaults):
 
 
 def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
-    """The part of node (), or of nodes (..., K), in values (..., N)."""
-    return values[..., node] if np.ndim(node) == 0 else np.take_along_axis(values, np.asarray(node), -1)
+    """The part of node (), or of nodes (..., K), in values (..., N); nodes are ascending, so N of them are all."""
+    if np.ndim(node) == 0:
+        return values[..., node]
+    return values if node.shape[-1] == values.shape[-1] else np.take_along_axis(values, node, -1)
 
 
 def rows_of_node(values: Array, node: Index) -> Array:
     """`of_node` for values (..., N, d)."""
     if np.ndim(node) == 0:
         return values[..., node, :]
-    return np.take_along_axis(values, np.asarray(node)[..., None], -2)
+    return values if node.shape[-1] == values.shape[-2] else np.take_along_axis(values, node[..., None], -2)
+
+
+def put_rows(values: Array, clients: Index, rows: Array) -> Array:
+    """values (..., N, d) with these rows (..., K, d) for clients (..., K)."""
+    if clients.shape[-1] == values.shape[-2]:
+        return rows
+    values = values.copy()
+    np.put_along_axis(values, clients[..., None], rows, -2)
+    return values

@@ -65,6 +65,8 @@ class ZCDPNFL(Relayed):
         super().__post_init__()
         require(0 < self.rho < np.inf, f"rho must be above 0; got {self.rho}")
         check_choice("composite", self.composite, ("subgradient", "prox"))
+        if self.composite == "subgradient":
+            self.check_subgradients()
 
     def init_client(self, start: Array) -> Tentative:
         """gamma = 0, w~ = start."""
@@ -81,7 +83,8 @@ class ZCDPNFL(Relayed):
     ) -> tuple[Tentative, Vector, Report]:
         """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
         counted = confirmed(state, inbox.heard)
-        dual, own = np.split(counted, 2, -1)
+        d = inbox.gain.shape[-1]
+        dual, own = counted[..., :d], counted[..., d:]
         dual = dual + self.rho * inbox.gain                                     # (9)
         pull = dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
         w = self.primal(objective, next(iter(batches)), own, pull, inbox.degree, round_)
