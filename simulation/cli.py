@@ -1,4 +1,4 @@
-"""The command line: list, run, tune, figure, privacy, compare."""
+"""The command line: list, run, tune, privacy, graph, figure, compare, deploy."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ from .config import DEFAULT_CLIENTS, Config, parse_text
 from .deployment import rehearse
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
-from .figures import draw_experiment, draw_run, redraw
+from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .privacy import forecast
 from .record import Result, results_folder, write_config, write_run
 from .server_app import print_row
@@ -160,6 +160,26 @@ def privacy(
         setup = prepare(curve.config)
         rows = forecast(setup.plan, setup.page, setup.walk, setup.partition.sizes)
         _table(f"privacy of '{curve.label}'", rows + setup.outlook())
+
+
+@app.command()
+def graph(
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML, or the config.toml of a run")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG to draw the graph into")] = None,
+    data_dir: Annotated[
+        str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    ] = "",
+) -> None:
+    """The graph of a networked method: its numbers, a rho that suits it, and a drawing."""
+    setups = [prepare(curve.config) for curve in _plan(experiment, set_, data_dir, "").curves]
+    told = [setup.graph() for setup in setups]
+    place = next((i for i, rows in enumerate(told) if rows), None)
+    if place is None:
+        raise SettingError(f"{experiment} runs no networked method, so there is no graph")
+    _table("graph", told[place])
+    if out:
+        console.print(f"drawn: {draw_graph(setups[place].neighbours, out)}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from twinflower.errors import SettingError, require
+from twinflower.topologies import Neighbours, drawing
 
 from .experiment import Curve, Experiment, read_experiment
 from .record import POINT_COLUMNS, read_rows, read_summary
@@ -77,6 +78,28 @@ def redraw(folder: Path) -> Path:
     if (folder / "metrics.csv").exists():
         return draw_run(folder)
     raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: give the folder of a run")
+
+
+def draw_graph(neighbours: Neighbours, path: Path) -> Path:
+    """A graph of clients as a picture; SettingError if it cannot be written."""
+    figure, axes = _canvas(1, 1)
+    places, edges = (
+        drawing(neighbours),
+        [(i, j) for i, others in enumerate(neighbours) for j in others if i < j],
+    )
+    for i, j in edges:
+        axes[0, 0].plot(*places[[i, j]].T, color="C7", linewidth=0.8, zorder=1)
+    axes[0, 0].scatter(*places.T, color="C0", s=40, zorder=2)
+    for client, (x, y) in enumerate(places):
+        axes[0, 0].annotate(str(client), (x, y), fontsize=6, ha="center", va="center", color="white")
+    axes[0, 0].set_axis_off()
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"the graph cannot be drawn into {path}: {error}") from None
+    finally:
+        plt.close(figure)
+    return path.absolute()
 
 
 def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, column: str) -> None:

@@ -15,7 +15,7 @@ from clients.ledger import ContextLedger
 from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
-from twinflower.algorithms.page import Facts
+from twinflower.algorithms.page import NO_FACTS, Facts
 from twinflower.arrays import Array
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
@@ -29,6 +29,7 @@ from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals, stream
 from twinflower.regularisers import Regulariser, make_regulariser
+from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
 from .config import DEFAULT_CLIENTS, Config, check
 from .privacy import Plan, make_plan
@@ -94,6 +95,26 @@ class Setup:
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
         return self.page.outlook(self.plan.bounds, self.plan.noise_multiplier, pace, self.objective.d, away)
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Of each client in the graph of a networked method; empty for others."""
+        facts: Facts = getattr(self.page, "facts", NO_FACTS)
+        return facts.neighbours
+
+    def graph(self) -> list[tuple[str, str]]:
+        """The graph in numbers, as rows of a table, with a rho that suits it where the loss has a public curvature."""
+        if not self.neighbours:
+            return []
+        loss = getattr(self.objective, "loss", None)
+        curvature = loss.curvature_bound * self.config.row_norm**2 if loss else 0.0
+        rows = [
+            (name.replace("_", " "), f"{value:.4g}")
+            for name, value in spectrum(self.neighbours)._asdict().items()
+        ]
+        if 0 < curvature < np.inf:
+            rows.append(("suggested rho", f"{suggested_rho(self.neighbours, curvature):.3g}"))
+        return rows
 
     def baseline(self) -> float | None:
         """Test accuracy of always answering the most frequent class; None for a regression."""

@@ -306,3 +306,23 @@ def test_own_rows_are_not_looked_for_here(call, tmp_path):
     for key in ("data-file", "num-features", "client-sizes"):
         status, _, error = call("privacy", tmp_path / "own.toml", "--set", f"{key}=")
         assert status == 2
+
+
+def test_a_graph_is_told_and_drawn(call, tmp_path):
+    file = tmp_path / "ring.toml"
+    file.write_text(
+        'algorithm = "zcdp-nfl"\ndataset = "linear"\nobjective = "least-squares"\ntopology = "ring"\nnum-clients = 12\n'
+    )
+    status, text, _ = call("graph", file, "--out", tmp_path / "ring.png")
+    assert status == 0
+    told = dict(line.split("│")[1:3] for line in text.splitlines() if line.count("│") == 3)
+    told = {key.strip(): value.strip() for key, value in told.items()}
+    assert told["edges"] == "12"
+    assert told["diameter"] == "6"
+    assert told["connectivity"] == f"{2 - 2 * np.cos(2 * np.pi / 12):.4g}"
+    assert told["suggested rho"] == "0.25"  # curvature 1 over twice the degree 2
+    assert (tmp_path / "ring.png").read_bytes().startswith(b"\x89PNG")
+    assert call("graph", DIGITS)[0] == 2
+    status, _, error = call("graph", file, "--out", tmp_path / "nowhere" / "ring.png")
+    assert status == 2
+    assert error.startswith("error: the graph cannot be drawn")
