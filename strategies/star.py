@@ -394,7 +394,7 @@ class StarStrategy(Strategy):
             server_round,
             asked,
             accepted,
-            rejected,
+            dict(sorted(rejected.items())),
             up * accepted,
             down * len(asked),
             steps,

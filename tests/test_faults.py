@@ -279,3 +279,13 @@ def test_nodes_that_cannot_start_are_named_at_once():
         RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not"
     ):
         meet(Broken(small("fedpdm")), 8, 30.0)
+
+
+def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():
+    """Whatever numbers their nodes have."""
+    setup = small("fedpdm", clients_per_round=0, void_rounds=1)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.begin({client: 8 - client for client in range(8)}, setup.start)
+    strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    strategy.aggregate_train(1, [])
+    assert list(strategy.rounds[0].rejected) == list(range(8))
