@@ -173,8 +173,9 @@ class PageClient(NumPyClient):
             raise ReplyError("the request belongs to another session than this run's")
 
     def _bind(self, session: str) -> None:
-        """The run is this session's; only a request that is in order gets so far."""
-        self.context.state[_SESSION] = ConfigRecord({"session": session})
+        """The run is this session's from now on; only a request that is in order gets so far."""
+        if _SESSION not in self.context.state:
+            self.context.state[_SESSION] = ConfigRecord({"session": session})
 
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
