@@ -219,11 +219,10 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
     assert np.linalg.norm(ends[0] - ends[1]) > 0.05
 
 
-def test_least_absolute_deviation_comes_near_its_optimum():
-    f = make_objective("absolute", D, 0)
-    page = on(
-        make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5
-    )
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_least_absolute_deviation_comes_near_its_optimum(name):
+    f, graph = make_objective("absolute", D, 0), make_graph(name, N, 4)
+    page = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
     best = minimise(f, ZERO, SHARDS.everyone(), np.zeros(D))
     server, _ = last(run(page, f, 4000))
     assert f.value(best, SHARDS.everyone()) <= f.value(page.model(server), SHARDS.everyone())
