@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Context
 
 from clients import CLIENTS, PageClient
-from clients.ledger import ContextLedger
+from clients.ledger import ContextLedger, SeededLedger
 from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
@@ -158,7 +158,7 @@ class Setup:
         path = Path(config.state_dir) / f"{config.dataset}-{number}.ledger".replace(":", "-")
         rows = self.shards.rows(number)
         budget = (self.plan.epsilon_limit, config.delta)
-        return FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget)
+        return SeededLedger(FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget))
 
     def store(self, number: int, folder: str) -> FileStore | None:
         """Where one partition's state outlives its process, in a folder of the site's; None without one."""
