@@ -116,10 +116,11 @@ def tune_(
 ) -> None:
     """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
     overrides: dict[str, Any] = {"data-dir": str(Path(data_dir).absolute())} if data_dir else {}
+    path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
+    require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
     text = tune(
         read_tuning(experiment, overrides), overrides, lambda line: console.print(line, highlight=False)
     )
-    path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     path.write_text(text, encoding="utf-8")
     console.print(f"tuned: {path}", soft_wrap=True, highlight=False)
 
