@@ -15,9 +15,11 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partition import PARTITIONERS
 from twinflower.data.sets import DATASETS, OWN
 from twinflower.errors import RunError, SettingError, TwinflowerError, require
+from twinflower.networks import NETWORKS
 from twinflower.objectives import LOSSES
 from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
+from twinflower.topologies import TOPOLOGIES
 
 from . import cohort, inprocess
 from .checkpoint import Checkpoints
@@ -52,9 +54,10 @@ def list_() -> None:
     _table("experiments", [(str(path), read_experiment(path).title) for path in files])
     words: dict[str, Iterable[str]] = {
         "partition": PARTITIONERS,
-        "objective": LOSSES,
+        "objective": [*LOSSES, *NETWORKS],
         "regulariser": REGULARISERS,
         "uplink": SPARSIFIERS,
+        "topology": [*TOPOLOGIES, "file:PATH"],
         "runtime": RUNTIMES,
     }
     _table("words of", [(key, ", ".join(known)) for key, known in words.items()])

@@ -317,8 +317,10 @@ def _start(config: Config, objective: Model) -> Array:
     """The public starting point: the objective's own, or normal numbers of the scale that was asked for."""
     if not config.start_scale:
         return objective.start(stream(config.seed, "start"))
-    start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
-    require(bool(np.isfinite(start @ start)), f"start-scale is too large; got {config.start_scale:g}")
+    with np.errstate(over="ignore"):
+        start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
+        length = start @ start
+    require(bool(np.isfinite(length)), f"start-scale is too large; got {config.start_scale:g}")
     return start
 
 
