@@ -1,13 +1,14 @@
-"""The ledger of a simulated client, kept in Flower's context: it lives as long as the run."""
+"""The ledgers of simulated clients: in Flower's context, as long as the run lives, or on the disk."""
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import cast
 
 from flwr.app import ConfigRecord, RecordDict
 
 from twinflower.privacy import Budget
-from twinflower.privacy.ledger import Charge, check_charge
+from twinflower.privacy.ledger import Charge, ChargedBefore, FileLedger, check_charge
 
 _RECORD = "twinflower.ledger"
 
@@ -31,3 +32,21 @@ class ContextLedger:
         if _RECORD not in self.state:
             return []
         return cast(list[str], cast(ConfigRecord, self.state[_RECORD])["charges"])
+
+
+@dataclass(frozen=True)
+class SeededLedger:
+    """A `FileLedger` for noise that follows from the seed: a round that was charged, and then killed before its reply
+    was kept, comes out the same again and costs nothing more. Never for secret noise.
+    """
+
+    file: FileLedger
+
+    def charge(self, charge: Charge, budget: Budget) -> None:
+        """Record a charge once, or raise BudgetSpent or LedgerError."""
+        with suppress(ChargedBefore):
+            self.file.charge(charge, budget)
+
+    def charges(self) -> list[Charge]:
+        """All charges so far."""
+        return self.file.charges()

@@ -159,6 +159,7 @@ def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
 def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dict[str, Any]]]:
     """Inverse of `of_strategy`; server is a state of the same page, as a template."""
     facts = checkpoint.facts
+    require("session" in facts, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in facts["rounds"]]
     return Snapshot(facts["round"], facts["session"], state, rounds, dict(facts["born"])), facts["rows"]

@@ -15,9 +15,11 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partition import PARTITIONERS
 from twinflower.data.sets import DATASETS, OWN
 from twinflower.errors import RunError, SettingError, TwinflowerError, require
+from twinflower.networks import NETWORKS
 from twinflower.objectives import LOSSES
 from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
+from twinflower.topologies import TOPOLOGIES
 
 from . import cohort, inprocess
 from .checkpoint import Checkpoints
@@ -39,6 +41,7 @@ app = typer.Typer(
 console = Console() if sys.stdout.isatty() else Console(width=140)
 
 RUNTIMES = ("inprocess", "cohort", "flower")
+_BEGUN_ON = "runtime"  # file in a results folder while the run goes on
 Tick = Callable[[dict[str, Any]], None]
 
 
@@ -51,9 +54,10 @@ def list_() -> None:
     _table("experiments", [(str(path), read_experiment(path).title) for path in files])
     words: dict[str, Iterable[str]] = {
         "partition": PARTITIONERS,
-        "objective": LOSSES,
+        "objective": [*LOSSES, *NETWORKS],
         "regulariser": REGULARISERS,
         "uplink": SPARSIFIERS,
+        "topology": [*TOPOLOGIES, "file:PATH"],
         "runtime": RUNTIMES,
     }
     _table("words of", [(key, ", ".join(known)) for key, known in words.items()])
@@ -65,7 +69,9 @@ def run(
         Path | None, typer.Argument(help="an experiment's TOML, or the config.toml of a run")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")] = None,
-    runtime: Annotated[str, typer.Option(help=", ".join(RUNTIMES))] = "inprocess",
+    runtime: Annotated[
+        str, typer.Option(help=f"{', '.join(RUNTIMES)}; default {RUNTIMES[0]}, or as a resumed run began")
+    ] = "",
     seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
     out: Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")] = "",
     data_dir: Annotated[
@@ -77,7 +83,7 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment: every curve under every seed, then the figure."""
-    require(runtime in RUNTIMES, f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
+    runtime = _runtime(runtime, resume)
     require(
         (experiment is None) != (resume is None), "run takes either an experiment's file or --resume FOLDER"
     )
@@ -93,7 +99,9 @@ def run(
     _require_rows(plan)
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
+    (folder / _BEGUN_ON).write_text(runtime, encoding="utf-8")
     failures = _RUN[runtime](plan, folder)
+    (folder / _BEGUN_ON).unlink(missing_ok=True)
     if not plan.single:
         draw_experiment(plan, folder)
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
@@ -111,10 +119,11 @@ def tune_(
 ) -> None:
     """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
     overrides: dict[str, Any] = {"data-dir": str(Path(data_dir).absolute())} if data_dir else {}
+    path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
+    require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
     text = tune(
         read_tuning(experiment, overrides), overrides, lambda line: console.print(line, highlight=False)
     )
-    path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     path.write_text(text, encoding="utf-8")
     console.print(f"tuned: {path}", soft_wrap=True, highlight=False)
 
@@ -208,6 +217,18 @@ def main() -> None:
 def _say(error: Exception | str, status: int) -> None:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(status)
+
+
+def _runtime(asked: str, resume: Path | None) -> str:
+    """The runtime that was asked for; a resumed run goes on with the one it began on."""
+    require(asked in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{asked}'")
+    note = resume / _BEGUN_ON if resume else Path()
+    begun = note.read_text(encoding="utf-8") if note.is_file() else ""
+    require(
+        not asked or not begun or asked == begun,
+        f"the run in {resume} began on runtime {begun}: leave --runtime away",
+    )
+    return asked or (begun if begun in RUNTIMES else RUNTIMES[0])
 
 
 def _begun(folder: Path) -> Path:

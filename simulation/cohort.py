@@ -109,6 +109,9 @@ class Cohort:
 
     def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> int:
         """Go on from a checkpoint; returns its round."""
+        require(
+            "seeds" in saved.facts, "the checkpoint is of another runtime than cohort: resume the run on that"
+        )
         require(saved.facts["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.facts['seeds']}")
         self.server = unflatten(self.server, leaves_of("server-", saved.arrays))
         template = self.page.init_client(self.starts[0])

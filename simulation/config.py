@@ -111,6 +111,9 @@ class Config:
             "seed",
             "labels_per_client",
             "iid_rows",
+            "hidden_units",
+            "num_features",
+            "num_classes",
         ):
             require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
         for name in ("checkpoint_every", "void_rounds", "max_norm"):
@@ -182,6 +185,7 @@ class Config:
 
 _INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
                "node-timeout", "round-timeout"}  # fmt: skip
+_LISTS = {"client-sizes", "penalties", "shares"}  # numbers with commas between
 OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
 
 
@@ -274,7 +278,7 @@ def _read(text: str) -> Value:
 
 
 def _typed(key: str, value: Any, kind: type) -> Value:
-    if key == "client-sizes" and type(value) is int:
+    if key in _LISTS and type(value) in (int, float):  # a list of one
         value = str(value)
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
@@ -285,6 +289,9 @@ def _typed(key: str, value: Any, kind: type) -> Value:
 
 def _unknown(key: str, algorithm: str, known: list[str]) -> str:
     names = sorted(map(kebab, known))
+    owners = [name for name, page in ALGORITHMS.items() if snake(key) in settings_of(page)]
+    if owners:
+        return f"'{key}' is not a setting of {algorithm}, but of {', '.join(owners)}"
     near = difflib.get_close_matches(key, names, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(names)}"
     return f"'{key}' is not a setting of {algorithm}; {hint}"

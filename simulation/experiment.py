@@ -24,9 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from twinflower.algorithms import find_algorithm
+from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError, require
 
-from .config import Config, Value, check, kebab, parse
+from .config import Config, Value, all_settings, check, kebab, parse, snake
 from .record import COLUMNS, EXTRA_COLUMNS, to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
@@ -134,10 +136,19 @@ def _swept(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
     own = {k: v for k, v in raw.items() if k not in CURVE_WORDS}
-    config = parse({kebab(k): v for part in (run, own, overrides) for k, v in part.items()})
+    told = {kebab(k): v for part in (run, own) for k, v in part.items()}
+    config = parse(_of(told, overrides) | {kebab(k): v for k, v in overrides.items()})
     check(config)
     label = str(raw.get("label", config.algorithm))
     return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
+
+
+def _of(told: Mapping[str, Any], overrides: Mapping[str, Value]) -> dict[str, Any]:
+    """What a file says, less the settings of its own algorithm where another one is asked for."""
+    if "algorithm" not in overrides:
+        return dict(told)
+    foreign = all_settings().keys() - settings_of(find_algorithm(str(overrides["algorithm"]))).keys()
+    return {key: value for key, value in told.items() if snake(key) not in foreign}
 
 
 def _assemble(

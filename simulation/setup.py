@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Context
 
 from clients import CLIENTS, PageClient
-from clients.ledger import ContextLedger
+from clients.ledger import ContextLedger, SeededLedger
 from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
@@ -179,7 +179,7 @@ class Setup:
         path = Path(config.state_dir) / f"{config.dataset}-{number}.ledger".replace(":", "-")
         rows = self.shards.rows(number)
         budget = (self.plan.epsilon_limit, config.delta)
-        return FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget)
+        return SeededLedger(FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget))
 
     def store(self, number: int, folder: str) -> FileStore | None:
         """Where one partition's state outlives its process, in a folder of the site's; None without one."""
@@ -338,8 +338,10 @@ def _start(config: Config, objective: Model) -> Array:
     """The public starting point: the objective's own, or normal numbers of the scale that was asked for."""
     if not config.start_scale:
         return objective.start(stream(config.seed, "start"))
-    start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
-    require(bool(np.isfinite(start @ start)), f"start-scale is too large; got {config.start_scale:g}")
+    with np.errstate(over="ignore"):
+        start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
+        length = start @ start
+    require(bool(np.isfinite(length)), f"start-scale is too large; got {config.start_scale:g}")
     return start
 
 

@@ -73,9 +73,17 @@ class Tuning:
     held_out: float
     by: str
 
+    def _algorithm(self, curve: Mapping[str, Any]) -> str:
+        return str({**self.raw["run"], **curve}.get("algorithm", Config.algorithm))
+
+    def label(self, curve: Mapping[str, Any]) -> str:
+        """Panel and label of a curve; one without a label is called by its algorithm, as in a figure."""
+        words = curve.get("panel", ""), curve.get("label", self._algorithm(curve))
+        return " ".join(str(word) for word in words if word)
+
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
         """The lists that apply to a curve."""
-        page = find_algorithm(str({**self.raw["run"], **curve}.get("algorithm", Config.algorithm)))
+        page = find_algorithm(self._algorithm(curve))
         known = OWN_KEYS.keys() | settings_of(page).keys()
         common = {key: values for key, values in self.raw.get("grid", {}).items() if snake(key) in known}
         return common | curve.get("grid", {})
@@ -171,7 +179,7 @@ def tune(
     """Score every point of every curve; the tuned file as text."""
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
-        label = _label(curve)
+        label = tuning.label(curve)
         scores = [_scored(tuning, curve, point, overrides or {}, say) for point in tuning.points(curve)]
         best = max(scores, key=lambda s: s.mean)
         require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
@@ -193,12 +201,8 @@ def _scored(
         result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
     except SettingError as error:  # such as a step-size that is too long for this mu
         result, why = Score(point, [-np.inf]), f" ({error})"
-    say(f"{_label(curve)}: {result.text}: {result.mean:.5g}{why}")
+    say(f"{tuning.label(curve)}: {result.text}: {result.mean:.5g}{why}")
     return result
-
-
-def _label(curve: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, (curve.get("panel", ""), curve.get("label", ""))))
 
 
 def _own_grid(curve: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from simulation import cli
+from simulation.experiment import read_experiment
 from simulation.record import COLUMNS, read_rows
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.page import settings_of
+from twinflower.errors import SettingError
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -106,7 +110,17 @@ def test_an_experiment_runs_every_curve_and_seed_and_draws(call, tmp_path, runti
 def test_list_names_what_there_is(call):
     status, text, _ = call("list")
     assert status == 0
-    for word in ("fedpdm", "bsdp-fedpdm", "mnist", "digits.toml", "softmax", "dirichlet", "rand-k"):
+    for word in (
+        "fedpdm",
+        "bsdp-fedpdm",
+        "mnist",
+        "digits.toml",
+        "softmax",
+        "dirichlet",
+        "rand-k",
+        "swish-network",
+        "ring",
+    ):
         assert word in text
 
 
@@ -136,6 +150,8 @@ BAD = {
     "max-local-steps must be at least 1 with full batches": ["max-local-steps=0"],
     "batch-size must be at least 0": ["batch-size=-3"],
     "'mu' is not a setting of fedpdm": ["mu=0.5"],
+    "'rho' is not a setting of fedavg, but of fedpdm": ["algorithm=fedavg", "rho=1"],
+    "start-scale is too large": ["start-scale=1e308"],
     "downlink-ratio must be above 0": ["algorithm=bsdp-fedpdm", "downlink-ratio=0"],
     "uplink must be one of top-k, rand-k": ["algorithm=bsdp-fedpdm", "uplink=all"],
     "seed must be below 2^64": ["seed=18446744073709551616"],
@@ -233,6 +249,16 @@ def test_a_stationary_zero_is_announced(call, tmp_path):
     assert "x = 0 is stationary" in text
     (warning,) = json.loads((tmp_path / "summary.json").read_text())["warnings"]
     assert "regulariser-l1 = 5 is no less than the largest slope at 0" in warning
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_another_method_is_one_word(name):
+    plan = read_experiment(Path(DIGITS), {"algorithm": name, "privacy": "none", "epsilon": 0.0})
+    settings = dict(plan.curves[0].config.settings)
+    assert plan.curves[0].config.algorithm == name
+    assert ("rho" in settings) == ("rho" in settings_of(ALGORITHMS[name]))
+    with pytest.raises(SettingError, match="'mu' is not a setting of|shares"):
+        read_experiment(Path(DIGITS), {"algorithm": name, "shares" if name == "fedprox" else "mu": 1.0})
 
 
 def test_every_curve_is_checked_before_the_first_runs(call, tmp_path):

@@ -128,7 +128,7 @@ def test_keys_are_understood_with_either_stroke():
         ("step-sise", "'step-sise' is not a setting of fedpdm; did you mean 'step-size'?"),
         ("Rho", "'Rho' is not a setting of fedpdm; did you mean 'rho'?"),
         ("batchsize", "'batchsize' is not a setting of fedpdm; did you mean 'batch-size'?"),
-        ("mu", "'mu' is not a setting of fedpdm; known keys: aggregation, algorithm, batch-size, "),
+        ("mu", "'mu' is not a setting of fedpdm, but of fedprox"),
         ("settings", "'settings' is not a setting of fedpdm; "),
         ("name", "'name' is not a setting of fedpdm; "),
         ("", "'' is not a setting of fedpdm; known keys: "),
@@ -172,6 +172,14 @@ def test_types_are_checked(key, value, word):
     with pytest.raises(SettingError) as error:
         parse({key: value})
     assert str(error.value) == f"{key} must be {word}; got {value!r}"
+
+
+@pytest.mark.parametrize(
+    "algorithm, key",
+    [("ssca-constrained", "penalties"), ("ldp-primal-dual", "shares"), ("fedpdm", "client-sizes")],
+)
+def test_a_list_of_one_number_is_a_list(algorithm, key):
+    assert parse({"algorithm": algorithm, key: 5}).items()[key] == "5"
 
 
 def test_a_whole_number_is_a_number():
@@ -220,6 +228,7 @@ def test_what_assigns_nothing_is_refused(assignment):
         ("clients-per-round", -1),
         ("samples-per-client", -1),
         ("labels-per-client", -1),
+        ("hidden-units", -4),
         ("seed", -1),
         ("rounds", 0),
         ("evaluate-every", 0),

@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
+from clients.store import FileStore
 from simulation import cohort, inprocess
 from simulation.checkpoint import Checkpoints, flatten, unflatten
 from simulation.inprocess import InProcessGrid
@@ -84,6 +85,27 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, ever
         assert cut_off(mine, folder, number, after, every)
         equal(inprocess.run(mine, checkpoints=Checkpoints(folder, every)), expected)
         assert charges(folder) == charges(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("variant", ["fedpdm-private", "ldp-private", "zcdp-nfl-private"])
+def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path, monkeypatch, variant):
+    setup = small(variant, rounds=ROUNDS)
+    assert setup.plan is not None
+    whole = inprocess.run(setup.with_state_dir(tmp_path / "whole"))
+    left, save = [2 * setup.config.sampled + 2], FileStore.save
+
+    def dies(self, *words):
+        left[0] -= 1
+        if left[0] == 0:
+            raise PowerCut
+        save(self, *words)
+
+    setup, checkpoints = setup.with_state_dir(tmp_path / "cut"), Checkpoints(tmp_path, 1)
+    monkeypatch.setattr(FileStore, "save", dies)
+    with pytest.raises(PowerCut):
+        inprocess.run(setup, checkpoints=checkpoints)
+    equal(inprocess.run(setup, checkpoints=checkpoints), whole)
+    assert charges(tmp_path / "cut") == charges(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("stacked", [1, 2])
@@ -190,7 +212,11 @@ def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
     cut = command(*words, "--set", "checkpoint-every=3", "--out", str(tmp_path / "cut"), kill_at=2)
     assert cut.returncode == -9
     assert not (tmp_path / "cut" / "summary.json").exists()
-    done = command("run", "--resume", str(tmp_path / "cut"), "--runtime", runtime)
+    other = {"inprocess": "cohort", "cohort": "inprocess"}[runtime]
+    wrong = command("run", "--resume", str(tmp_path / "cut"), "--runtime", other)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert f"began on runtime {runtime}: leave --runtime away" in wrong.stderr
+    done = command("run", "--resume", str(tmp_path / "cut"))
     assert done.returncode == 0, done.stderr
     drop = lambda rows: [{k: v for k, v in row.items() if k != "seconds"} for row in rows]  # noqa: E731
     np.testing.assert_equal(drop(read_rows(tmp_path / "cut")), drop(read_rows(tmp_path / "whole")))
@@ -200,6 +226,8 @@ def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
     lines = (tmp_path / "cut" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 9))
     assert not list((tmp_path / "cut" / "checkpoints").iterdir())
+    assert not (tmp_path / "cut" / "runtime").exists()
+    assert json.loads((tmp_path / "cut" / "summary.json").read_text())["runtime"] == runtime
     again = command("run", "--resume", str(tmp_path / "cut"), "--runtime", runtime)
     assert (again.returncode, again.stdout) == (2, "")
     assert "has ended already" in again.stderr
@@ -227,6 +255,16 @@ rho = 0.1
         models = [np.load(tmp_path / name / place / "model.npz")["x"] for name in ("cut", "whole")]
         assert_array_equal(*models)
     assert (tmp_path / "cut" / "figure.png").exists()
+
+
+def test_a_checkpoint_of_another_runtime_is_one_sentence(tmp_path):
+    setup = small("fedpdm", checkpoint_every=1)
+    both = {"one": inprocess.run, "all": lambda s, checkpoints: cohort.run([s], None, checkpoints)}
+    for name, run in both.items():
+        run(setup, checkpoints=Checkpoints(tmp_path / name, 1))
+    for name, run in both.items():
+        with pytest.raises(SettingError, match="resume the run on that"):
+            run(setup, checkpoints=Checkpoints(tmp_path / ("one" if name == "all" else "all"), 1))
 
 
 @pytest.mark.parametrize(

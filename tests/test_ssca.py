@@ -11,8 +11,10 @@ from scipy.optimize import minimize
 from test_fedpdm import last
 
 from simulation import inprocess
+from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
+from simulation.setup import prepare
 from strategies.star import record_of
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
@@ -337,6 +339,20 @@ def test_members_of_groups():
     assert one.excess(np.array([9.0, 1.0, 2.0]), rows) == pytest.approx(1.0)
     with pytest.raises(SettingError, match="feature 7 must be below 2"):
         parse_constraints("feature 7 <= 1")[0].members(rows)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "objective", "classes"),
+    [("digits", "softmax", 10), ("digits", "swish-network", 10), ("breast-cancer", "logistic", 2)]
+    + [("diabetes", "least-squares", 0)],
+)
+def test_a_class_that_is_not_there_has_no_bound(dataset, objective, classes):
+    keys = {"dataset": dataset, "objective": objective, "hidden-units": 4 * objective.endswith("network")}
+    keys |= {"algorithm": "ssca-constrained", "regulariser": "none", "num-clients": 3}
+    with pytest.raises(SettingError, match=f"class {classes} must be below {classes}, the number of classes"):
+        prepare(parse(keys | {"constraints": f"cost <= 1, class {classes} <= 1"}))
+    if classes:
+        prepare(parse(keys | {"constraints": f"class {classes - 1} <= 1"}))
 
 
 def test_a_bound_out_of_reach_is_reported_as_not_met():

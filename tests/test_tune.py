@@ -129,6 +129,20 @@ def test_a_point_whose_settings_do_not_go_together_is_told_and_not_chosen(file):
         tune(read_tuning(file), say=said.append)
 
 
+def test_curves_without_a_label_keep_their_own_scores(file):
+    file.write_text(FILE.replace('label = "pdm"\n', "").replace('label = "prox"\n', ""))
+    assert list(tomllib.loads(tune(read_tuning(file), say=lambda line: None))["scores"]) == [
+        "fedpdm",
+        "fedprox",
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("simulation.cli.tune", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(SettingError, match="there is no such folder"):
+        tune_(file, out=tmp_path / "nowhere" / "tuned.toml", data_dir="")
+
+
 def test_the_command_writes_the_file(file, tmp_path):
     tune_(file, out=tmp_path / "tuned.toml", data_dir="")
     assert read_experiment(tmp_path / "tuned.toml").title == "Two methods"

@@ -116,6 +116,19 @@ class ConstrainedSSCA(SSCA):
         require(
             hasattr(objective, "losses"), "ssca-constrained needs an objective with `losses`, the loss of each row"
         )
+        self._check_classes(objective)
+
+    def _check_classes(self, objective: Any) -> None:
+        """A class that no row can have would keep any bound."""
+        loss = getattr(objective, "loss", None)
+        highest = max((c.number for c in self.bounded if c.kind == "class"), default=-1)
+        if loss is None or highest < 0:
+            return
+        classes = max(2, objective.outputs) if loss.classifies else 0
+        require(
+            highest < classes,
+            f"constraints: class {highest} must be below {classes}, the number of classes",
+        )
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """No surrogate yet, the first penalty."""

@@ -39,6 +39,10 @@ class LedgerError(TwinflowerError):
     """The ledger cannot vouch for what was spent; nothing may be released."""
 
 
+class ChargedBefore(LedgerError):
+    """The round of this run was charged, and its reply is gone."""
+
+
 class BudgetSpent(TwinflowerError):
     """The release does not fit what is left of a budget."""
 
@@ -64,7 +68,7 @@ class Ledger(Protocol):
         """Record the charge for good, before anything is released.
 
         budget: the run's; a lasting ledger has a lifetime budget of its own beside it. Raises BudgetSpent
-        where the charge fits not both, and LedgerError for a (run, round) that was charged before: its
+        where the charge fits not both, and ChargedBefore for a (run, round) that was charged before: its
         reply is gone, and noise must not be drawn twice for one charge.
         """
 
@@ -179,7 +183,7 @@ def fingerprint(*arrays: memoryview | bytes) -> str:
 
 
 def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
-    """Raise LedgerError for a round that was charged before, BudgetSpent where the run's budget is short."""
+    """Raise ChargedBefore for a round that was charged before, BudgetSpent where the run's budget is short."""
     mine = [entry for entry in entries if entry.run == charge.run]
     known = any(entry.round == charge.round for entry in mine)
     _check(charge, known, budget, sum(entry.cost for entry in mine))
@@ -187,7 +191,7 @@ def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
 
 def _check(charge: Charge, known: bool, budget: Budget, spent: float) -> None:
     if known:
-        raise LedgerError(f"round {charge.round} of this run was charged before, and its reply is gone")
+        raise ChargedBefore(f"round {charge.round} of this run was charged before, and its reply is gone")
     if not replace(budget, spent=budget.spent + spent).fits(charge.cost):
         raise BudgetSpent("the run's privacy budget is spent")
 
