@@ -28,6 +28,7 @@ from simulation.loop import run_strategy
 from simulation.record import read_summary
 from simulation.setup import prepare
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.page import settings_of
 from twinflower.privacy.ledger import FileLedger
 
 pytestmark = pytest.mark.deployment
@@ -305,6 +306,7 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
         start(running, 3)
         for name, keys in variants.items():
             sampled = {} if keys.get("clients-per-round") == 0 else {"clients-per-round": 2}
+            sampled |= {"topology": "path"} if "topology" in settings_of(ALGORITHMS[name]) else {}
             config = parse(
                 {"batch-size": 20, "max-local-steps": 3} | keys | {"num-clients": 3, "rounds": 3} | sampled
             )
