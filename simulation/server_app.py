@@ -11,7 +11,7 @@ from strategies.star import meet
 from twinflower.errors import RunError, TwinflowerError, require
 
 from .checkpoint import Checkpoints
-from .config import Config, parse_run_config
+from .config import Config, check, parse_run_config
 from .experiment import check_resumable
 from .figures import draw_run
 from .loop import run_strategy
@@ -34,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(grid: Grid, config: Config) -> None:
+    check(config)  # before anybody waits for nodes
     if not config.num_clients:
         config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
     setup = prepare(config)

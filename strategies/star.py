@@ -8,6 +8,7 @@ the method copes with a missing client stands in the page. The messages are thos
 """
 
 import math
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Set
@@ -402,9 +403,14 @@ class StarStrategy(Strategy):
         )
 
 
+_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
+
+
 def _short(told: object) -> str:
     """A stranger's words for the log: one line, of bounded length."""
     line = " ".join(str(told)[:_LONGEST_REASON].split())
+    if found := _RAISED.match(line):  # how a deployed node tells what it raised
+        line = f"{found[1]}: {found[2]}"
     return "".join(filter(str.isprintable, line))
 
 

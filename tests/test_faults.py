@@ -8,10 +8,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small, state_of
 
+from simulation import server_app
+from simulation.config import Config
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from strategies.star import encode, meet, record_of
-from twinflower.errors import ReplyError, RunError
+from twinflower.errors import ReplyError, RunError, SettingError
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 
@@ -270,13 +272,22 @@ def test_nodes_tell_how_many_clients_there_are():
     assert meet(InProcessGrid(setup), 0, 1.0) == {i: i + 1 for i in range(8)}
 
 
-def test_nodes_that_cannot_start_are_named_at_once():
+def test_bad_settings_are_told_before_anybody_waits_for_nodes(monkeypatch):
+    monkeypatch.setattr(server_app, "meet", lambda *_: pytest.fail("it waits"))
+    with pytest.raises(SettingError, match="rho must be"):
+        server_app._run(None, Config(settings=(("rho", -1.0),)))
+
+
+@pytest.mark.parametrize(
+    "told", ["DataError: mnist is not here", "<class 'twinflower.errors.DataError'>:<'mnist is not here'>"]
+)
+def test_nodes_that_cannot_start_are_named_at_once(told):
     class Broken(InProcessGrid):
         def answer(self, message):
-            return Message(Error(3, "DataError: mnist is not here"), reply_to=message)
+            return Message(Error(3, told), reply_to=message)
 
     with pytest.raises(
-        RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not"
+        RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not here$"
     ):
         meet(Broken(small("fedpdm")), 8, 30.0)
 
