@@ -191,11 +191,11 @@ class Vector(NamedTuple):
 class Dense(Defaults):
     """Messages of a method that sends one whole vector each way."""
 
-    def pack_inbox(self, inbox: Vector) -> Arrays:
+    def pack_inbox(self, inbox: Any) -> Arrays:
         """x."""
         return [inbox.x]
 
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Vector:
+    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
         """x (d,)."""
         expect_arrays(arrays, 1)
         return Vector(checked("x", arrays[0], (d,)))
@@ -206,7 +206,7 @@ class Dense(Defaults):
 
     def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
         """x (d,), as long as the inbox's."""
-        return self.unpack_inbox(arrays, inbox.x.shape[-1])
+        return self.unpack_inbox(arrays, inbox.x.shape[-1])  # type: ignore[no-any-return]
 
     def bits(self, d: int) -> tuple[int, int]:
         """d numbers each way."""

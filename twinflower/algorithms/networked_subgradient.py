@@ -90,19 +90,6 @@ class NetworkedSubgradient(Relayed):
         expect_arrays(arrays, 2)
         return Inbox(checked("own", arrays[0], (d,)), checked("mixed", arrays[1], (d,)))
 
-    def pack_upload(self, upload: Vector, d: int) -> Arrays:
-        """w~."""
-        return [upload.x]
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
-        """w~ (d,)."""
-        expect_arrays(arrays, 1)
-        return Vector(checked("w", arrays[0], inbox.own.shape[-1:]))
-
     def bits(self, d: int) -> tuple[int, int]:
         """d numbers up, 2 d down."""
         return d * VALUE_BITS, 2 * d * VALUE_BITS
-
-    def paper_bits(self, d: int) -> int:
-        """32 d."""
-        return 32 * d

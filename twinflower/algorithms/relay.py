@@ -24,11 +24,12 @@ from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..topologies import Neighbours, adjacency, connected, degrees, make_graph, sums
+from ..wire import checked, expect_arrays
 from .base import check_steps
 from .echo import hear, nobody_heard
 from .local import decayed
-from .messages import check_choice
-from .page import NO_FACTS, Defaults, Facts
+from .messages import Dense, Vector, check_choice
+from .page import NO_FACTS, Arrays, Facts
 
 
 class Server(NamedTuple):
@@ -48,7 +49,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Relayed(Defaults):
+class Relayed(Dense):
     """Settings of the networked methods.
 
     topology, degree, rewiring, graph_seed: `topologies.make_graph`. step_size, step_decay: eta_n = step_size /
@@ -110,6 +111,11 @@ class Relayed(Defaults):
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
         """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
         return self.step(round_) * 2 * bounds.gradient / pace.rows
+
+    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
+        """w~ (d,), as long as the inbox's vectors."""
+        expect_arrays(arrays, 1)
+        return Vector(checked("w", arrays[0], inbox[0].shape[-1:]))
 
     # --------------------------------------------------------------------------------------- the relay
 

@@ -20,7 +20,7 @@ noise shrinks with the neighbours there really are, so it is (12) also after som
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -132,19 +132,6 @@ class ZCDPNFL(Relayed):
             raise ReplyError(f"degree and heard must be at least 0, got {degree} and {heard}")
         return Inbox(neighbours, gain, degree, heard)
 
-    def pack_upload(self, upload: Vector, d: int) -> Arrays:
-        """w~."""
-        return [upload.x]
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
-        """w~ (d,), as long as the inbox's vectors."""
-        expect_arrays(arrays, 1)
-        return Vector(checked("w", arrays[0], inbox.neighbours.shape[-1:]))
-
     def bits(self, d: int) -> tuple[int, int]:
         """d numbers up; down 2 d and two numbers, with or without faults."""
         return d * VALUE_BITS, (2 * d + 2) * VALUE_BITS
-
-    def paper_bits(self, d: int) -> int:
-        """32 d."""
-        return 32 * d
