@@ -72,11 +72,9 @@ class Cohort:
         )
         if not _all_finite(self.page.model(self.server)):
             raise RunError(f"the model diverged in round {round_}: lower step-size")
-        told = (array[..., good] for array in report)
-        return [
-            self._account(round_, asked, *parts)
-            for asked, *parts in zip(*map(np.atleast_2d, (clients, *told)), strict=True)
-        ]
+        told = (clients, *(array[..., good] for array in report))
+        by_seed = [told] if self.alone else zip(*told, strict=True)
+        return [self._account(round_, *parts) for parts in by_seed]
 
     def _good(self, uploads: Any, round_: int) -> Index | slice:
         """Places of the clients whose update is finite; the others are left out, as a strategy does."""
@@ -139,14 +137,16 @@ class Cohort:
     def _clients(self, round_: int, clients: Index) -> tuple[Any, Any, Report]:
         """The client side of some of the round's clients, (K,) or (seeds, K)."""
         inbox = self.page.broadcast(self.server, round_, clients)
-        seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
-        batches = self._kept.get(int(clients.flat[0])) or self.walk.batches(
-            self.shards, clients, seed, round_
-        )
-        if self._keeps:
-            self._kept[int(clients.flat[0])] = batches
+        batches = self._kept.get(int(clients.flat[0])) or self._batches(round_, clients)
         noise = self._noise(round_, clients) if self.plans[0] else no_noise
         return self.page.client_update(self._gather(clients), inbox, self.objective, batches, noise, round_)
+
+    def _batches(self, round_: int, clients: Index) -> Batches:
+        seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]
+        batches = self.walk.batches(self.shards, clients, seed, round_)
+        if self._keeps:
+            batches = self._kept[int(clients.flat[0])] = batches.keeping_norms()
+        return batches
 
     def _noise(self, round_: int, clients: Index) -> Noise:
         """The noise of stacked clients, each with the sigma of its seed's plan and its number of rows."""

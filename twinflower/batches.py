@@ -6,7 +6,7 @@ receives, for one client or for a stacked cohort, with the same draws either way
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -108,6 +108,11 @@ class Batches:
         if self.full is not None:
             return (self.full for _ in steps)
         return self._at_once() if self._few else (self._gather(step) for step in steps)
+
+    def keeping_norms(self) -> "Batches":
+        """The same, with the norms of rows that every step and every round takes again."""
+        assert self.full is not None
+        return replace(self, full=self.full._replace(squares=self.full.squared_norms()))
 
     @property
     def _few(self) -> bool:

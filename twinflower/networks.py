@@ -14,7 +14,17 @@ from scipy.special import expit
 
 from .arrays import Array
 from .errors import require
-from .objectives import LOSSES, Batch, Loss, Model, Penalised, clipping, make_objective, mean_over
+from .objectives import (
+    LOSSES,
+    Batch,
+    Loss,
+    Model,
+    Penalised,
+    clipping,
+    make_objective,
+    mean_over,
+    squared_norms,
+)
 from .privacy.release import Bounds
 
 Activation = Callable[[Array], tuple[Array, Array]]
@@ -94,7 +104,8 @@ class Network(Penalised):
         back = (out @ w2) * bend  # (..., b, hidden)
         share: Array | float = 1.0 / out.shape[-2] if rows.weights is None else rows.weights[..., None]
         if self.clip_norm:
-            share = share * clipping(self.clip_norm, (out, hidden), (back, rows.features))
+            squares = squared_norms(out) * squared_norms(hidden) + squared_norms(back) * rows.squared_norms()
+            share = share * clipping(self.clip_norm, squares)
         g1, g2 = (share * back).swapaxes(-1, -2) @ rows.features, (share * out).swapaxes(-1, -2) @ hidden
         lead = np.broadcast_shapes(g1.shape[:-2], x.shape[:-1])
         flat = [np.broadcast_to(g, lead + g.shape[-2:]).reshape((*lead, -1)) for g in (g1, g2)]

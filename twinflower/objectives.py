@@ -24,12 +24,18 @@ class Batch(NamedTuple):
     """Rows of one or many clients: features (..., b, n), labels (..., b).
 
     weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
-    have different numbers of rows; a row that is not there has weight 0.
+    have different numbers of rows; a row that is not there has weight 0. squares (..., b): the rows'
+    squared norms, where somebody keeps them.
     """
 
     features: Array
     labels: Labels
     weights: Array | None = None
+    squares: Array | None = None
+
+    def squared_norms(self) -> Array:
+        """Of the rows, (..., b)."""
+        return squared_norms(self.features) if self.squares is None else self.squares
 
 
 class Objective(Protocol):
@@ -316,7 +322,7 @@ class LinearModel(Penalised):
         """Gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clip_norm:
-            slopes *= clipping(self.clip_norm, (slopes, rows.features))
+            slopes *= clipping(self.clip_norm, squared_norms(slopes) * rows.squared_norms())
         slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self.add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
@@ -348,12 +354,17 @@ class LinearModel(Penalised):
         return Bounds(gradient, curvature, self.penalty_curvature)
 
 
-def clipping(norm: float, *layers: tuple[Array, Array]) -> Array:
-    """Factors (..., b, 1) that clip a row's data gradient: per layer it is slope x input, so its norm is a product.
+def squared_norms(rows: Array) -> Array:
+    """||row||^2 along the last axis."""
+    return rows[..., 0] * rows[..., 0] if rows.shape[-1] == 1 else np.vecdot(rows, rows)
+
+
+def clipping(norm: float, squares: Array) -> Array:
+    """Factors (..., b, 1) that clip rows' data gradients with these squared norms; of a layer, slope x input, the
+    squared norm is a product.
 
     Squares may overflow; 0 times infinity is then a gradient of 0, because an error would tell of the row.
     """
-    squares = sum(np.vecdot(slopes, slopes) * np.vecdot(inputs, inputs) for slopes, inputs in layers)
     return (norm / np.fmax(np.sqrt(squares), norm))[..., None]  # fmax passes NaN over
 
 

@@ -4,7 +4,6 @@ A graph is what pages and the relay need of it: for each client its neighbours, 
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from .randomness import stream
 
 Neighbours = tuple[tuple[int, ...], ...]
 
+_DENSE = 128  # nodes
 _TRIES = 10_000  # draws of a random graph until one is connected
 
 
@@ -132,7 +132,6 @@ def _read(path: Path) -> Any:
         ) from None
 
 
-@lru_cache(maxsize=8)
 def adjacency(neighbours: Neighbours) -> sparse.csr_array:
     """The matrix A (N, N), 1 where two clients are neighbours."""
     ends = np.cumsum([0, *map(len, neighbours)])
@@ -141,15 +140,19 @@ def adjacency(neighbours: Neighbours) -> sparse.csr_array:
     return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(size, size))
 
 
-@lru_cache(maxsize=8)
 def degrees(neighbours: Neighbours) -> Array:
     """Number of neighbours of each client (N,)."""
     return np.array([float(len(others)) for others in neighbours])
 
 
-def sums(matrix: sparse.csr_array, x: Array) -> Array:
+def compact(matrix: sparse.csr_array) -> sparse.csr_array | Array:
+    """The matrix in the form whose products cost less."""
+    return matrix.toarray() if matrix.shape[0] <= _DENSE else matrix
+
+
+def sums(matrix: sparse.csr_array | Array, x: Array) -> Array:
     """sum_l matrix[k, l] x_l for x (..., N, d)."""
-    if x.ndim == 2:
+    if x.ndim == 2 or isinstance(matrix, np.ndarray):
         return matrix @ x  # type: ignore[no-any-return]
     flat = np.moveaxis(x, -2, 0)
     return np.moveaxis((matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape), 0, -2)

@@ -13,6 +13,7 @@ with it leave the duals of its edges; what is left is the problem of the others.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..errors import RunError, require
 from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
-from ..topologies import Neighbours, adjacency, connected, degrees, make_graph, sums
+from ..topologies import Neighbours, adjacency, compact, connected, degrees, make_graph, sums
 from ..wire import checked, expect_arrays
 from .base import check_steps
 from .echo import hear, nobody_heard
@@ -142,6 +143,14 @@ class Relayed(Dense):
         server = self._averaged(server._replace(gain=gain, heard=heard), round_)
         return self._bury(server, silent)
 
+    @cached_property
+    def _near(self) -> Any:
+        return compact(adjacency(self.facts.neighbours))
+
+    @cached_property
+    def _degrees(self) -> Array:
+        return degrees(self.facts.neighbours)
+
     def _averaged(self, server: Server, round_: int) -> Server:
         """w joins the mean in the last share of the rounds."""
         if not self.tail or round_ <= (1 - self.tail) * self.facts.rounds:
@@ -163,14 +172,14 @@ class Relayed(Dense):
                     f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
                     "is not connected"
                 )
-        matrix, gone = adjacency(self.facts.neighbours), lost[..., None].astype(float)
-        edges = sums(matrix, gone) * server.total - sums(matrix, gone * server.total)  # their duals, over rho
+        gone = lost[..., None].astype(float)
+        edges = sums(self._near, gone) * server.total - sums(self._near, gone * server.total)  # their duals, over rho
         return self._relayed(server._replace(gain=server.gain - edges))
 
     def _relayed(self, server: Server) -> Server:
         """With the neighbours' sums of what is there now."""
         w = server.w * self.alive(server)[..., None] if self.dead_after else server.w
-        return server._replace(neighbours=sums(adjacency(self.facts.neighbours), w))
+        return server._replace(neighbours=sums(self._near, w))
 
     def alive(self, server: Server) -> Mask:
         """Which clients (..., N) are in the graph."""
@@ -179,10 +188,8 @@ class Relayed(Dense):
     def live_degrees(self, server: Server) -> Array:
         """Living neighbours of each client, (..., N)."""
         if not self.dead_after:
-            counts = degrees(self.facts.neighbours)
-            return counts if server.silent.ndim == 1 else np.broadcast_to(counts, server.silent.shape)
-        matrix = adjacency(self.facts.neighbours)
-        return sums(matrix, self.alive(server)[..., None].astype(float))[..., 0]
+            return np.broadcast_to(self._degrees, server.silent.shape)
+        return sums(self._near, self.alive(server)[..., None].astype(float))[..., 0]
 
     def model(self, server: Server) -> Array:
         """The mean of the living clients' models, which all go to the same point."""

@@ -59,9 +59,11 @@ def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
     """Draws of stacked clients (K,) or (seeds, K); each row as `seeded` gives it."""
 
     def draws(draw: int, shape: tuple[int, ...]) -> Array:
-        rows = zip(seeds, np.atleast_2d(clients), strict=True)
+        if clients.ndim == 1:
+            return normals(seeds[0], "noise", clients, _address(round_, draw), shape[-1])
+        rows = zip(seeds, clients, strict=True)
         blocks = [normals(seed, "noise", row, _address(round_, draw), shape[-1]) for seed, row in rows]
-        return np.stack(blocks).reshape(shape)
+        return np.stack(blocks)
 
     return draws
 
