@@ -235,6 +235,21 @@ def test_score_is_accuracy_or_r2(name, weighted):
     assert_allclose(objective.score(x, rows), wanted, rtol=1e-13)
 
 
+def test_r2_of_labels_that_do_not_vary_is_undefined():
+    rows = Batch(np.ones((3, FEATURES)), np.full(3, 2.0))
+    assert np.isnan(build("least-squares").score(np.zeros(FEATURES), rows))
+
+
+@every_loss
+def test_kept_norms_of_rows_change_no_bit_of_a_clipped_gradient(name):
+    rng = np.random.default_rng(13)
+    objective, rows = build(name, clip_norm=0.5), draw_batch(rng, name, (3,))
+    x = rng.normal(size=(3, objective.d))
+    kept = rows._replace(squares=rows.squared_norms())
+    assert_array_equal(objective.grad(x, kept), objective.grad(x, rows))
+    assert_allclose(kept.squares, np.linalg.norm(rows.features, axis=-1) ** 2)
+
+
 def test_majority_baseline_is_the_best_constant_answer_learnt_from_the_training_labels():
     rng = np.random.default_rng(13)
     for _ in range(50):  # few labels: ties are frequent

@@ -16,6 +16,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
 from strategies.star import record_of
+from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA, multipliers
@@ -378,6 +379,19 @@ def test_a_penalty_follows_a_stage_with_slack():
     assert servers[299].nu == 1.0
     alone = ConstrainedSSCA(facts=Facts(2, 300), penalties="1", **settings)
     assert_allclose(last(run(alone, shards, objective, 300, start=start))[0].x, servers[299].x)
+
+
+def test_a_stage_begins_anew_also_when_its_first_round_is_void():
+    page = ConstrainedSSCA(facts=Facts(2, 4), penalties="1, 1e4", constraints="cost <= 1.05", tau=0.5)
+    told, both = Vector(np.random.default_rng(0).normal(size=(2, 4))), np.arange(2)
+    server = page.init_server(np.full(3, 0.1), 2, np.uint64(0))
+    for round_ in (1, 2):
+        server = page.server_update(server, told, both, round_)
+    anew = server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=np.array(1))
+    after = page.server_update(server, told, both, 4)  # round 3 had too few replies
+    assert_allclose(after.x, page.server_update(anew._replace(stage=np.array(1)), told, both, 4).x)
+    assert_allclose(after.kappa, page.averaging / 2**page.step_decay)
+    assert after.level == 1
 
 
 # ---------------------------------------------------------------------------------------------- privacy

@@ -332,13 +332,14 @@ class LinearModel(Penalised):
         return self.loss.predict(self.scores(x, features))
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Share of rows predicted right; for regression R^2 = 1 - residual / variance."""
+        """Share of rows predicted right; for regression R^2 = 1 - residual / variance, nan where labels do not vary."""
         predicted = self.predict(x, rows.features)
         if self.loss.classifies:
             return mean_over((predicted == rows.labels).astype(float), rows)
         residual = mean_over((predicted - rows.labels) ** 2, rows)
         centre = mean_over(np.asarray(rows.labels, float), rows)
-        return 1.0 - residual / mean_over((rows.labels - centre[..., None]) ** 2, rows)
+        variance = mean_over((rows.labels - centre[..., None]) ** 2, rows)
+        return 1.0 - residual / np.where(variance > 0, variance, np.nan)
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""

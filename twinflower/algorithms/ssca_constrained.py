@@ -6,7 +6,8 @@ client keeps     nothing
        receives  x (..., d)
        sends     for every m, from one random batch at x: gradient and value of F_m - U_m, (..., M d + M)
 server keeps     x (..., d), per m the surrogate's slope S_m and constant A_m (..., M d + M), its weight kappa (...,),
-                 the largest multiplier nu and the slack of the last step, and which penalty is in force (...,)
+                 the largest multiplier nu and the slack of the last step, which penalty is in force, and in which stage
+                 of the run (...,)
 A client that is missing is left out; clients count by their rows (see `ssca`).
 
     Fbar_m(x) = <S_m, x> + tau kappa ||x||^2 + A_m,     U inside A_m, so that it is averaged with the same weights
@@ -53,6 +54,7 @@ class Server(NamedTuple):
     nu: Array
     slack: Array
     level: Index
+    stage: Index
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class ConstrainedSSCA(SSCA):
         """No surrogate yet, the first penalty."""
         none = np.zeros(start.shape[:-1])
         surrogate = np.zeros((*start.shape[:-1], self._terms(start.shape[-1])))
-        return Server(start, surrogate, none, none, none, none.astype(np.int64))
+        return Server(start, surrogate, none, none, none, *2 * [none.astype(np.int64)])
 
     def _terms(self, d: int) -> int:
         return len(self.bounded) * (d + 1)
@@ -162,7 +164,7 @@ class ConstrainedSSCA(SSCA):
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """One step of the surrogates, the multipliers, and x moves towards the solution of (19)."""
         server, t = self._stage(server, round_)
-        x, old, kappa, *_, level = server
+        x, old, kappa, *_, level, stage = server
         rho = self.averaging / t**self.step_decay                               # (3)
         gamma = self.step_size / t ** (self.step_decay + 0.05)                  # (5)
         told = self.mean(uploads.x, clients)
@@ -176,18 +178,18 @@ class ConstrainedSSCA(SSCA):
         values = (slopes * lowest[..., None, :]).sum(-1) + constants
         values = values + (self.tau * weight * (lowest**2).sum(-1))[..., None]
         x = (1 - gamma) * x + gamma * lowest                                    # (4)
-        return Server(x, surrogate, kappa, nu.max(-1), np.maximum(values, 0).sum(-1), level)
+        return Server(x, surrogate, kappa, nu.max(-1), np.maximum(values, 0).sum(-1), level, stage)
 
     def _stage(self, server: Server, round_: int) -> tuple[Server, int]:
         """The server as its stage begins or goes on, and the round within the stage."""
-        stages = len(self._costs)
-        length = max(1, self.facts.rounds // stages)
-        stage = min((round_ - 1) // length, stages - 1)
+        count = len(self._costs)
+        length = max(1, self.facts.rounds // count)
+        stage = min((round_ - 1) // length, count - 1)
         t = round_ - stage * length
-        if t > 1 or stage == 0:
+        if (server.stage == stage).all():
             return server, t
-        level = server.level + (server.slack > self.tolerance)
-        return server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=level), t
+        level, stages = server.level + (server.slack > self.tolerance), np.full_like(server.stage, stage)
+        return server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=level, stage=stages), t
 
     def linearised(self, x: Array, told: Array) -> Array:
         """The rows' share of all S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
