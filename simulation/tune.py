@@ -128,6 +128,7 @@ def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
     for key, values in itertools.chain(*(grid.items() for grid in grids)):
         require(isinstance(values, list) and bool(values), f"grid: {key} must be a list; got {values!r}")
+    require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
     unused = sorted(tuning.raw.get("grid", {}).keys() - set().union(*grids))
     require(not unused, f"grid: no curve knows '{', '.join(unused)}'")
 
@@ -176,10 +177,14 @@ def _judge(setup: Setup, x: Any, held: Batch, by: str) -> float:
 def tune(
     tuning: Tuning, overrides: Mapping[str, Value] | None = None, say: Callable[[str], None] = print
 ) -> str:
-    """Score every point of every curve; the tuned file as text."""
+    """Score every point of every curve that has a grid; the tuned file as text."""
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
         label = tuning.label(curve)
+        if not tuning.grid(curve):
+            say(f"{label}: has no grid, stays as it is")
+            curves.append(curve)
+            continue
         scores = [_scored(tuning, curve, point, overrides or {}, say) for point in tuning.points(curve)]
         best = max(scores, key=lambda s: s.mean)
         require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")

@@ -80,6 +80,15 @@ def test_the_best_point_of_every_curve_is_written_with_all_scores(file, tmp_path
     assert tune(read_tuning(again), say=said.append) == text
 
 
+def test_a_curve_without_a_grid_stays_as_it_is(file):
+    file.write_text(FILE.replace("step-size = [0.001, 1.0]", ""))
+    said = []
+    tuned = tomllib.loads(tune(read_tuning(file), say=said.append))
+    assert said[0] == "pdm: has no grid, stays as it is"
+    assert tuned["curve"][0] == {"label": "pdm", "algorithm": "fedpdm", "rho": 0.1}
+    assert list(tuned["scores"]) == ["prox"]
+
+
 def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
     tuning = read_tuning(file)
     curve = tuning.raw["curve"][0]
@@ -100,11 +109,13 @@ def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
         ("by = ", "for = ", "tune.* knows seeds, held-out, by; got"),
         ("[0.001, 1.0]", "0.5", "grid: step-size must be a list; got 0.5"),
         ("step-size", "alpha", "grid: no curve knows 'alpha'"),
+        ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
         ("mu = [0.0, 0.5]", "rho = [0.1]", "'rho' is not a setting of fedprox"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(file, old, new, text):
-    file.write_text(FILE.replace(old, new))
+    wrong = FILE.replace(old, new)
+    file.write_text(wrong.replace("grid = {mu = [0.0, 0.5]}", "") if "nothing" in text else wrong)
     with pytest.raises(SettingError, match=f"two.toml: .*{text}"):
         read_tuning(file)
 
