@@ -134,7 +134,8 @@ def inprocess_round(setup: Setup) -> Callable[[], Any]:
     """The next round of the real strategy and clients over the in-process grid, at every call."""
     from flwr.app import ConfigRecord
 
-    from strategies.star import meet, record_of
+    from strategies.nodes import meet
+    from strategies.records import record_of
 
     grid, strategy, rounds = InProcessGrid(setup), setup.strategy(), iter(range(1, 10**9))
     strategy.begin(meet(grid, CLIENTS, 60.0), setup.start)

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from strategies import StarStrategy
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.errors import RunError
 
 from .checkpoint import Checkpoints, of_strategy, to_strategy

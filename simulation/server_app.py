@@ -7,7 +7,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
-from strategies.star import meet
+from strategies.nodes import meet
 from twinflower.errors import RunError, TwinflowerError, require
 
 from .checkpoint import Checkpoints

@@ -8,7 +8,6 @@ the method copes with a missing client stands in the page. The messages are thos
 """
 
 import math
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Set
@@ -17,7 +16,7 @@ from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -27,7 +26,10 @@ from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
 from twinflower.randomness import participants
-from twinflower.wire import dtype_name, from_npy, to_npy
+from twinflower.wire import from_npy
+
+from .nodes import meet, note_partition, question, short
+from .records import record_of
 
 
 class Round(NamedTuple):
@@ -60,7 +62,6 @@ class Snapshot(NamedTuple):
 
 
 _NO_REPLY = "no reply"
-_LONGEST_REASON = 1000
 _GREETING = 10.0  # seconds for a node that joins a running training to say who it is
 
 
@@ -202,7 +203,7 @@ class StarStrategy(Strategy):
         """Find nodes that came back under a new id by the partition they hold."""
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self._nodes.values()))
-        questions = list(map(_question, new))  # Flower's grid goes through its messages twice
+        questions = list(map(question, new))  # Flower's grid goes through its messages twice
         for reply in grid.send_and_receive(questions, timeout=_GREETING) if new else ():
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
@@ -211,7 +212,7 @@ class StarStrategy(Strategy):
     def _welcome(self, reply: Message, present: Set[int]) -> None:
         found: dict[int, int] = {}
         try:
-            _note_partition(reply, found, self.num_clients)
+            note_partition(reply, found, self.num_clients)
         except RunError as error:
             log(WARNING, "ignored: %s", error)
         for partition, node in found.items():
@@ -338,13 +339,13 @@ class StarStrategy(Strategy):
             asked = self._asked.get(node) if node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
                 told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
-                log(WARNING, "round %s: ignored: %s", server_round, _short(told))
+                log(WARNING, "round %s: ignored: %s", server_round, short(told))
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked, server_round)
                 rejected.pop(asked.client, None)
             except ReplyError as error:
-                rejected[asked.client] = _short(error)
+                rejected[asked.client] = short(error)
         return good, rejected
 
     def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
@@ -403,95 +404,11 @@ class StarStrategy(Strategy):
         )
 
 
-_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
-
-
-def _short(told: object) -> str:
-    """A stranger's words for the log: one line, of bounded length."""
-    line = " ".join(str(told)[:_LONGEST_REASON].split())
-    if found := _RAISED.match(line):  # how a deployed node tells what it raised
-        line = f"{found[1]}: {found[2]}"
-    return "".join(filter(str.isprintable, line))
-
-
 def _mean(metrics: list[dict[str, Any]], key: str) -> float:
     """Mean over the clients that tell a sensible number, nan if none does."""
     told = [m.get(key) for m in metrics]
     sane = [float(v) for v in told if isinstance(v, int) and 0 <= v < 2**40]
     return float(np.mean(sane)) if sane else float("nan")
-
-
-def encode(array: NDArray[Any]) -> Array:
-    """A Flower Array with the bytes that Flower's own NumPy serialisation gives."""
-    array = np.asarray(array)
-    return Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
-
-
-def record_of(arrays: Iterable[NDArray[Any]]) -> ArrayRecord:
-    """An ArrayRecord "0", "1", ...; filled one by one, because from a dict Flower would copy every array."""
-    record = ArrayRecord()
-    for place, array in enumerate(arrays):
-        record[str(place)] = encode(array)
-    return record
-
-
-def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
-    """Ask every node which partition it holds, until all are there; returns partition -> node.
-
-    num_clients 0: as many as the nodes say there are. Raises RunError, after `timeout` seconds at the
-    latest, naming what is wrong: too few nodes, the wrong number of partitions, one held twice.
-    """
-    nodes: dict[int, int] = {}
-    answered: set[int] = set()
-    failures: list[str] = []
-    deadline = time.monotonic() + timeout
-    while not num_clients or len(nodes) < num_clients:
-        new = sorted(set(grid.get_node_ids()) - answered)
-        patience = max(deadline - time.monotonic(), 1.0)
-        for reply in grid.send_and_receive([_question(node) for node in new], timeout=patience):
-            answered.add(reply.metadata.src_node_id)
-            if reply.has_error():
-                failures.append(_short(reply.error.reason))
-            else:
-                num_clients = _note_partition(reply, nodes, num_clients)
-        if len(nodes) < num_clients or not num_clients:
-            if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
-                raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
-            time.sleep(0.2)
-    if failures:
-        raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
-    return nodes
-
-
-def _question(node: int) -> Message:
-    return Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), node, "get_properties")
-
-
-def _note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
-    """Add the node of this reply; returns the number of clients."""
-    properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
-    partition, count = properties.get("partition-id"), properties.get("num-partitions")
-    if type(partition) is not int or type(count) is not int:
-        raise RunError("a node does not tell its partition: it does not run one of our clients")
-    wanted = wanted or count
-    if count != wanted or not 0 <= partition < count:
-        raise RunError(
-            f"num-clients is {wanted}, but a node holds partition {partition} of {count}: start {wanted} nodes "
-            f'(flwr run . --federation-config "num-supernodes={wanted}") or set num-clients to 0'
-        )
-    if partition in nodes:
-        raise RunError(f"two nodes hold partition {partition}: give every node its own partition-id")
-    nodes[partition] = reply.metadata.src_node_id
-    return wanted
-
-
-def _too_few(present: int, wanted: int, waited: float, failures: list[str]) -> str:
-    if failures:
-        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part; the first says: {failures[0]}"
-    return (
-        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {present} told their partition: "
-        "start the missing nodes, or raise node-timeout"
-    )
 
 
 def _incomplete(server_round: int, rejected: dict[int, str], method: str, retries: int) -> str:

@@ -17,7 +17,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import Recorder, write_run
 from simulation.setup import prepare_seeds
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.batches import Walk
 from twinflower.data.partition import partition
 from twinflower.data.sets import load_dataset

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, random_shards, small, state_of
 
 from simulation.inprocess import InProcessGrid
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach

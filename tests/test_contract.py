@@ -11,7 +11,7 @@ from simulation import cohort, inprocess
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from strategies import STRATEGIES
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort

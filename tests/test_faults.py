@@ -12,7 +12,8 @@ from simulation import server_app
 from simulation.config import Config
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
-from strategies.star import encode, meet, record_of
+from strategies.nodes import meet
+from strategies.records import encode, record_of
 from twinflower.errors import ReplyError, RunError, SettingError
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants

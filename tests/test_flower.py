@@ -25,7 +25,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.record import read_rows
 from simulation.setup import prepare
 from strategies import FedPDM
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent

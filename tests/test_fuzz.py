@@ -14,7 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from problems import VARIANTS, small
 
 from simulation.inprocess import InProcessGrid
-from strategies.star import _note_partition, encode, meet
+from strategies.nodes import meet, note_partition
+from strategies.records import encode
 from twinflower.errors import ReplyError, RunError
 from twinflower.wire import from_npy, to_npy
 
@@ -290,7 +291,7 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused_in_one_sentence(key, va
     reply = Message(RecordDict({"getpropertiesres.properties": told}), reply_to=request)
     nodes = {}
     with pytest.raises(RunError):
-        _note_partition(reply, nodes, 8)
+        note_partition(reply, nodes, 8)
     assert nodes == {}
 
 

@@ -17,7 +17,7 @@ from test_faults import Faulty, arrays_of, rewrite
 from simulation import cohort
 from simulation.inprocess import InProcessGrid
 from simulation.setup import Setup
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
 from twinflower.batches import Batches, Shards, Walk

@@ -15,7 +15,7 @@ from simulation.config import parse
 from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
 from simulation.setup import prepare
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox

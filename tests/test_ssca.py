@@ -15,7 +15,7 @@ from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
-from strategies.star import record_of
+from strategies.records import record_of
 from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA

@@ -11,7 +11,7 @@ from problems import small
 
 import clients.store
 from clients.store import ContextStore, FileStore, Kept, write_whole
-from strategies.star import encode
+from strategies.records import encode
 from twinflower.errors import DataError, ReplyError
 
 SETUP = small("scaffold-top-k")

@@ -1,0 +1,82 @@
+"""Which node holds which partition, and what nodes say of their failures."""
+
+import re
+import time
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from twinflower.errors import RunError
+
+_LONGEST_REASON = 1000
+
+
+def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
+    """Ask every node which partition it holds, until all are there; returns partition -> node.
+
+    num_clients 0: as many as the nodes say there are. Raises RunError, after `timeout` seconds at the
+    latest, naming what is wrong: too few nodes, the wrong number of partitions, one held twice.
+    """
+    nodes: dict[int, int] = {}
+    answered: set[int] = set()
+    failures: list[str] = []
+    deadline = time.monotonic() + timeout
+    while not num_clients or len(nodes) < num_clients:
+        new = sorted(set(grid.get_node_ids()) - answered)
+        patience = max(deadline - time.monotonic(), 1.0)
+        for reply in grid.send_and_receive([question(node) for node in new], timeout=patience):
+            answered.add(reply.metadata.src_node_id)
+            if reply.has_error():
+                failures.append(short(reply.error.reason))
+            else:
+                num_clients = note_partition(reply, nodes, num_clients)
+        if len(nodes) < num_clients or not num_clients:
+            if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
+                raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
+            time.sleep(0.2)
+    if failures:
+        raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
+    return nodes
+
+
+def question(node: int) -> Message:
+    """Which partition do you hold?"""
+    return Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), node, "get_properties")
+
+
+def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
+    """Add the node of this reply; returns the number of clients."""
+    properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
+    partition, count = properties.get("partition-id"), properties.get("num-partitions")
+    if type(partition) is not int or type(count) is not int:
+        raise RunError("a node does not tell its partition: it does not run one of our clients")
+    wanted = wanted or count
+    if count != wanted or not 0 <= partition < count:
+        raise RunError(
+            f"num-clients is {wanted}, but a node holds partition {partition} of {count}: start {wanted} nodes "
+            f'(flwr run . --federation-config "num-supernodes={wanted}") or set num-clients to 0'
+        )
+    if partition in nodes:
+        raise RunError(f"two nodes hold partition {partition}: give every node its own partition-id")
+    nodes[partition] = reply.metadata.src_node_id
+    return wanted
+
+
+def _too_few(present: int, wanted: int, waited: float, failures: list[str]) -> str:
+    if failures:
+        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part; the first says: {failures[0]}"
+    return (
+        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {present} told their partition: "
+        "start the missing nodes, or raise node-timeout"
+    )
+
+
+_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
+
+
+def short(told: object) -> str:
+    """A stranger's words for the log: one line, of bounded length."""
+    line = " ".join(str(told)[:_LONGEST_REASON].split())
+    if found := _RAISED.match(line):  # how a deployed node tells what it raised
+        line = f"{found[1]}: {found[2]}"
+    return "".join(filter(str.isprintable, line))
