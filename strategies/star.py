@@ -351,7 +351,7 @@ class StarStrategy(Strategy):
     def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
         """Upload and metrics of a reply; ReplyError for anything that our clients would not send."""
         if reply.has_error():
-            raise ReplyError(f"error {reply.error.code}: {reply.error.reason}")
+            raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
         try:
             records, metrics = reply.content["fitres.parameters"], reply.content["fitres.metrics"]
             stamp = metrics["round"]
