@@ -331,7 +331,8 @@ def _with_facts(page: Any, config: Config, division: Partition) -> Page:
     if not hasattr(page, "facts"):
         return page  # type: ignore[no-any-return]
     neighbours = page.graph(config.num_clients) if hasattr(page, "graph") else ()
-    return replace(page, facts=Facts(config.num_clients, config.rounds, tuple(map(int, sizes)), neighbours))
+    facts = Facts(config.num_clients, config.rounds, tuple(map(int, sizes)), neighbours, config.row_norm)
+    return replace(page, facts=facts)
 
 
 def _start(config: Config, objective: Model) -> Array:

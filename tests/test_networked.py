@@ -21,8 +21,8 @@ from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.page import Facts, stack
 from twinflower.batches import Walk
 from twinflower.central import minimise
-from twinflower.errors import DataError, RunError, SettingError
-from twinflower.objectives import make_objective
+from twinflower.errors import DataError, ReplyError, RunError, SettingError
+from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.accountant import (
     advanced_composition,
     basic_composition,
@@ -43,7 +43,7 @@ EVERYONE = np.arange(N)
 
 
 def on(graph, page, num_clients=N, rounds=200, **settings):
-    return page(facts=Facts(num_clients, rounds, neighbours=graph), **settings)
+    return page(facts=Facts(num_clients, rounds, (), graph, row_norm=1.0), **settings)
 
 
 def noise_of(round_, scale=0.1):
@@ -141,6 +141,24 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     assert lagrangian(w) <= found.fun + 1e-12
 
 
+def test_the_papers_subgradient_form_is_its_loop():
+    """(7)-(9) with R' at the released model and eta / sqrt(n), node by node."""
+    graph, h = make_graph("erdos-renyi", N, 2.5), ElasticNet(0.05, 0.1)
+    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7, step_decay=0.5, regulariser=h)
+    server, states = last(run(page, RIDGE, 40, noise_of))
+    sent, dual = np.zeros((N, D)), np.zeros((N, D))
+    for n in range(1, 41):
+        eta, w = 0.7 / np.sqrt(n), np.zeros((N, D))
+        for k in range(N):
+            slope = RIDGE.grad(sent[k], SHARDS.rows(k)) + 0.05 * np.sign(sent[k]) + 0.1 * sent[k]
+            right = sent[k] / eta - slope - dual[k] + 0.3 * sum(sent[k] + sent[o] for o in graph[k])
+            w[k] = right / (1 / eta + 2 * 0.3 * len(graph[k]))
+        sent = noise_of(n)(w)
+        dual = np.array([dual[k] + 0.3 * sum(sent[k] - sent[o] for o in graph[k]) for k in range(N)])
+    assert_allclose(server.w, sent, atol=1e-12)
+    assert_allclose(duals_of(page, server, states), dual, atol=1e-12)
+
+
 def test_the_paper_in_matrices():
     """L+ = D + A and L- = D - A of the definitions around (16), and (16) holds for our steps."""
     graph = make_graph("erdos-renyi", N, 2.5)
@@ -191,6 +209,20 @@ def test_metropolis_weights_are_the_transcription():
             new[k] = mixed - 0.3 / np.sqrt(n) * slope
         w = new
     assert_allclose(server.w, w, atol=1e-13)
+
+
+def test_metropolis_weights_after_a_death_are_those_of_the_graph_that_is_left():
+    graph, dead = make_graph("complete", N), 2
+    page = on(graph, NetworkedSubgradient, step_size=0.3, dead_after=1)
+    fate = lambda n, k: "lost request" if k == dead and n >= 3 else "fine"  # noqa: E731
+    steps = list(run(page, RIDGE, 6, noise_of, fate))
+    rest = [k for k in range(N) if k != dead]
+    for n in (4, 5, 6):
+        w = steps[n - 2][0].w[rest]
+        slopes = np.array([RIDGE.grad(x, SHARDS.rows(k)) for x, k in zip(w, rest, strict=True)])
+        full = np.zeros((N, D))
+        full[rest] = w.mean(0) - 0.3 * slopes  # five nodes, each with weight 1/5 for all
+        assert_allclose(steps[n - 1][0].w[rest], noise_of(n)(full)[rest], atol=1e-13)
 
 
 # --------------------------------------------------------------------------------- optima
@@ -469,7 +501,8 @@ def audited(page, objective, rounds=12):
     server = page.init_server(np.zeros(D), N, np.array(0, np.uint64))
     inboxes = []
     for n in range(1, rounds + 1):
-        server = server._replace(w=3e3 * rng.normal(size=(N, D)), gain=rng.normal(size=(N, D)))
+        far = np.tile(3e3 * np.eye(D)[0], (N, 1))  # where the neighbours' gradients are furthest apart
+        server = page._relayed(server._replace(w=far, gain=rng.normal(size=(N, D))))
         inbox = page.broadcast(server, n, np.array(0))
         inboxes.append(inbox._replace(heard=np.array(n - 1)) if hasattr(inbox, "heard") else inbox)
     return replay(page, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)
@@ -490,11 +523,9 @@ def test_replay_moves_nothing_but_the_release_and_that_within_bounds(method):
     ]
     assert all(m.moved <= a * (1 + 1e-9) for m, a in zip(moves, allowed, strict=True))
     assert all(m.same_message and m.same_state for m in moves)
-    if method is ZCDPNFL:
-        eta = 0.7
-        assert_allclose(allowed, 2 / (20 * (2 * page.rho * 2 + 1 / eta)))  # (11)
-        largest = max(m.moved / a for m, a in zip(moves, allowed, strict=True))
-        assert largest > 0.4
+    formula = {ZCDPNFL: 2 * 0.1 * 2 + 1 / 0.7, PADMM: 2 * 0.1 * 2, NetworkedSubgradient: 1 / 0.7}
+    assert_allclose(allowed, 2 / (20 * formula[method]))  # (11)
+    assert max(m.moved / a for m, a in zip(moves, allowed, strict=True)) > 0.95
 
 
 class CleanModel(ZCDPNFL):
@@ -519,18 +550,85 @@ def test_replay_catches_a_client_that_goes_on_from_the_clean_model():
     assert any(m.moved > m.sensitivity * page.shrink(2.0, m.round) * (1 + 1e-9) for m in moves)
 
 
-def test_noise_follows_the_degree_and_the_schedule():
-    """(11), (12): sigma_k(n) = Delta_k(n) / sqrt(2 phi_n) as the clients really draw it."""
+@pytest.mark.parametrize("algorithm", ["zcdp-nfl", "p-admm"])
+def test_noise_follows_the_degree_and_the_schedule(algorithm):
+    """(11), (12): the client draws sigma_k(n) = Delta_k(n) / sqrt(2 phi_n)."""
     setup = networked(
-        privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.8, topology="star", step_decay=0.5
-    )
+        algorithm=algorithm, privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.8, topology="star",
+        step_decay=0.5,
+    )  # fmt: skip
     page, plan, kept = setup.page, setup.plan, []
+    state, batches = page.init_client(setup.start), WALK.batches(setup.shards, 0, 0, 1)
     for degree, n in ((1.0, 3), (5.0, 3), (5.0, 30)):
-        z = plan.noise_multiplier * page.release(plan.bounds, Pace(1, 30, 1), n).spread
-        delta = 2 * 0.3 / (30 * (np.sqrt(n) / 2.0 + 2 * 0.05 * degree))
+        sigma = plan.noise_multiplier * page.release(plan.bounds, Pace(1, 30, 1), n).spread
+        drawn = []
+
+        def note(value, draw=0, shrink=1.0, sigma=sigma, drawn=drawn):
+            drawn.append(sigma * shrink)
+            return value
+
+        inbox = page.broadcast(page.init_server(setup.start, 6, np.uint64(0)), n, np.array(0))
+        page.client_update(state, inbox._replace(degree=np.array(degree)), setup.objective, batches, note, n)
+        proximal = np.sqrt(n) / 2.0 if algorithm == "zcdp-nfl" else 0.0
+        delta = 2 * 0.3 / (30 * (proximal + 2 * 0.05 * degree))
         phi = plan.mu_limit**2 / 2 * 0.8 ** (40 - n) * (1 - 0.8) / (1 - 0.8**40)
-        kept.append((z * page.shrink(degree, n), delta / np.sqrt(2 * phi)))
+        kept.append((*drawn, delta / np.sqrt(2 * phi)))
     assert_allclose(*np.transpose(kept), rtol=1e-9)
+
+
+def test_early_rounds_of_a_long_run_get_no_less_than_a_thousandth_of_a_plain_share():
+    page = on(make_graph("ring", N), ZCDPNFL, rounds=200, tau=0.9)
+    shares = np.array([page.release(Bounds(1.0, 1.0), Pace(1, 30, 1), n).weight for n in range(1, 201)])
+    assert_allclose(shares.mean(), 1.0)
+    assert shares.min() > 0.999e-3
+    assert_allclose(shares[-80:-1] / shares[-79:], 0.9)  # (12)
+
+
+# ---------------------------------------------------------------------- exact local steps, and privacy
+
+
+def stretched(longest, others):
+    """Rows of which one is replaced by another of this length; the others are short."""
+    rng = np.random.default_rng(0)
+    features = others * rng.normal(size=(20, D)) / np.sqrt(D)
+    changed = features.copy()
+    changed[0] = longest * np.eye(D)[0]
+    labels = np.ones(20, dtype=np.int64)
+    return Batch(features, labels), Batch(changed, labels)
+
+
+@pytest.mark.parametrize("rho", [2e-5, 0.1])
+@pytest.mark.parametrize("others", [1e-6, 0.7])
+def test_exact_steps_move_within_bounds_also_where_they_take_long(rho, others):
+    """The number of steps and their length are public: rows of other lengths change neither."""
+    page = on(make_graph("ring", N), PADMM, rho=rho, **PRIVATE)
+    page.check(LOGISTIC)
+    data, other = stretched(1.0, others)
+    pull = np.array([-1e3, *[0.0] * (D - 1)])
+    ends = [page.primal(LOGISTIC, rows, np.zeros(D), pull, np.array(2.0), 1) for rows in (data, other)]
+    allowed = page.sensitivity(Bounds(1.0, 0.25), Pace(1, 20, 1), 1) * page.shrink(2.0, 1)
+    assert np.linalg.norm(ends[0] - ends[1]) <= allowed * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("degree", [0.0, 1e-7, 1.5, N, np.inf])
+def test_a_node_refuses_a_number_of_neighbours_that_it_cannot_have(degree):
+    page = on(make_graph("ring", N), PADMM, **PRIVATE)
+    inbox = [np.zeros(D), np.zeros(D), np.array(degree), np.array(0)]
+    with pytest.raises(ReplyError, match="degree must be"):
+        page.unpack_inbox(inbox, D)
+    assert page.unpack_inbox([*inbox[:2], np.array(2.0), np.array(0)], D).degree == 2
+
+
+def test_exact_steps_are_refused_where_they_cannot_be_exact():
+    private = {"algorithm": "p-admm", "privacy": "public-state", "clip_norm": 0.3}
+    with pytest.raises(SettingError, match="public bound on the norm of rows: set row-norm above 0"):
+        networked(row_norm=0.0, **private)
+    for keys in ({}, private):
+        with pytest.raises(SettingError, match=r"rho = 1e-08 is too small for p-admm here: .* steps"):
+            networked(**{"algorithm": "p-admm", "rho": 1e-8, "l2": 0.0} | keys)
+    page, far = on(make_graph("ring", N), PADMM, rho=1e-8), stretched(1.0, 0.7)[0]
+    with pytest.raises(RunError, match="the local problem would take .* steps: raise rho"):
+        page.primal(LOGISTIC, far, np.zeros(D), np.zeros(D), np.array(2.0), 1)
 
 
 # --------------------------------------------------------------------------------- messages and the door

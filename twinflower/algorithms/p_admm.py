@@ -4,10 +4,12 @@ As zCDP-NFL but for the primal step, and without a step size:
 
     w_k = argmin_w  f_k(w) + h(w) + <gamma_k, w> + rho sum_{l in N_k} ||w - (w~_k + w~_l) / 2||^2
 
-It is found by accelerated proximal gradient steps, as many as a strongly convex problem needs for all digits.
+It is found by accelerated proximal gradient steps, as many as a strongly convex problem needs for all digits; where
+that is more than can be done, the run is refused.
 
 Privacy. The argmin of a 2 rho d_k-strongly convex function moves by at most 2 C / (M_k 2 rho d_k) when the gradient of
-a convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the noise does not count on that.)
+a convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the noise does not count on that.) How long
+and how many a private client's steps are follows from the public bound on the norm of rows, not from its rows.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import RunError, require
 from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Pace
 from .zcdp_nfl import ZCDPNFL
@@ -35,23 +37,39 @@ class PADMM(ZCDPNFL):
         """It takes the prox of h."""
 
     def check(self, objective: Any) -> None:
-        """SettingError for a loss with kinks."""
+        """SettingError for a loss with kinks, for rows without a public bound in a private run, and for a rho so small
+        that the local problem would take too many steps."""
         curvature, convex = objective.loss.curvature_bound, objective.convex
         require(
             np.isfinite(curvature) and convex,
             f"{self.name} needs a smooth and convex loss: choose another objective, or algorithm zcdp-nfl",
         )
+        public = self.facts.row_norm
+        require(
+            self.privacy == "none" or public > 0,
+            f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0",
+        )
+        if public:
+            steps = _steps(2 * self.rho, _smoothness(objective, public**2, 2 * self.rho))
+            require(
+                steps <= _MOST_STEPS,
+                f"rho = {self.rho:g} is too small for {self.name} here: a local problem would take {steps:,} steps, "
+                f"and {_MOST_STEPS:,} are allowed",
+            )
 
     def primal(
         self, objective: Objective, rows: Batch, own: Array, pull: Array, degree: Array, round_: int
     ) -> Array:
         """The argmin, from own, by Nesterov's method with as many steps as make it exact to rounding."""
         strong = 2 * self.rho * degree[..., None]
-        smooth = _two_power(_curvature(objective, rows)[..., None] + strong)
-        rate = np.sqrt(strong / smooth)
+        longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.facts.row_norm**2
+        smooth = _smoothness(objective, longest, strong)
+        steps, rate = _steps(strong, smooth), np.sqrt(strong / smooth)
         momentum = (1 - rate) / (1 + rate)
+        if steps > _MOST_STEPS:
+            raise RunError(f"the local problem would take {steps:,} steps: raise rho, or scale the rows by row-norm")
         w = y = own
-        for _ in range(min(int(_DIGITS / rate.min()) + 1, _MOST_STEPS)):
+        for _ in range(steps):
             slope = objective.grad(y, rows) + pull + strong * y
             following = self._prox(y - slope / smooth, 1 / smooth)
             y, w = following + momentum * (following - w), following
@@ -66,12 +84,13 @@ class PADMM(ZCDPNFL):
         return 1 / np.asarray(degree)
 
 
-def _curvature(objective: Any, rows: Batch) -> Array:
-    """A bound on the curvature of each client's f on its rows, (...,)."""
-    longest = (rows.features * rows.features).sum(-1).max(-1)
-    return objective.loss.curvature_bound * longest + objective.penalty_curvature[1]  # type: ignore[no-any-return]
+def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -> Array:
+    """A bound on the curvature of the local problem, given the squared norm of the longest row: a power of two, so that
+    stacked clients have few different steps."""
+    curvature = objective.loss.curvature_bound * longest + objective.penalty_curvature[1]
+    return np.exp2(np.ceil(np.log2(curvature + strong)))  # type: ignore[no-any-return]
 
 
-def _two_power(x: Array) -> Array:
-    """The next power of two, so that stacked clients have few different steps."""
-    return np.exp2(np.ceil(np.log2(x)))  # type: ignore[no-any-return]
+def _steps(strong: Array | float, smooth: Array) -> int:
+    """Steps until (1 - rate)^steps < 1e-32 with rate = sqrt(strong / smooth)."""
+    return int(_DIGITS / np.sqrt(strong / smooth).min()) + 1

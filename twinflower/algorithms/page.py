@@ -54,13 +54,15 @@ class Facts(NamedTuple):
     """What is public about a run beyond an algorithm's own settings. A page with a field `facts` is given them.
 
     sizes: rows of each client, for methods whose F is a mean over rows and not over clients; empty if they are alike.
-    neighbours: of each client in the graph of a networked method, ascending; empty without a graph.
+    neighbours: of each client in the graph of a networked method, ascending; empty without a graph. row_norm: no row is
+    longer; 0 where that is not known.
     """
 
     num_clients: int = 1
     rounds: int = 1
     sizes: tuple[int, ...] = ()
     neighbours: tuple[tuple[int, ...], ...] = ()
+    row_norm: float = 0.0
 
 
 NO_FACTS = Facts()

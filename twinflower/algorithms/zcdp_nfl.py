@@ -128,8 +128,9 @@ class ZCDPNFL(Relayed):
         expect_arrays(arrays, 4)
         neighbours, gain = (checked(name, a, (d,)) for name, a in zip(("neighbours", "gain"), arrays, strict=False))
         degree, heard = checked("degree", arrays[2], ()), checked("heard", arrays[3], (), np.int64)
-        if degree < 0 or heard < 0:
-            raise ReplyError(f"degree and heard must be at least 0, got {degree} and {heard}")
+        if degree not in range(1, self.facts.num_clients) or heard < 0:
+            most = self.facts.num_clients - 1
+            raise ReplyError(f"degree must be from 1 to {most} and heard at least 0, got {degree} and {heard}")
         return Inbox(neighbours, gain, degree, heard)
 
     def bits(self, d: int) -> tuple[int, int]:
