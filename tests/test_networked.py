@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -608,6 +609,30 @@ def test_exact_steps_move_within_bounds_also_where_they_take_long(rho, others):
     ends = [page.primal(LOGISTIC, rows, np.zeros(D), pull, np.array(2.0), 1) for rows in (data, other)]
     allowed = page.sensitivity(Bounds(1.0, 0.25), Pace(1, 20, 1), 1) * page.shrink(2.0, 1)
     assert np.linalg.norm(ends[0] - ends[1]) <= allowed * (1 + 1e-6)
+
+
+def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
+    page, counts = on(make_graph("ring", N), PADMM, rho=1e-3, **PRIVATE), []
+    for rows in stretched(1.0, 1e-6):
+        asked = []
+        objective = SimpleNamespace(
+            loss=LOGISTIC.loss,
+            penalty_curvature=(0.0, 0.0),
+            grad=lambda x, batch, asked=asked: asked.append(1) or LOGISTIC.grad(x, batch),
+        )
+        page.primal(objective, rows, np.zeros(D), np.ones(D), np.array(2.0), 1)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 100
+
+
+@pytest.mark.parametrize("rho", [1e-4, 0.1])
+def test_exact_steps_are_exact(rho):
+    page, rows, rng = on(make_graph("ring", N), PADMM, rho=rho), SHARDS.rows(0), np.random.default_rng(4)
+    own, pull, least = rng.normal(size=D), rng.normal(size=D), make_objective("least-squares", D, 0)
+    hessian = rows.features.T @ rows.features / len(rows.labels) + 2 * rho * 2 * np.eye(D)
+    best = np.linalg.solve(hessian, rows.features.T @ rows.labels / len(rows.labels) - pull)
+    ours = page.primal(least, rows, own, pull, np.array(2.0), 1)
+    assert_allclose(ours, best, rtol=1e-10 / rho)
 
 
 @pytest.mark.parametrize("degree", [0.0, 1e-7, 1.5, N, np.inf])
