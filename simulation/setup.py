@@ -94,7 +94,7 @@ class Setup:
             return []
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
-        return self.page.outlook(self.plan.bounds, self.plan.noise_multiplier, pace, self.objective.d, away)
+        return self.page.outlook(self.plan.bounds, self.plan.noise_multiplier, pace, self.start, away)
 
     @property
     def neighbours(self) -> Neighbours:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from strategies.records import record_of
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
-from twinflower.batches import Walk
+from twinflower.batches import Batches, Walk
 from twinflower.errors import SettingError
-from twinflower.objectives import make_objective
+from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.allocation import geometric
@@ -430,20 +431,30 @@ def told(setup):
 
 
 def test_the_floor_is_what_the_noise_leaves():
-    """Least squares around 0 with all curvature theta_2: the floor is exact, and 200 runs agree with it."""
+    """Least squares around 0 with all curvature theta_2: the floor is exact, and 400 runs of the page agree with it."""
     rounds, theta, sigma = 40, 0.5, 0.3
     page = page_for(rounds=rounds, step_size=0.25, strong_convexity=theta)
     bounds, pace = Bounds(1.0, 0.0, (theta, theta)), Pace(1, 1, 1)
     z = sigma / page.release(bounds, pace, 1)._replace(weight=1.0).spread
-    words = dict(page.outlook(bounds, z, pace, D, start=1e9))["expected noise floor"]
+    words = dict(page.outlook(bounds, z, pace, np.zeros(D), away=1e9))["expected noise floor"]
     floor = float(words.split("= ")[1].split(",")[0])
     rng, ends = np.random.default_rng(0), []
     sigmas = sigma / np.sqrt(page.weights(bounds))
+    bowl, rows = (
+        SimpleNamespace(grad=lambda x, batch: theta * x),
+        Batches(np.ones(N, int), full=Batch(None, None)),
+    )
     for _ in range(400):
-        mean = np.zeros(D)
-        for each in sigmas:
-            mean = (1 - 0.25 * theta) * mean + each * rng.normal(size=(N, D)).mean(0)
-        ends.append(mean @ mean)
+        server, states = (
+            page.init_server(np.zeros(D), N, np.array(0)),
+            stack([page.init_client(np.zeros(D))] * N),
+        )
+        for t, each in enumerate(sigmas, 1):
+            noise = lambda value, *_, each=each: value + each * rng.normal(size=value.shape)  # noqa: E731
+            inbox = page.broadcast(server, t, np.arange(N))
+            states, told_, _ = page.client_update(states, inbox, bowl, rows, noise, t)
+            server = page.server_update(server, told_, np.arange(N), t)
+        ends.append(page.model(server) @ page.model(server))
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
 
 
@@ -468,6 +479,24 @@ def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     assert "not strongly convex" in told(flat)["expected noise floor"]
 
 
+def test_a_contraction_is_never_faster_than_the_step():
+    """min(mu_f, 1): with much curvature a round still forgets no more than gamma (Lemma 4.4)."""
+    page = page_for(rounds=5, step_size=0.25, strong_convexity=3.0)
+    weights = page.weights(Bounds(1.0, 0.0, (3.0, 3.0)))
+    assert_allclose(weights[:-1] / weights[1:], math.sqrt(1 - 0.25))
+
+
+def test_the_outlook_measures_curvature_with_the_scale():
+    """L_f = (s/n) L: with s = 1 the same step is allowed that s = n warns of."""
+    bounds, pace = Bounds(1.0, 10.0, (0.1, 0.1)), Pace(1, 10, 1)
+    warned = [
+        "at most min(1/4, 1/L_f)"
+        in str(page_for(step_size=0.2, scale=s).outlook(bounds, 1.0, pace, np.zeros(D)))
+        for s in (0.0, 1.0)
+    ]
+    assert warned == [True, False]
+
+
 def test_the_outlook_says_nothing_of_a_network():
     keys = {"objective": "sigmoid-network", "hidden_units": 3, "clip_norm": 1.0, "strong_convexity": 0.01}
     assert list(told(small("ldp-private", **keys))) == ["expected noise floor"]
@@ -480,9 +509,12 @@ def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
     best = known.optimum
     assert f"the start has {best @ best:.3g}" in told(known)["expected noise floor"]
     assert "the start has at most 100" in told(unknown)["expected noise floor"]
+    far = small("ldp-private", start_scale=100.0, reference=True, **keys)
+    bound = told(replace(far, config=replace(far.config, reference=False)))["expected noise floor"]
+    assert ((far.optimum - far.start) ** 2).sum() <= float(bound.split("at most ")[1])
 
 
 def test_facts_come_from_the_run():
     setup = small("ldp-primal-dual", rounds=7)
-    assert setup.page.facts == Facts(8, 7)
+    assert setup.page.facts == Facts(8, 7, row_norm=1.0)
     assert prepare(replace(setup.config, rounds=9)).page.facts.rounds == 9

@@ -402,6 +402,11 @@ def test_a_bound_out_of_reach_is_reported_as_not_met():
     assert easy.summary()["bounds_met"] is True
 
 
+def test_a_group_without_rows_keeps_its_bound():
+    rows, (bound,) = Batch(np.ones((3, 2)), np.zeros(3, int)), parse_constraints("class 1 <= 0.4")
+    assert bound.excess(np.ones(3), rows) == -0.4
+
+
 def test_a_penalty_follows_a_stage_with_slack():
     """Penalties so small that the first stage must leave slack; the second is enough."""
     shards = random_shards([40, 40], 4, 3)

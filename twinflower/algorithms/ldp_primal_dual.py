@@ -166,16 +166,17 @@ class LDPPrimalDual(Dense):
         return math.log1p(-pace) if pace < 1 else -math.inf
 
     def outlook(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
-        """Noise floor and sensible number of rounds; ||x*|| <= C / theta_2 bounds an unknown start of 0."""
+        """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
         theta, rounds = self._convexity(bounds), self.facts.rounds
         if not theta or not math.isfinite(bounds.curvature):
             return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
         sigmas = noise_multiplier * self._sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
-        begun = (bounds.gradient / theta) ** 2 if start is None else start
-        told = look_out(sigmas, self._log_contraction(theta), d, self.facts.num_clients, begun)
-        return in_words(told, start is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)
+        farthest = bounds.gradient / theta + float(np.linalg.norm(start))
+        begun = farthest**2 if away is None else away
+        told = look_out(sigmas, self._log_contraction(theta), len(start), self.facts.num_clients, begun)
+        return in_words(told, away is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """The mean of all messages."""

@@ -18,7 +18,7 @@ and, for methods that need them (`Defaults` has the others' answers):
     points(server)                              -> x_i        what the server knows of the clients' own points
     watch(server)                               -> numbers    columns of the method's own in metrics.csv, and
     assess(x, objective, rows)                  -> numbers    those that need the data
-    outlook(bounds, noise_multiplier, pace, d, start) -> rows what a private run will reach, before it starts
+    outlook(bounds, noise_multiplier, pace, start) -> rows   what a private run will reach, before it starts
     multiplier(epsilon, delta, releases)        -> z          noise by an accounting of the method's own
 
 States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
@@ -142,9 +142,9 @@ class Page(Protocol):
         """Whether the last row of metrics keeps the bounds of a constrained problem; None without any."""
 
     def outlook(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
-        """What a private run is expected to reach, as rows of a table; start: ||x* - start||^2 if it is known."""
+        """What a private run from start (d,) is expected to reach, as rows of a table; away: ||x* - start||^2 if known."""
 
     def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a plain release by a rule of the method's own, for a total (epsilon, delta) of a
@@ -205,7 +205,7 @@ class Defaults:
         return None
 
     def outlook(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, d: int, start: float | None = None
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
         """Nothing is known in advance."""
         return []
