@@ -118,6 +118,7 @@ class StarStrategy(Strategy):
         self._asked: dict[int, _Asked] = {}
         self._born: dict[int, int] = {}
         self._strangers: set[int] = set()
+        self._waiting: dict[int, int] = {}
         self._session = ""
         self._first = 0
         self._void = 0
@@ -160,6 +161,7 @@ class StarStrategy(Strategy):
         self._nodes = nodes
         self.rounds.clear()
         self._born.clear()
+        self._waiting.clear()
         self._session, self._first = secrets.token_hex(8), 0
         self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
         if self._snapshot:
@@ -208,19 +210,28 @@ class StarStrategy(Strategy):
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
                 self._welcome(reply, present)
+        self._let_in(present)
 
     def _welcome(self, reply: Message, present: Set[int]) -> None:
+        """A node that says which partition it holds waits for the place."""
         found: dict[int, int] = {}
         try:
             note_partition(reply, found, self.num_clients)
         except RunError as error:
             log(WARNING, "ignored: %s", error)
         for partition, node in found.items():
+            self._waiting[partition] = node
             if self._nodes[partition] in present:
-                log(WARNING, "ignored: a second node for client %s, whose own is there", partition)
-            else:
+                log(WARNING, "a second node for client %s waits until the first is gone", partition)
+
+    def _let_in(self, present: Set[int]) -> None:
+        """Those who wait replace nodes that are gone; Flower misses a node that was killed only after a while."""
+        for partition, node in list(self._waiting.items()):
+            if node not in present:
+                del self._waiting[partition]
+            elif self._nodes[partition] not in present:
                 log(WARNING, "client %s is back on another node", partition)
-                self._nodes[partition] = node
+                self._nodes[partition] = self._waiting.pop(partition)
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
         """Messages to the nodes of clients (K,), which are then those that were asked."""

@@ -301,3 +301,32 @@ def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():
     strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     strategy.aggregate_train(1, [])
     assert list(strategy.rounds[0].rejected) == list(range(8))
+
+
+class Restarting(InProcessGrid):
+    """Client 3's node 4 gets a successor, 54."""
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.present = set(range(1, 9))
+
+    def get_node_ids(self):
+        return self.present
+
+    def client(self, node):
+        return super().client(4 if node == 54 else node)
+
+
+def test_a_node_that_is_back_before_it_was_missed_takes_its_place_later():
+    """Flower counts a killed node as present until its heartbeat is overdue."""
+    setup = small("fedpdm", clients_per_round=0)
+    grid, strategy, asked = Restarting(setup), setup.strategy(), []
+    strategy.begin(meet(grid, 8, 10), setup.start)
+    changes = [set(), {54}, set(), {4}, set()]
+    for round_, change in enumerate(changes, 1):
+        grid.present = grid.present ^ change
+        messages = strategy.configure_train(round_, ArrayRecord(), ConfigRecord(), grid)
+        strategy.aggregate_train(round_, grid.send_and_receive(messages))
+        asked.append({4, 54} & {message.metadata.dst_node_id for message in messages})
+    assert asked == [{4}, {4}, {4}, {54}, {54}]
+    assert strategy.rounds[-1].accepted == 8

@@ -144,7 +144,7 @@ class Page(Protocol):
     def outlook(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
-        """What a private run from start (d,) is expected to reach, as rows of a table; away: ||x* - start||^2 if known."""
+        """What a private run from start (d,) is expected to reach, as rows; away: ||x* - start||^2 if it is known."""
 
     def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a plain release by a rule of the method's own, for a total (epsilon, delta) of a
