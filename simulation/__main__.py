@@ -1,5 +1,10 @@
 """python -m simulation"""
 
-from .cli import main
+import sys
 
-main()
+try:
+    from .cli import main
+
+    main()
+except KeyboardInterrupt:
+    sys.exit(130)

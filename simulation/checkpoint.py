@@ -22,6 +22,8 @@ from strategies import Round
 from strategies.star import Snapshot
 from twinflower.errors import DataError, SettingError, require
 
+from .config import Config
+
 _KEPT = 2
 _FOLDER = "checkpoints"
 
@@ -37,10 +39,11 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run folder, written every so many rounds (0: never)."""
+    """The checkpoints of one run folder, written every so many rounds (0: never) of a run with this configuration."""
 
     folder: Path
     every: int
+    config: Config | None = None
 
     def due(self, round_: int) -> bool:
         """Whether this round ends with a checkpoint; the start does, because it names the training."""
@@ -49,7 +52,8 @@ class Checkpoints:
     def save(self, round_: int, checkpoint: Checkpoint) -> None:
         """Write the round's checkpoint and drop the oldest."""
         buffer = io.BytesIO()
-        facts = np.frombuffer(json.dumps(checkpoint.facts).encode(), np.uint8)
+        told = checkpoint.facts | ({"config": self.config.items()} if self.config else {})
+        facts = np.frombuffer(json.dumps(told).encode(), np.uint8)
         np.savez(buffer, facts=facts, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
         try:
             self._path(round_).parent.mkdir(parents=True, exist_ok=True)
@@ -64,21 +68,31 @@ class Checkpoints:
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest readable checkpoint, None if there is none, and warnings of damaged ones.
 
-        Raises DataError where there are some and none is readable.
+        Raises DataError where there are some and none is readable, SettingError where the run had other settings.
         """
         warnings: list[str] = []
         for round_ in reversed(self._rounds()):
             try:
-                return _read(self._path(round_)), warnings
+                found = _read(self._path(round_))
             except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
                 warnings.append(
                     f"warning: {self._path(round_)} is damaged; going on from the checkpoint before it"
                 )
+                continue
+            self._require_settings(found.facts.get("config"))
+            return found, warnings
         if warnings:
             raise DataError(
                 f"no checkpoint in {self.folder / _FOLDER} is readable: start anew in another folder"
             )
         return None, []
+
+    def _require_settings(self, begun: dict[str, Any] | None) -> None:
+        for key in self.config.changed(begun) if self.config and begun else ():
+            raise SettingError(
+                f"the run in {self.folder} began with {key} = {begun and begun.get(key)}, and now has "
+                f"{self.config and self.config.items()[key]}: put it back, or start anew in another folder"
+            )
 
     def settled(self) -> int:
         """The round behind which a restart will never begin: the oldest checkpoint's, for the newest may be damaged."""

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -95,12 +96,14 @@ def run(
         plan, folder = _plan(_begun(resume), None, data_dir, ""), resume.absolute()
     else:
         plan = _plan(cast(Path, experiment), set_, data_dir, seeds)
+        _require_rows(plan)
+        prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
         folder = results_folder(out or plan.curves[0].config.out, plan.name)
-    _require_rows(plan)
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
     (folder / _BEGUN_ON).write_text(runtime, encoding="utf-8")
-    failures = _RUN[runtime](plan, folder)
+    with _interruptible(plan, folder):
+        failures = _RUN[runtime](plan, folder)
     (folder / _BEGUN_ON).unlink(missing_ok=True)
     if not plan.single:
         draw_experiment(plan, folder)
@@ -219,6 +222,18 @@ def _say(error: Exception | str, status: int) -> None:
     sys.exit(status)
 
 
+@contextmanager
+def _interruptible(plan: Experiment, folder: Path) -> Iterator[None]:
+    """Ctrl-C says what is left of the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if plan.single and not plan.curves[0].config.checkpoint_every:
+            (folder / _BEGUN_ON).unlink(missing_ok=True)
+            _say("interrupted; without checkpoint-every nothing is kept", 130)
+        _say(f"interrupted; go on with: python -m simulation run --resume {folder}", 130)
+
+
 def _runtime(asked: str, resume: Path | None) -> str:
     """The runtime that was asked for; a resumed run goes on with the one it began on."""
     require(asked in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{asked}'")
@@ -266,13 +281,23 @@ def _run_in_process(plan: Experiment, folder: Path) -> list[str]:
     def one_after_the_other(curve: Curve, seeds: list[int], tick: Tick) -> Iterator[Result]:
         for setup in prepare_seeds(curve.config, seeds):
             own = plan.folder(folder, curve, setup.config.seed)
-            checkpoints = Checkpoints(own, setup.config.checkpoint_every)
+            checkpoints = Checkpoints(own, setup.config.checkpoint_every, setup.config)
             if checkpoints.every:
+                _require_checkpoint(checkpoints)
                 setup = setup.with_state_dir(own / "state")
                 write_config(setup.config, own)
             yield inprocess.run(setup, tick, checkpoints=checkpoints)
 
     return _run_curves(plan, folder, one_after_the_other)
+
+
+def _require_checkpoint(checkpoints: Checkpoints) -> None:
+    """The first is written before anything else, so without one clients' states are of no use."""
+    begun = (checkpoints.folder / "state").exists()
+    require(
+        not begun or checkpoints.newest()[0] is not None,
+        f"{checkpoints.folder} holds clients' states and no checkpoint: start anew in another folder",
+    )
 
 
 def _run_cohort(plan: Experiment, folder: Path) -> list[str]:
@@ -281,7 +306,9 @@ def _run_cohort(plan: Experiment, folder: Path) -> list[str]:
         if curve.config.checkpoint_every and plan.single:
             write_config(curve.config, own)
         return cohort.run(
-            prepare_seeds(curve.config, seeds), tick, Checkpoints(own, curve.config.checkpoint_every)
+            prepare_seeds(curve.config, seeds),
+            tick,
+            Checkpoints(own, curve.config.checkpoint_every, curve.config),
         )
 
     return _run_curves(plan, folder, together)
@@ -338,6 +365,9 @@ def _resumable(config: Config, folder: Path) -> Config:
     if not config.checkpoint_every:
         return config
     begun = str(folder) if (folder / "config.toml").exists() else ""
+    require(
+        not begun or (folder / "state").is_dir(), f"{folder} has lost its folder state: start anew in another"
+    )
     return replace(config, state_dir=config.state_dir or str(folder / "state"), resume_from=begun)
 
 
@@ -377,8 +407,9 @@ class _Ticker:
 def _tell(results: list[Result]) -> None:
     s = results[0].summary() if results else {"finished": False}
     if s["finished"]:
+        score = "test accuracy" if results[0].setup.dataset.num_classes else "test R^2"
         console.print(
-            f"{s['algorithm']} on {s['dataset']}: test accuracy {s['test_accuracy']:.4f}, "
+            f"{s['algorithm']} on {s['dataset']}: {score} {s['test_accuracy']:.4f}, "
             f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s{_bounds(results)}",
             highlight=False,
         )

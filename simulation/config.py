@@ -127,12 +127,20 @@ class Config:
                 getattr(self, name) >= 0,
                 f"{kebab(name)} must be at least 0; got {getattr(self, name)}",
             )
+        for name in ("epsilon", "noise_multiplier"):
+            require(
+                not getattr(self, name) or 1e-6 <= getattr(self, name) <= 1e9,
+                f"{kebab(name)} must be 0 (none) or from 1e-6 to 1e9; got {getattr(self, name)}",
+            )
         require(
             self.conversion in ("exact", "zcdp"), f"conversion must be exact or zcdp; got '{self.conversion}'"
         )
         require(0 < self.delta < 1, f"delta must be in (0, 1); got {self.delta}")
         require(self.published_c0 > 0, f"published-c0 must be above 0; got {self.published_c0}")
-        require(self.row_norm >= 0, f"row-norm must be at least 0 (0 = as they are); got {self.row_norm}")
+        require(
+            0 <= self.row_norm <= 1e100,
+            f"row-norm must be from 0 (as they are) to 1e100; got {self.row_norm}",
+        )
         require(self.start_scale >= 0, f"start-scale must be at least 0; got {self.start_scale}")
         require(
             not self.num_clients or self.min_replies <= self.sampled,
@@ -167,8 +175,12 @@ class Config:
 
     def same_run(self, other: "Config") -> bool:
         """Whether both give the same result, wherever it is written and however long anybody waits."""
-        mine, theirs = self.items(), other.items()
-        return all(mine[key] == theirs.get(key) for key in mine.keys() - _INCIDENTAL)
+        return not self.changed(other.items())
+
+    def changed(self, items: Mapping[str, Value]) -> list[str]:
+        """Keys whose value differs from that in `items`, except those that do not matter for the result."""
+        mine = self.items()
+        return sorted(key for key in mine.keys() - _INCIDENTAL if mine[key] != items.get(key))
 
     def with_clients(self, count: int) -> "Config":
         """The same run with num-clients decided, if it was left open."""

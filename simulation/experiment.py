@@ -102,8 +102,15 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
     stray = sorted(raw.keys() - _HEAD) if "run" in raw or "curve" in raw else []
     require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
+    foreign = sorted(key for key, value in raw.items() if isinstance(value, dict) and key not in _HEAD)
+    require(
+        not foreign,
+        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run] and [[curve]]",
+    )
     listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y"))
     require(listed, f"{path}: seeds must be a list such as [0, 1, 2], and y a list of columns")
+    settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
+    require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
 
 
 def load_toml(path: Path) -> dict[str, Any]:

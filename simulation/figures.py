@@ -76,8 +76,11 @@ def redraw(folder: Path) -> Path:
     if (folder / "experiment.toml").exists():
         return draw_experiment(read_experiment(folder / "experiment.toml"), folder)
     if (folder / "metrics.csv").exists():
+        require(bool(read_rows(folder)), f"{folder} holds no evaluated round: there is nothing to draw")
         return draw_run(folder)
-    raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: give the folder of a run")
+    begun = (folder / "config.toml").exists()
+    hint = "its run has not ended, --resume goes on with it" if begun else "give the folder of a run"
+    raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: {hint}")
 
 
 def draw_graph(neighbours: Neighbours, path: Path) -> Path:

@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 
 from clients import PageClient
 from clients.shell import Answer
+from twinflower.errors import DataError
 from twinflower.wire import from_npy
 
 from .checkpoint import Checkpoints
@@ -154,6 +155,18 @@ def _bytes_and_back(message: Message) -> Message:
     return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
 
 
+def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
+    """DataError unless all clients that took part before the newest checkpoint still have their state."""
+    found, _ = checkpoints.newest()
+    for client, _ in found.facts.get("born", ()) if found else ():
+        store = setup.store(client, setup.config.state_dir)
+        if found and store and store.last(found.facts["session"]) is None:
+            raise DataError(
+                f"the state of client {client} is not in {setup.config.state_dir}: without it the run cannot go on; "
+                "start anew in another folder"
+            )
+
+
 def run(
     setup: Setup,
     progress: Progress | None = None,
@@ -166,6 +179,8 @@ def run(
     logger.setLevel(logging.WARNING)
     try:
         with threadpool_limits(1):
+            if checkpoints and setup.config.state_dir:
+                _require_states(setup, checkpoints)
             return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -224,8 +224,13 @@ def _toml_value(value: Any) -> str:
 
 
 def write_config(config: Config, folder: Path) -> None:
-    """config.toml, from which the run can be repeated or resumed; made before the first round."""
+    """config.toml, from which the run can be repeated or resumed; made before the first round.
+
+    A state-dir in the folder itself is where resuming looks anyway, and nothing for another run to go on from.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if config.state_dir == str(folder / "state"):
+        config = replace(config, state_dir="")
     _write(folder / "config.toml", to_toml(config.items()))
 
 
@@ -303,8 +308,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """summary.json of a run folder; SettingError if it is not one of ours."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        numbers = (
+            summary[key] for key in ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds")
+        )
+        require(all(isinstance(number, int | float | None) for number in numbers), "")
         return {key: summary[key] for key in _SUMMARY_KEYS}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, SettingError):
         raise SettingError(f"{folder / 'summary.json'} is missing or not the summary of a run") from None
 
 

@@ -39,7 +39,7 @@ def _run(grid: Grid, config: Config) -> None:
         config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
     setup = prepare(config)
     folder = _folder(config)
-    checkpoints = Checkpoints(folder, config.checkpoint_every)
+    checkpoints = Checkpoints(folder, config.checkpoint_every, setup.config)
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies

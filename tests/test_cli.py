@@ -190,6 +190,9 @@ def test_a_bad_setting_is_one_sentence_and_status_2(call, tmp_path, sentence):
     [
         ("[run]\nrounds = \n", "not valid TOML"),
         ("[run]\nrounds = [1, 2]\n", "rounds must be a whole number"),
+        ("title = 'x'", "says nothing to run"),
+        ("[[curve]]", "says nothing to run"),
+        ("[runs]\nseed = 1\n", "there is no table [runs]"),
         ("rounds = 3\n[run]\nseed = 1\n", "'rounds' must stand in the [run] table"),
         ('y = ["loss"]\n[run]\nseed = 1\n', "x and y must be among"),
         ("seeds = [-1]\n[run]\nrounds = 1\n", "seeds must be whole numbers from 0"),
@@ -304,6 +307,24 @@ def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_
         assert call("run", DIGITS, *words, "--out", tmp_path / name)[0] == 0
     _, text, _ = call("compare", tmp_path / "published", tmp_path / "open")
     assert text.count("no guarantee") == 1
+
+
+def test_compare_names_a_summary_that_is_none(call, tmp_path):
+    assert call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[0] == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"test_accuracy": "abc"}))
+    status, _, told = call("compare", tmp_path / "run")
+    assert status == 2
+    assert "summary.json is missing or not the summary of a run" in told
+
+
+def test_a_mistake_about_the_data_leaves_no_folder_behind(call, tmp_path):
+    status, _, told = call(
+        "run", ROOT / "experiments/003-fig2.toml", "--data-dir", tmp_path, "--out", tmp_path / "run"
+    )
+    assert status == 2
+    assert "no file" in told
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_module_is_a_program():

@@ -52,6 +52,9 @@ def configs(draw):
     )
     own["conversion"] = draw(st.sampled_from(["exact", "zcdp"]))
     own["delta"] = draw(st.floats(1e-300, 0.999))
+    own["row_norm"] = draw(st.floats(0, 1e100))
+    for name in ("epsilon", "noise_multiplier"):
+        own[name] = draw(st.just(0.0) | st.floats(1e-6, 1e9))
     kinds = settings_of(ALGORITHMS[algorithm])
     chosen = draw(st.sets(st.sampled_from(sorted(kinds))))
     return Config(**own, settings=tuple((name, draw(VALUES[kinds[name]])) for name in sorted(chosen)))
@@ -235,6 +238,11 @@ def test_what_assigns_nothing_is_refused(assignment):
         ("node-timeout", 0.0),
         ("round-timeout", -5.0),
         ("row-norm", -1.0),
+        ("row-norm", 1e200),
+        ("epsilon", 1e-300),
+        ("epsilon", 1e12),
+        ("noise-multiplier", 1e308),
+        ("noise-multiplier", 1e-308),
         ("start-scale", -0.5),
         ("batch-size", -1),
         ("max-local-steps", -1),

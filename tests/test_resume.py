@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,8 +15,9 @@ from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
 from clients.store import FileStore
-from simulation import cohort, inprocess
+from simulation import cli, cohort, inprocess
 from simulation.checkpoint import Checkpoints, flatten, unflatten
+from simulation.figures import redraw
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_rows, read_summary
@@ -187,8 +189,8 @@ def test_a_state_is_a_tree(tmp_path):
         unflatten(server, flatten(server)[:-1])
 
 
-def command(*words, kill_at=0):
-    """`python -m simulation`, killed with SIGKILL by itself at the n-th checkpoint, if asked for."""
+def command(*words, kill_at=0, how="SIGKILL"):
+    """`python -m simulation`, killed by itself at the n-th checkpoint, if asked for."""
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
@@ -197,7 +199,7 @@ saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):
     real(self, round_, checkpoint)
     saved.append(round_)
-    if len(saved) == {kill_at}: os.kill(os.getpid(), signal.SIGKILL)
+    if len(saved) == {kill_at}: os.kill(os.getpid(), signal.{how})
 c.Checkpoints.save = save
 """
     code += "from simulation.cli import main; main()"
@@ -288,3 +290,71 @@ def test_only_the_same_run_is_resumed():
     assert config.same_run(replace(config, out="x", state_dir="y", checkpoint_every=4, round_timeout=3.0))
     assert not config.same_run(replace(config, seed=1))
     assert not config.same_run(replace(config, settings=(("rho", 0.6), ("step_size", 0.4))))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A private run of four clients that was killed at its second checkpoint."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    keys = ["--set", "rounds=6", "--set", "num-clients=4", "--set", "checkpoint-every=2"]
+    cut = command("run", "experiments/digits.toml", *keys, "--out", str(folder), kill_at=2)
+    assert cut.returncode == -9
+    return folder
+
+
+def resume(folder):
+    return cli.run(None, None, "", "", "", "", folder)
+
+
+def test_a_copy_goes_on_by_itself(killed, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(killed, tmp_path / name)
+        resume(tmp_path / name)
+    assert_array_equal(*(np.load(tmp_path / name / "model.npz")["x"] for name in ("one", "two")))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda run: shutil.rmtree(run / "state"), "state of client 0 is not in .*start anew"),
+        (lambda run: shutil.rmtree(run / "checkpoints"), "holds clients' states and no checkpoint"),
+        (lambda run: edit(run, "rho = 0.05", "rho = 0.06"), "began with rho = 0.05, and now has 0.06"),
+        (lambda run: edit(run, "rounds = 6", "rounds = 1"), "began with rounds = 6, and now has 1"),
+        (lambda run: scribble(run / "state"), "is damaged"),
+    ],
+)
+def test_a_run_whose_folder_is_not_as_it_was_is_not_resumed(killed, tmp_path, damage, sentence):
+    run = tmp_path / "run"
+    shutil.copytree(killed, run)
+    damage(run)
+    with pytest.raises((SettingError, DataError), match=sentence):
+        resume(run)
+    assert not (run / "summary.json").exists()
+
+
+def edit(run, old, new):
+    text = (run / "config.toml").read_text()
+    assert old in text
+    (run / "config.toml").write_text(text.replace(old, new))
+
+
+def scribble(state):
+    for path in state.rglob("*.round"):
+        data = bytearray(path.read_bytes())
+        data[-40] ^= 1
+        path.write_bytes(bytes(data))
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    words = ["run", "experiments/digits.toml", "--set", "rounds=6", "--set", "num-clients=4"]
+    out = ["--out", str(tmp_path / "run")]
+    done = command(*words, "--set", "checkpoint-every=2", *out, kill_at=2, how="SIGINT")
+    assert done.returncode == 130
+    assert (
+        done.stderr
+        == f"error: interrupted; go on with: python -m simulation run --resume {tmp_path / 'run'}\n"
+    )
+    with pytest.raises(SettingError, match="its run has not ended, --resume goes on with it"):
+        redraw(tmp_path / "run")
+    resume(tmp_path / "run")
+    assert read_summary(tmp_path / "run")["finished"]

@@ -57,7 +57,8 @@ def _erdos_renyi(n: int, degree: float, rewiring: float, seed: int) -> Any:
 def _regular(n: int, degree: float, rewiring: float, seed: int) -> Any:
     whole = degree == int(degree) and 0 < degree < n and int(degree) * n % 2 == 0
     require(
-        whole, f"a regular graph of {n} clients needs a whole degree with degree * {n} even; got {degree:g}"
+        whole,
+        f"a regular graph of {n} clients needs a whole degree below {n} with degree * {n} even; got {degree:g}",
     )
     return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), seed, "regular graph")
 
@@ -88,7 +89,8 @@ TOPOLOGIES: dict[str, Callable[[int, float, float, int], Any]] = {
 def make_graph(
     name: str, num_clients: int, degree: float = 3.0, rewiring: float = 0.1, seed: int = 0
 ) -> Neighbours:
-    """The graph called `name`, a key of TOPOLOGIES, or "file:PATH", an edge list with one `i j` per line.
+    """The graph called `name`, a key of TOPOLOGIES, or "file:PATH", an edge list with one `i j` per line (what follows,
+    such as a weight, is passed over).
 
     degree: the mean of erdos-renyi, everybody's of regular, and of the ring behind small-world, of whose edges a
     share `rewiring` is moved. Random graphs are drawn from (seed, "graph") until one is connected.
@@ -125,8 +127,9 @@ def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
 
 def _read(path: Path) -> Any:
     try:
-        return nx.read_edgelist(path, nodetype=int, data=False)
-    except (OSError, ValueError, TypeError, UnicodeDecodeError) as error:
+        lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+        return nx.Graph([(int(i), int(j)) for i, j, *_ in filter(None, lines)])
+    except (OSError, ValueError) as error:
         raise SettingError(
             f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})"
         ) from None

@@ -147,7 +147,7 @@ def load_dataset(
     """
     require(0 <= row_norm < np.inf, f"row-norm must be a number from 0 (off); got {row_norm}")
     require(0 < test_fraction < 1, f"test-fraction must be in (0, 1); got {test_fraction}")
-    entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") else name)
+    entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") and name != "libsvm:" else name)
     if entry is None:
         raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
     dataset = entry.load(Source(name, os.path.expanduser(data_dir), download, test_fraction, seed))

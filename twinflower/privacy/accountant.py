@@ -233,7 +233,9 @@ class Budget:
     @classmethod
     def for_target(cls, epsilon: float, delta: float) -> "Budget":
         """A fresh budget for (epsilon, delta)-DP in total, over all releases of one data set."""
-        return cls(gdp_mu(epsilon, delta) ** 2)
+        mu_squared = gdp_mu(epsilon, delta) ** 2
+        require(mu_squared > 0, f"epsilon must be large enough for a finite noise; got {epsilon:g}")
+        return cls(mu_squared)
 
     @property
     def remaining(self) -> float:

@@ -19,6 +19,8 @@ class Method(NamedTuple):
 
 def method(name: str, private: bool) -> Method:
     """The method called "sparse" or "drift"."""
+    if name not in ("sparse", "drift"):
+        raise ValueError(f"method must be sparse or drift; got {name!r}")
     privacy = "public-state" if private else "none"
     if name == "sparse":
         page = algorithms.FedPDM(regulariser=L1(0.002), rho=0.5, step_size=1.0, privacy=privacy)
