@@ -410,7 +410,8 @@ def _tell(results: list[Result]) -> None:
         score = "test accuracy" if results[0].setup.dataset.num_classes else "test R^2"
         console.print(
             f"{s['algorithm']} on {s['dataset']}: {score} {s['test_accuracy']:.4f}, "
-            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s{_bounds(results)}",
+            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s"
+            f"{_bounds(results)}{_lost(results)}",
             highlight=False,
         )
 
@@ -422,6 +423,12 @@ def _bounds(results: list[Result]) -> str:
         return ""
     worst = max(result.rows[-1]["excess"] for result in results)
     return f"; bounds {'met' if all(met) else 'NOT met'} ({worst:+.3g} from the limit)"
+
+
+def _lost(results: list[Result]) -> str:
+    """Replies that were left out, under all seeds."""
+    lost = sum(result.summary()["rejected_replies"] or 0 for result in results)
+    return f"; {lost} replies left out" if lost else ""
 
 
 def _table(title: str, rows: list[tuple[str, str]]) -> None:

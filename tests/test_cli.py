@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
 
 from simulation import cli
 from simulation.experiment import read_experiment
+from simulation.inprocess import InProcessGrid
 from simulation.record import COLUMNS, read_rows
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
@@ -307,6 +309,19 @@ def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_
         assert call("run", DIGITS, *words, "--out", tmp_path / name)[0] == 0
     _, text, _ = call("compare", tmp_path / "published", tmp_path / "open")
     assert text.count("no guarantee") == 1
+
+
+def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monkeypatch):
+    real = InProcessGrid.answer
+
+    def first_is_ill(self, message):
+        if message.metadata.dst_node_id == 1 and message.metadata.message_type == "train":
+            return Message(Error(3, "ill"), reply_to=message)
+        return real(self, message)
+
+    monkeypatch.setattr(InProcessGrid, "answer", first_is_ill)
+    _, told, _ = call("run", DIGITS, "--set", "rounds=3", "--out", tmp_path / "run")
+    assert "; 3 replies left out\n" in told
 
 
 def test_compare_names_a_summary_that_is_none(call, tmp_path):
