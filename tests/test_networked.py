@@ -280,11 +280,12 @@ def test_the_central_solver_of_absolute_deviations_beats_every_direction():
         minimise(make_objective("absolute", D, 0, l2=0.1), ZERO, rows, np.zeros(D))
 
 
-def test_the_tail_is_the_mean_of_the_last_releases():
-    page = on(make_graph("ring", N), ZCDPNFL, rounds=20, tail=0.25)
-    steps = list(run(page, RIDGE, 20, noise_of))
-    assert_allclose(page.points(steps[-1][0]), np.mean([s.w for s, _ in steps[15:]], 0), atol=1e-14)
-    assert_array_equal(page.points(steps[14][0]), steps[14][0].w)
+@pytest.mark.parametrize(("rounds", "tail", "before"), [(20, 0.25, 15), (10, 0.8, 2)])
+def test_the_tail_is_the_mean_of_the_last_releases(rounds, tail, before):
+    page = on(make_graph("ring", N), ZCDPNFL, rounds=rounds, tail=tail)
+    steps = [server for server, _ in run(page, RIDGE, rounds, noise_of)]
+    assert_allclose(page.points(steps[-1]), np.mean([s.w for s in steps[before:]], 0), atol=1e-14)
+    assert_array_equal(page.points(steps[before - 1]), steps[before - 1].w)
 
 
 # --------------------------------------------------------------------------------- faults
