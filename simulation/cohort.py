@@ -52,6 +52,7 @@ class Cohort:
         self.server = self.page.init_server(start, self.n, keys[0] if self.alone else keys)
         self._states: dict[tuple[int, int], Any] = {}  # of visited clients, by (seed, client)
         self._whole: Any = None  # in their place, stacked, where everybody takes part in every round
+        self._room: Any = None  # the last round's uploads
         self._keeps = self._same_batches()
         self._kept: dict[int, Batches] = {}  # by the first client of a block
         sizes = self.shards.sizes
@@ -63,10 +64,13 @@ class Cohort:
         """Run one round; returns what it did, per seed."""
         chosen = [participants(seed, round_, self.n, self.k) for seed in self.seeds]
         clients = chosen[0] if self.alone else np.stack(chosen)
-        blocks = [self._clients(round_, part) for part in self._parts(clients)]
-        states, uploads, report = _joined(blocks, clients.ndim - 1)
+        parts = self._parts(clients)
+        blocks = [self._clients(round_, part) for part in parts]
+        states, sent, reports = zip(*blocks, strict=True)
+        axis = clients.ndim - 1
+        uploads, report = self._together(sent, axis), _joined(reports, axis)
         good = self._good(uploads, round_)
-        self._scatter(clients[..., good], _some(states, good, self.alone))
+        self._keep(parts, states, good)
         self.server = self.page.server_update(
             self.server, _some(uploads, good, self.alone), clients[..., good], round_
         )
@@ -173,6 +177,29 @@ class Cohort:
         ]
         return rows[0] if self.alone else stack(rows)
 
+    def _together(self, sent: Sequence[Any], axis: int) -> Any:
+        """Uploads of blocks of clients as one, in the last round's arrays: fresh memory costs more than the copy.
+
+        Not where the server has kept some of those.
+        """
+        if len(sent) == 1:
+            return sent[0]
+        kept = flatten(self.server)
+        if self._room and any(np.may_share_memory(room, own) for room in self._room for own in kept):
+            self._room = None
+        self._room = _joined(sent, axis, self._room)
+        return self._room
+
+    def _keep(self, parts: Sequence[Index], states: Sequence[Any], good: Index | slice) -> None:
+        """Store the new states of the good clients; where nobody is left out they need not be joined first."""
+        if isinstance(good, slice) and self.k < self.n:
+            for part, own in zip(parts, states, strict=True):
+                self._scatter(part, own)
+        else:
+            axis = parts[0].ndim - 1
+            clients, whole = np.concatenate(parts, axis), _joined(states, axis)
+            self._scatter(clients[..., good], _some(whole, good, self.alone))
+
     def _scatter(self, clients: Index, states: Any) -> None:
         if clients.shape[-1] == self.n:
             self._whole = states
@@ -226,16 +253,12 @@ def _some(parts: Any, good: Index | slice, alone: bool) -> Any:
     return type(parts)(*(array[good] if alone else array[:, good] for array in parts))
 
 
-def _joined(blocks: Sequence[tuple[Any, Any, Report]], axis: int) -> tuple[Any, Any, Report]:
-    """States, uploads and reports of blocks of clients, each as one."""
+def _joined(blocks: Sequence[Any], axis: int, room: Any = None) -> Any:
+    """NamedTuples of blocks of clients as one, in the arrays of room if there is one."""
     if len(blocks) == 1:
         return blocks[0]
-    states, uploads, reports = (_join(values, axis) for values in zip(*blocks, strict=True))
-    return states, uploads, reports
-
-
-def _join(blocks: Sequence[Any], axis: int) -> Any:
-    return type(blocks[0])(*(np.concatenate(arrays, axis) for arrays in zip(*blocks, strict=True)))
+    parts = zip(zip(*blocks, strict=True), room or [None] * len(blocks[0]), strict=True)
+    return type(blocks[0])(*(np.concatenate(arrays, axis, out=out) for arrays, out in parts))
 
 
 def run(

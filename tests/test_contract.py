@@ -178,6 +178,17 @@ def test_the_runtimes_agree(variant):
 
 
 @every_variant
+def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
+    """Blocks share the arrays of the round before, unless the server has kept them."""
+    setups = [small(variant, seed=seed) for seed in range(2)]
+    whole = [cohort.run(setups[:1])[0], *cohort.run(setups)]
+    monkeypatch.setattr(cohort, "_BLOCK", 1)
+    blocks = [cohort.run(setups[:1])[0], *cohort.run(setups)]
+    for one, other in zip(blocks, whole, strict=True):
+        assert_allclose(one.model, other.model, rtol=1e-9, atol=1e-12)
+
+
+@every_variant
 def test_seeds_stacked_are_seeds_alone(variant):
     setups = [small(variant, seed=s, partition="dirichlet", dirichlet_alpha=1.0) for s in (3, 4)]
     together = cohort.run(setups)
