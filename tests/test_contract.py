@@ -177,6 +177,17 @@ def test_the_runtimes_agree(variant):
     assert np.any(fast.model)
 
 
+def test_what_a_server_keeps_of_the_uploads_is_not_overwritten(monkeypatch):
+    monkeypatch.setattr(cohort, "_BLOCK", 1)
+    several = cohort.Cohort([small("fedpdm", clients_per_round=3)])
+    several.round(1)
+    kept = several._room[0][0]  # a view
+    several.server = several.server._replace(mean=kept)
+    before = kept.copy()
+    several.round(2)
+    assert_array_equal(kept, before)
+
+
 @every_variant
 def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
     """Blocks share the arrays of the round before, unless the server has kept them."""
