@@ -195,6 +195,7 @@ def command(*words, kill_at=0, how="SIGKILL"):
     if kill_at:
         code += f"""
 import simulation.checkpoint as c
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):
     real(self, round_, checkpoint)
