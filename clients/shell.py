@@ -181,7 +181,6 @@ class PageClient(NumPyClient):
         """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
         inbox, before = self.page.unpack_inbox(parameters, d), self._state(last)
-        self._bind(asked.session)
         noise = self._open(asked, [*inbox, *before])
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
@@ -204,13 +203,16 @@ class PageClient(NumPyClient):
         return self._kept(self.page.finish(before, inbox), [], last, asked, {})
 
     def _open(self, asked: _Asked, known: Arrays) -> Noise:
-        """Pay for the round, which starts from what is known, before anything private is computed."""
+        """Pay for the round, which starts from what is known, before anything private is computed; the request is in
+        order when it gets to that."""
         if self.guard is None:
+            self._bind(asked.session)
             return no_noise
         pace = self.walk.pace(self._num_rows)
         release = self.page.release(self.guard.bounds, pace, asked.round)
         if self.guard.secret:
             self.guard.check_size(release, pace.rows, known)
+        self._bind(asked.session)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:
