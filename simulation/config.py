@@ -7,9 +7,11 @@ fields of its page; all others are the fields of `Config`.
 
 import difflib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import isfinite
+from operator import gt
 from typing import Any
 
 from twinflower.algorithms import ALGORITHMS, find_algorithm
@@ -97,51 +99,15 @@ class Config:
     max_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self) if f.type is float):
-            require(isfinite(getattr(self, name)), f"{kebab(name)} must be finite; got {getattr(self, name)}")
-        for name in (f.name for f in fields(self) if f.type is int and f.name != "seed"):
-            require(
-                getattr(self, name) < 2**48, f"{kebab(name)} must be below 2^48; got {getattr(self, name)}"
-            )
-        require(self.seed < 2**64, f"seed must be below 2^64; got {self.seed}")
-        for name in (
-            "num_clients",
-            "clients_per_round",
-            "samples_per_client",
-            "seed",
-            "labels_per_client",
-            "iid_rows",
-            "hidden_units",
-            "num_features",
-            "num_classes",
-        ):
-            require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
-        for name in ("checkpoint_every", "void_rounds", "max_norm"):
-            require(getattr(self, name) >= 0, f"{kebab(name)} must be at least 0; got {getattr(self, name)}")
-        for name in ("rounds", "evaluate_every", "min_replies"):
-            require(getattr(self, name) >= 1, f"{kebab(name)} must be at least 1; got {getattr(self, name)}")
-        for name in ("node_timeout", "round_timeout"):
-            require(getattr(self, name) > 0, f"{kebab(name)} must be above 0; got {getattr(self, name)}")
-        for name in ("epsilon", "noise_multiplier", "clip_norm"):
-            require(
-                getattr(self, name) >= 0,
-                f"{kebab(name)} must be at least 0; got {getattr(self, name)}",
-            )
-        for name in ("epsilon", "noise_multiplier"):
-            require(
-                not getattr(self, name) or 1e-6 <= getattr(self, name) <= 1e9,
-                f"{kebab(name)} must be 0 (none) or from 1e-6 to 1e9; got {getattr(self, name)}",
-            )
-        require(
-            self.conversion in ("exact", "zcdp"), f"conversion must be exact or zcdp; got '{self.conversion}'"
-        )
-        require(0 < self.delta < 1, f"delta must be in (0, 1); got {self.delta}")
-        require(self.published_c0 > 0, f"published-c0 must be above 0; got {self.published_c0}")
-        require(
-            0 <= self.row_norm <= 1e100,
-            f"row-norm must be from 0 (as they are) to 1e100; got {self.row_norm}",
-        )
-        require(self.start_scale >= 0, f"start-scale must be at least 0; got {self.start_scale}")
+        for field in fields(self):
+            if field.type is float:
+                self._require(field.name, "finite", isfinite)
+            elif field.type is int:
+                power = 64 if field.name == "seed" else 48
+                self._require(field.name, f"below 2^{power}", partial(gt, 2**power))
+        for rule, holds, names in _RULES:
+            for name in names.split():
+                self._require(name, rule, holds)
         require(
             not self.num_clients or self.min_replies <= self.sampled,
             f"min-replies can be at most the number of clients asked, {self.sampled}; got {self.min_replies}",
@@ -150,6 +116,10 @@ class Config:
             not self.num_clients or self.clients_per_round <= self.num_clients,
             f"clients-per-round can be at most num-clients = {self.num_clients}; got {self.clients_per_round}",
         )
+
+    def _require(self, name: str, rule: str, holds: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        require(holds(value), f"{kebab(name)} must be {rule}; got {value!r}")
 
     @property
     def sampled(self) -> int:
@@ -197,6 +167,18 @@ class Config:
 
 _INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
                "node-timeout", "round-timeout"}  # fmt: skip
+# What a setting must be, in words and as a test, and the settings
+_RULES: list[tuple[str, Callable[[Any], bool], str]] = [
+    ("at least 0", lambda v: v >= 0,
+     "num_clients clients_per_round samples_per_client seed labels_per_client iid_rows hidden_units num_features "
+     "num_classes checkpoint_every void_rounds max_norm epsilon noise_multiplier clip_norm start_scale"),
+    ("at least 1", lambda v: v >= 1, "rounds evaluate_every min_replies"),
+    ("above 0", lambda v: v > 0, "node_timeout round_timeout published_c0"),
+    ("in (0, 1)", lambda v: 0 < v < 1, "delta"),
+    ("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9, "epsilon noise_multiplier"),
+    ("from 0 (as they are) to 1e100", lambda v: 0 <= v <= 1e100, "row_norm"),
+    ("exact or zcdp", lambda v: v in ("exact", "zcdp"), "conversion"),
+]  # fmt: skip
 _LISTS = {"client-sizes", "penalties", "shares"}  # numbers with commas between
 OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
 
