@@ -88,11 +88,14 @@ class Checkpoints:
         return None, []
 
     def _require_settings(self, begun: dict[str, Any] | None) -> None:
-        for key in self.config.changed(begun) if self.config and begun else ():
-            raise SettingError(
-                f"the run in {self.folder} began with {key} = {begun and begun.get(key)}, and now has "
-                f"{self.config and self.config.items()[key]}: put it back, or start anew in another folder"
-            )
+        if self.config is None or begun is None:
+            return
+        now, changed = self.config.items(), self.config.changed(begun)
+        told = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
+        require(
+            not changed,
+            f"the run in {self.folder} began with {told}: put it back, or start anew in another folder",
+        )
 
     def settled(self) -> int:
         """The round behind which a restart will never begin: the oldest checkpoint's, for the newest may be damaged."""

@@ -93,10 +93,11 @@ def run(
             not (set_ or seeds or out),
             "--resume goes on as the run began: leave --set, --seeds and --out away",
         )
-        plan, folder = _plan(_begun(resume), None, data_dir, ""), resume.absolute()
+    plan = _plan(_begun(resume) if resume else cast(Path, experiment), set_, data_dir, seeds)
+    _require_rows(plan)
+    if resume:
+        folder = resume.absolute()
     else:
-        plan = _plan(cast(Path, experiment), set_, data_dir, seeds)
-        _require_rows(plan)
         prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
         folder = results_folder(out or plan.curves[0].config.out, plan.name)
     if not plan.single:

@@ -68,7 +68,7 @@ class Cohort:
         blocks = [self._clients(round_, part) for part in parts]
         states, sent, reports = zip(*blocks, strict=True)
         axis = clients.ndim - 1
-        uploads, report = self._together(sent, axis), _joined(reports, axis)
+        uploads, report = self._uploads(sent, axis), _joined(reports, axis)
         good = self._good(uploads, round_)
         self._keep(parts, states, good)
         self.server = self.page.server_update(
@@ -177,7 +177,7 @@ class Cohort:
         ]
         return rows[0] if self.alone else stack(rows)
 
-    def _together(self, sent: Sequence[Any], axis: int) -> Any:
+    def _uploads(self, sent: Sequence[Any], axis: int) -> Any:
         """Uploads of blocks of clients as one, in the last round's arrays: fresh memory costs more than the copy.
 
         Not where the server has kept some of those.

@@ -158,9 +158,11 @@ def _bytes_and_back(message: Message) -> Message:
 def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
     """DataError unless all clients that took part before the newest checkpoint still have their state."""
     found, _ = checkpoints.newest()
-    for client, _ in found.facts.get("born", ()) if found else ():
+    if found is None:
+        return
+    for client, _ in found.facts.get("born", ()):
         store = setup.store(client, setup.config.state_dir)
-        if found and store and store.last(found.facts["session"]) is None:
+        if store and store.last(found.facts["session"]) is None:
             raise DataError(
                 f"the state of client {client} is not in {setup.config.state_dir}: without it the run cannot go on; "
                 "start anew in another folder"

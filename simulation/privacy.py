@@ -95,7 +95,7 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
         chosen = [k for k in ("epsilon", "noise_multiplier") if getattr(config, k)]
         require(
             not chosen,
-            f"{', '.join(map(kebab, chosen))} needs a privacy mode: set privacy, e.g. public-state, or 0",
+            f"{', '.join(map(kebab, chosen))} needs a privacy mode: set privacy, e.g. public-state, or this to 0",
         )
         return None
     require(

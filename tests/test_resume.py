@@ -359,3 +359,17 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
         redraw(tmp_path / "run")
     resume(tmp_path / "run")
     assert read_summary(tmp_path / "run")["finished"]
+
+
+def test_a_deployed_run_is_not_resumed_here(tmp_path):
+    keys = """
+dataset = "own"
+num-features = 3
+num-classes = 2
+num-clients = 2
+client-sizes = "9, 9"
+data-file = "/site/rows.npz"
+"""
+    (tmp_path / "config.toml").write_text(keys)
+    with pytest.raises(SettingError, match="the rows of dataset own are at deployed nodes only"):
+        resume(tmp_path)
