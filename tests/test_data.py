@@ -781,3 +781,22 @@ def test_own_rows_of_a_file_that_is_no_archive(tmp_path):
         load_own(str(tmp_path / "site.npz"), 2, 2)
     with pytest.raises(DataError, match="absent"):
         load_own(str(tmp_path / "absent.npz"), 2, 2)
+
+
+def test_one_record_with_index_zero_moves_nobody_elses_columns(tmp_path):
+    """Of a site's own LIBSVM file the first index is 1, or one person's record decides where all columns lie."""
+    others = "1 1:3 2:4\n0 2:0.5\n"
+    (tmp_path / "site.txt").write_text(f"# patients\n\n{others}1 0:7 1:1\n1 1:1\n")
+    with pytest.raises(DataError, match=r"site.txt must have indices from 1; line 5 has a lower one"):
+        load_own(str(tmp_path / "site.txt"), 2, 2)
+    for record in ("1 1:7 2:1", "0 2:7"):
+        (tmp_path / "site.txt").write_text(f"{others}{record}\n")
+        rows, _ = load_own(str(tmp_path / "site.txt"), 2, 2, bias=False)
+        assert_array_equal(rows[:2], [[3, 4], [0, 0.5]])
+
+
+@pytest.mark.parametrize("word", ["0:1", "00:1", "+0:1", "0:0", "qid:3 0:1"])
+def test_index_zero_is_refused_however_it_is_written(tmp_path, word):
+    (tmp_path / "site.txt").write_text(f"1 1:1\n1 {word}\n")
+    with pytest.raises(DataError, match="line 2 has a lower one"):
+        load_own(str(tmp_path / "site.txt"), 2, 2)

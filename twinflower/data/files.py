@@ -7,6 +7,7 @@ an error of gzip, NumPy or scikit-learn. Memory follows what a file holds, never
 import bz2
 import gzip
 import io
+import math
 import os
 import struct
 import zlib
@@ -117,14 +118,18 @@ def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
     return fields
 
 
-def read_libsvm(paths: Sequence[Path], num_features: int = 0) -> list[tuple[Floats, Floats]]:
+def read_libsvm(
+    paths: Sequence[Path], num_features: int = 0, first: int | None = None
+) -> list[tuple[Floats, Floats]]:
     """LIBSVM texts, 'label index:value ...', of one data set: of each, features (rows, n) and labels (rows,).
 
-    n is num_features, or the largest number of columns in a file where num_features is 0. Indices start
-    at 1, as LIBSVM's own; if any file has an index 0, they start at 0 in all of them (copies differ).
+    n is num_features, or the largest number of columns in a file where num_features is 0. Indices start at `first`;
+    without it at 1, as LIBSVM's own, or at 0 in all files if any has an index 0 (copies of published sets differ).
+    Private rows need a fixed first index: otherwise one record decides where everybody's columns lie.
     """
-    tables = [_read_sparse(path) for path in paths]
-    first = min(1, *(int(table.indices.min()) for table, _ in tables))
+    tables = [_read_sparse(path, first or 0) for path in paths]
+    if first is None:
+        first = min(1, *(int(table.indices.min()) for table, _ in tables))
     columns = num_features or max(table.shape[1] for table, _ in tables) - first
     return [
         (_dense(path, table[:, first:], columns), labels)
@@ -132,8 +137,8 @@ def read_libsvm(paths: Sequence[Path], num_features: int = 0) -> list[tuple[Floa
     ]
 
 
-def _read_sparse(path: Path) -> tuple[Any, Floats]:
-    """A sparse table (rows, largest index + 1) and labels (rows,)."""
+def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
+    """A sparse table (rows, largest index + 1) and labels (rows,); an index below `least` is refused."""
     content = read_bytes(path)
     try:
         table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
@@ -143,7 +148,23 @@ def _read_sparse(path: Path) -> tuple[Any, Floats]:
         raise DataError(f"{path} must hold at least one row with a feature; it has none")
     if not (np.isfinite(table.data).all() and np.isfinite(labels).all()):
         raise DataError(f"{path} must hold finite numbers; it has NaN or infinity")
+    if table.indices.min() < least:
+        raise DataError(
+            f"{path} must have indices from {least}; line {_first_line(content, least)} has a lower one"
+        )
     return table, labels
+
+
+def _first_line(content: bytes, least: int) -> int:
+    """The number of the first line with an index below `least`, in a text that was read without error."""
+    lines = (line.partition(b"#")[0].split()[1:] for line in content.split(b"\n"))
+    return next(number for number, words in enumerate(lines, 1) if any(_index(w) < least for w in words))
+
+
+def _index(word: bytes) -> float:
+    """The index of 'index:value'; a query's identity has none."""
+    index = word.partition(b":")[0]
+    return math.inf if index == b"qid" else int(index)
 
 
 def _dense(path: Path, table: Any, columns: int) -> Floats:

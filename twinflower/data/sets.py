@@ -163,12 +163,12 @@ def load_own(
 ) -> Table:
     """A site's own rows: features (rows, num_features, and one more with bias) and labels (rows,).
 
-    path is an .npz file with arrays `features` and `labels`, or else a LIBSVM text. Labels are classes
-    0..num_classes-1, or numbers if num_classes is 0. bias and row_norm as in `load_dataset`; nothing that would need
-    statistics of the data is done. Raises `DataError`.
+    path is an .npz file with arrays `features` and `labels`, or else a LIBSVM text that starts at index 1. Labels are
+    classes 0..num_classes-1, or numbers if num_classes is 0. bias and row_norm as in `load_dataset`; nothing that would
+    need statistics of the data is done. Raises `DataError`.
     """
     file = Path(path).expanduser()
-    features, labels = _own_arrays(file) if file.suffix == ".npz" else read_libsvm([file], num_features)[0]
+    features, labels = _own_arrays(file) if file.suffix == ".npz" else read_libsvm([file], num_features, 1)[0]
     _expect(features.ndim == 2, f"{file}: features must have rows and columns; got shape {features.shape}")
     columns = features.shape[1]
     _expect(columns == num_features, f"{file} must have {num_features} features; it has {columns}")
