@@ -20,7 +20,6 @@ from twinflower.batches import Batches, Shards
 from twinflower.errors import RunError, require
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Noise, no_noise
-from twinflower.randomness import participants
 
 from .checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
 from .privacy import Plan
@@ -43,7 +42,8 @@ class Cohort:
         self.objective, self.walk = first.objective, first.walk
         self.plans = [s.plan for s in setups]
         self.n, self.k = first.config.num_clients, first.config.sampled
-        self.seeds = [s.config.seed for s in setups]
+        self.configs = [s.config for s in setups]
+        self.seeds = [config.seed for config in self.configs]
         self.alone = len(setups) == 1
         self.shards = first.shards if self.alone else Shards.stacked([s.shards for s in setups])
         self.starts = [s.start for s in setups]
@@ -62,8 +62,10 @@ class Cohort:
 
     def round(self, round_: int) -> list[Round]:
         """Run one round; returns what it did, per seed."""
-        chosen = [participants(seed, round_, self.n, self.k) for seed in self.seeds]
+        chosen = [config.asked(round_) for config in self.configs]
         clients = chosen[0] if self.alone else np.stack(chosen)
+        if clients.shape[-1] < self.n:
+            self._spread_out()
         parts = self._parts(clients)
         blocks = [self._clients(round_, part) for part in parts]
         states, sent, reports = zip(*blocks, strict=True)
@@ -86,7 +88,7 @@ class Cohort:
             return slice(None)  # the usual case: nothing is copied
         if not self.alone:
             raise Uneven
-        finite = np.all([np.isfinite(a).reshape(self.k, -1).all(-1) for a in uploads], axis=0)
+        finite = np.all([np.isfinite(a).reshape(len(a), -1).all(-1) for a in uploads], axis=0)
         if not finite.any() or self.page.needs_all:
             count = f"{len(finite) - finite.sum()} of {len(finite)}"
             raise RunError(
@@ -136,7 +138,8 @@ class Cohort:
     def _parts(self, clients: Index) -> list[Index]:
         """The round's clients in blocks whose arrays stay in the processor's cache."""
         size = max(1, _BLOCK // (self.objective.d * len(self.seeds)))
-        return np.array_split(clients, -(-self.k // size), axis=-1) if size < self.k else [clients]
+        count = clients.shape[-1]
+        return np.array_split(clients, -(-count // size), axis=-1) if size < count else [clients]
 
     def _clients(self, round_: int, clients: Index) -> tuple[Any, Any, Report]:
         """The client side of some of the round's clients, (K,) or (seeds, K)."""
@@ -178,21 +181,22 @@ class Cohort:
         return rows[0] if self.alone else stack(rows)
 
     def _uploads(self, sent: Sequence[Any], axis: int) -> Any:
-        """Uploads of blocks of clients as one, in the last round's arrays: fresh memory costs more than the copy.
-
-        Not where the server has kept some of those.
-        """
+        """Uploads of blocks of clients as one, in the last round's arrays: fresh memory costs more than the copy."""
         if len(sent) == 1:
             return sent[0]
-        kept = flatten(self.server)
-        if self._room and any(np.may_share_memory(room, own) for room in self._room for own in kept):
-            self._room = None
-        self._room = _joined(sent, axis, self._room)
+        self._room = _joined(sent, axis, self._room if self._has_room(sent, axis) else None)
         return self._room
+
+    def _has_room(self, sent: Sequence[Any], axis: int) -> bool:
+        """Whether the last round's arrays have the size of this one's, and the server has kept none of them."""
+        if not self._room or self._room[0].shape[axis] != sum(part[0].shape[axis] for part in sent):
+            return False
+        kept = flatten(self.server)
+        return not any(np.may_share_memory(room, own) for room in self._room for own in kept)
 
     def _keep(self, parts: Sequence[Index], states: Sequence[Any], good: Index | slice) -> None:
         """Store the new states of the good clients; where nobody is left out they need not be joined first."""
-        if isinstance(good, slice) and self.k < self.n:
+        if isinstance(good, slice) and sum(part.shape[-1] for part in parts) < self.n:
             for part, own in zip(parts, states, strict=True):
                 self._scatter(part, own)
         else:
@@ -223,9 +227,9 @@ class Cohort:
     def _account(self, round_: int, clients: Index, steps: Index, fired: Mask) -> Round:
         up, down = self.page.bits(self.objective.d)
         told = (np.nan, np.nan) if self.plans[0] else (float(steps.mean()), float(fired.mean()))
-        accepted = len(steps)
-        lost = dict.fromkeys(range(self.k - accepted), "its update is not finite")
-        return Round(round_, tuple(clients.tolist()), accepted, lost, up * accepted, down * self.k, *told)
+        asked, accepted = len(clients), len(steps)
+        lost = dict.fromkeys(range(asked - accepted), "its update is not finite")
+        return Round(round_, tuple(clients.tolist()), accepted, lost, up * accepted, down * asked, *told)
 
 
 def _page_of(setups: Sequence[Setup]) -> Page:

@@ -16,9 +16,11 @@ from typing import Any
 
 from twinflower.algorithms import ALGORITHMS, find_algorithm
 from twinflower.algorithms.page import settings_of
+from twinflower.arrays import Index
 from twinflower.batches import Walk
 from twinflower.data.sets import OWN
 from twinflower.errors import SettingError, require
+from twinflower.randomness import FIRST_ROUNDS, participants
 
 Value = bool | int | float | str
 
@@ -33,10 +35,10 @@ class Config:
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
     batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are; checkpoint_every,
     no checkpoints; max_norm, any. For the dataset own, num_features and num_classes (0: regression) are public, and
-    data_file has the rows that the server evaluates on. hidden_units are those of an objective that is a
-    network. reference compares with the optimum of all rows together.
-    settings holds the algorithm's own keys that were set. A private run (the
-    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
+    data_file has the rows that the server evaluates on. first_round "all" asks all clients in the first round, and
+    clients_per_round of them from the second on. hidden_units are those of an objective that is a network. reference
+    compares with the optimum of all rows together. settings holds the algorithm's own keys that were set. A private run
+    (the algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
     conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
     """
 
@@ -55,6 +57,7 @@ class Config:
 
     num_clients: int = 0
     clients_per_round: int = 0
+    first_round: str = "sampled"
     partition: str = "iid"
     labels_per_client: int = 0
     iid_rows: int = 0
@@ -123,8 +126,12 @@ class Config:
 
     @property
     def sampled(self) -> int:
-        """Clients per round, K."""
+        """Clients per round, K, from the second round on at least."""
         return self.clients_per_round or self.num_clients
+
+    def asked(self, round_: int) -> Index:
+        """The clients of a round, from the public sampling."""
+        return participants(self.seed, round_, self.num_clients, self.sampled, self.first_round)
 
     @property
     def client_size_list(self) -> list[int] | None:
@@ -177,6 +184,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("in (0, 1)", lambda v: 0 < v < 1, "delta"),
     ("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9, "epsilon noise_multiplier"),
     ("from 0 (as they are) to 1e100", lambda v: 0 <= v <= 1e100, "row_norm"),
+    ("sampled or all", lambda v: v in FIRST_ROUNDS, "first_round"),
     ("exact or zcdp", lambda v: v in ("exact", "zcdp"), "conversion"),
 ]  # fmt: skip
 _LISTS = {"client-sizes", "penalties", "shares"}  # numbers with commas between

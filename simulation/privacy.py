@@ -26,7 +26,6 @@ from twinflower.privacy.release import (
     published_sensitivity,
     published_true_sensitivities,
 )
-from twinflower.randomness import participants
 
 from .config import Config, kebab
 
@@ -141,7 +140,7 @@ class _Load(NamedTuple):
 def _participation(config: Config) -> list[tuple[int, Index]]:
     """Whom each round asks, from the public sampling."""
     rounds = range(1, config.rounds + 1)
-    return [(t, participants(config.seed, t, config.num_clients, config.sampled)) for t in rounds]
+    return [(t, config.asked(t)) for t in rounds]
 
 
 def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:
@@ -187,7 +186,7 @@ def _true_costs(page: Any, bounds: Bounds, walk: Walk, sizes: Index, config: Con
     steps = walk.steps(sizes)
     mine: list[list[float]] = [[] for _ in range(config.num_clients)]
     for round_ in range(1, config.rounds + 1):
-        for client in participants(config.seed, round_, config.num_clients, config.sampled):
+        for client in config.asked(round_):
             mine[client].append(decayed(page.step_size, page.step_decay, round_))
     return np.array([_true_cost(page, bounds, int(q), etas) for q, etas in zip(steps, mine, strict=True)])
 

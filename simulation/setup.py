@@ -232,6 +232,7 @@ class Setup:
         return STRATEGIES[c.algorithm](
             self.page, c.num_clients, c.clients_per_round, c.seed, c.node_timeout,
             min_replies=c.min_replies, void_rounds=c.void_rounds, max_norm=c.max_norm or np.inf,
+            first_round=c.first_round,
         )  # fmt: skip
 
 

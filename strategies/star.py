@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
-from twinflower.randomness import participants
+from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
 from .nodes import meet, note_partition, question, short
@@ -81,7 +81,8 @@ class StarStrategy(Strategy):
     coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
     a round that needs all of them (a page with `needs_all`); it answers with the bytes it has stored. min_replies: a
     round with fewer good replies changes nothing, and void_rounds is how many of these may follow each other. max_norm:
-    longest array that is accepted from a client (Euclidean norm).
+    longest array that is accepted from a client (Euclidean norm). first_round: "all" asks all clients in round 1 and
+    clients_per_round of them from round 2 on, "sampled" samples the first round like the others.
     """
 
     page_class: ClassVar[type[Page]]
@@ -97,10 +98,15 @@ class StarStrategy(Strategy):
         min_replies: int = 1,
         void_rounds: int = 0,
         max_norm: float = math.inf,
+        first_round: str = "sampled",
     ) -> None:
         require(
             type(page) is self.page_class,
             f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
+        )
+        require(
+            first_round in FIRST_ROUNDS,
+            f"first-round must be one of {', '.join(FIRST_ROUNDS)}; got '{first_round}'",
         )
         self.page = page
         self.num_clients = num_clients
@@ -111,6 +117,7 @@ class StarStrategy(Strategy):
         self.min_replies = min_replies
         self.void_rounds = void_rounds
         self.max_norm = max_norm
+        self.first_round = first_round
         self.settled: int | None = None
         self.server: Any = None
         self.rounds: list[Round] = []
@@ -193,7 +200,7 @@ class StarStrategy(Strategy):
         self._meet_again(grid)
         server_round += self._first
         k = self.clients_per_round or self.num_clients
-        clients = participants(self.seed, server_round, self.num_clients, k)
+        clients = participants(self.seed, server_round, self.num_clients, k, self.first_round)
         return self._requests(server_round, clients, ConfigRecord({**config, **self._stamp(server_round)}))
 
     def _stamp(self, server_round: int) -> dict[str, Any]:

@@ -22,6 +22,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "local-start": "warm",
         "step-decay": 0.5,
     },
+    "fedpdm-all-first": {
+        "algorithm": "fedpdm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "first-round": "all",
+        "aggregation": "memory",
+    },
     "fedpdm-stopping": {"algorithm": "fedpdm", "rho": 1.0, "step-size": 0.5, "stopping-tolerance": 0.05},
     "bsdp-top-k": {
         "algorithm": "bsdp-fedpdm",
@@ -93,6 +100,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "mu": 0.5,
         "privacy": "public-state",
         "epsilon": 30.0,
+        "first-round": "all",
     },
     "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy": "public-state", "epsilon": 30.0},
     "scaffold-gradient": {

@@ -72,7 +72,12 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
         dropped = np.count_nonzero(x0) - np.count_nonzero(received)
         if keys["aggregation"] == "sampled":
             heard = [{} for _ in range(d)]
-        asked = [int(i) for i in participants(seed, t, n, keys["clients-per-round"] or n)]
+        everyone = t == 1 and keys["first-round"] == "all"  # S_0 = [N]
+        asked = (
+            [*range(n)]
+            if everyone
+            else [int(i) for i in participants(seed, t, n, keys["clients-per-round"] or n)]
+        )
         lost, steps, fired = [], [], []
         for i in asked:
             dual = duals.get(i, np.zeros(d))
@@ -178,6 +183,17 @@ def test_the_step_decays_and_the_rule_stops(tolerance):
     fired = [f for s in slow for f in s.fired]
     assert (tolerance > 0) == any(fired)
     assert not all(fired)
+
+
+@pytest.mark.parametrize("aggregation", ["sampled", "memory"])
+def test_the_first_round_asks_all_clients_as_both_papers_print(aggregation):
+    """S_0 = [N]: a full round of local steps and duals; the later rounds ask whom they would have asked anyway."""
+    setup = small("fedpdm-all-first", aggregation=aggregation, **LONG)
+    assert_equal_runs(setup)
+    _, rounds = models_of(setup, InProcessGrid(setup))
+    assert rounds[0].asked == tuple(range(8))
+    usual = slow_run(small("fedpdm", aggregation=aggregation, **LONG))
+    assert [r.asked for r in rounds[1:]] == [tuple(s.asked) for s in list(usual)[1:]]
 
 
 @pytest.mark.parametrize("missing", ["zero", "keep"])

@@ -493,8 +493,28 @@ def test_only_rounds_in_which_a_client_was_asked_are_paid():
     assert_allclose(told["mu_smallest"], told["mu"] * np.sqrt(least / most), rtol=1e-9)
 
 
-def test_a_clients_ledger_is_the_servers_account():
-    setup = small("fedpdm-private", rounds=6)
+@pytest.mark.parametrize(
+    "runtime", [lambda setup: inprocess.run(setup), lambda setup: cohort.run([setup])[0]]
+)
+def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
+    """The budget holds for a client's rounds with the first one among them; nobody takes part unpaid."""
+    usual = small("fedpdm-private", rounds=6)
+    setup = small("fedpdm-private", rounds=6, first_round="all")
+    missed = ~np.isin(range(8), usual.config.asked(1))
+    assert_array_equal(setup.plan.rounds_in, usual.plan.rounds_in + missed)
+    result = runtime(setup)
+    assert result.rounds[0].asked == tuple(range(8))
+    told = result.summary()["privacy"]
+    assert_allclose(told["epsilon"], setup.config.epsilon, rtol=1e-9)
+    up, down = setup.page.bits(setup.objective.d)
+    assert [(r.uplink_bits, r.downlink_bits) for r in result.rounds] == [(8 * up, 8 * down)] + [
+        (3 * up, 3 * down)
+    ] * 5
+
+
+@pytest.mark.parametrize("first_round", ["sampled", "all"])
+def test_a_clients_ledger_is_the_servers_account(first_round):
+    setup = small("fedpdm-private", rounds=6, first_round=first_round)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
     for node in range(1, 9):

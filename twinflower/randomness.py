@@ -24,6 +24,8 @@ PURPOSES = {
     )
 }
 
+FIRST_ROUNDS = ("sampled", "all")
+
 _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
 
 
@@ -64,9 +66,15 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
     return ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
 
 
-def participants(seed: int, round_: int, num_clients: int, clients_per_round: int) -> Index:
-    """The sampled partitions of a round, ascending; without replacement, all of them if K = N."""
-    if clients_per_round == num_clients:
+def participants(
+    seed: int, round_: int, num_clients: int, clients_per_round: int, first_round: str = "sampled"
+) -> Index:
+    """The sampled partitions of a round, ascending; without replacement, all of them if K = N.
+
+    first_round (one of FIRST_ROUNDS): "all" asks everybody in round 1, as the papers of FedPDM do (S_0 = [N]).
+    Whom the later rounds ask does not depend on it.
+    """
+    if clients_per_round == num_clients or (first_round == "all" and round_ == 1):
         return np.arange(num_clients)
     draw = stream(seed, "participants", round_=round_)
     return np.sort(draw.choice(num_clients, clients_per_round, replace=False))

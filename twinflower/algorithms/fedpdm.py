@@ -9,7 +9,8 @@ client keeps     dual (..., d), and its last x (..., d) for a warm start
 server keeps     x0 (..., d), and with aggregation = "memory" every client's last y (..., N, d)
 A client that is not sampled keeps its dual as it is. One whose reply is lost has moved its dual with the
 round it computed; nothing ties the duals of different clients together, and its next reply carries it.
-The paper starts with all clients, S_0 = [N]; here the first round samples like the others.
+The papers start with all clients, S_0 = [N], which is a setting of the run (first-round = "all"): unless it is set, the
+first round samples like the others.
 
 Privacy. The paper adds noise to y and keeps a dual that has none: over the rounds Theorem 1's sensitivity
 is then false. "public-state" adds the noise to x, so that dual and y are functions of what is public;
