@@ -135,6 +135,13 @@ class Cohort:
         """The model of each seed, (seeds, d)."""
         return np.atleast_2d(self.page.model(self.server))
 
+    def points(self) -> list[Array | None]:
+        """The clients' own models (N, d) of each seed, None where the server does not know them."""
+        points = self.page.points(self.server)
+        if points is None or self.alone:
+            return [points] * len(self.seeds)
+        return list(points)
+
     def _parts(self, clients: Index) -> list[Index]:
         """The round's clients in blocks whose arrays stay in the processor's cache."""
         size = max(1, _BLOCK // (self.objective.d * len(self.seeds)))
@@ -293,10 +300,10 @@ def _together(
             raise
         failure = str(error)
     seconds = time.perf_counter() - began
-    models = [None] if failure else list(cohort.models())
+    models, points = ([None], [None]) if failure else (list(cohort.models()), cohort.points())
     return [
-        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds)
-        for s, r, x in zip(setups, recorders, models, strict=True)
+        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own)
+        for s, r, x, own in zip(setups, recorders, models, points, strict=True)
     ]
 
 

@@ -43,7 +43,7 @@ def run_strategy(
             strategy.settled = checkpoints.settled()
         return told
 
-    began, failure, model = time.perf_counter(), "", None
+    began, failure, model, points = time.perf_counter(), "", None, None
     try:
         with np.errstate(all="ignore"):
             strategy.start(
@@ -53,10 +53,11 @@ def run_strategy(
                 timeout=setup.config.round_timeout,
                 evaluate_fn=evaluate,
             )
-        model = setup.page.model(strategy.server)
+        model, points = setup.page.model(strategy.server), setup.page.points(strategy.server)
     except RunError as error:
         failure = str(error)
-    return Result(setup, runtime, recorder.rows, time.perf_counter() - began, model, failure, strategy.rounds)
+    seconds = time.perf_counter() - began
+    return Result(setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
 
 
 def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:

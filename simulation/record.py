@@ -152,7 +152,10 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class Result:
-    """A run that came to an end, well (model) or not (failure, a sentence)."""
+    """A run that came to an end, well (model) or not (failure, a sentence).
+
+    points (N, d): the clients' own models, for methods whose server knows them (`Page.points`).
+    """
 
     setup: Setup
     runtime: str
@@ -161,6 +164,7 @@ class Result:
     model: Array | None = None
     failure: str = ""
     rounds: list[Round] = field(default_factory=list)
+    points: Array | None = None
 
     def _privacy(self) -> dict[str, Any] | None:
         """What was really spent: every client pays for each round it was asked in."""
@@ -237,7 +241,7 @@ def write_config(config: Config, folder: Path) -> None:
 def write_run(result: Result, folder: Path) -> Path:
     """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; returns the folder.
 
-    The model comes only from a finished run, and summary.json is written last.
+    The models come only from a finished run, and summary.json is written last.
     """
     write_config(result.setup.config, folder)
     with _replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
@@ -250,14 +254,16 @@ def write_run(result: Result, folder: Path) -> Path:
         (folder / "model.npz").unlink(missing_ok=True)
     else:
         with _replacing(folder / "model.npz") as path, path.open("wb") as binary:
-            np.savez(
-                binary,
-                x=result.model,
-                shape=result.setup.objective.shapes[-1],
-                shapes=result.setup.objective.shapes,
-            )
+            np.savez(binary, **_models(result, result.model))
     _write(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
+
+
+def _models(result: Result, x: Array) -> dict[str, Any]:
+    """What model.npz holds: the model x (d,), the shapes of its layers, and the clients' own models, points (N, d)."""
+    shapes = result.setup.objective.shapes
+    own = {} if result.points is None else {"points": result.points}
+    return {"x": x, "shape": shapes[-1], "shapes": shapes, **own}
 
 
 def _told(done: Round) -> str:

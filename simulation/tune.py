@@ -5,12 +5,22 @@
     [tune]
     seeds = [100, 101]             none of the figure's
     held-out = 0.2                 share of every client's training rows that picks the point
-    by = "objective"               of the held-out rows, or "accuracy"
+    by = "objective"               what the best point has the least of (or, "accuracy", the most)
     [[curve]]
     grid = {mu = [0.01, 0.1]}      its own lists, over the common ones
 
-A point is trained on the other training rows, for all the file's rounds, and judged by its last model on
-the held-out ones; a point that diverges, or whose settings do not go together, is never chosen. Test rows take
+Each point is run for all the file's rounds and judged by what it has at the end:
+
+    objective, accuracy            of the model, on the held-out rows; it is trained on the others
+    node-objective                 the same objective, as the mean over the clients' own models
+    node_error, distance, optimality
+                                   the column of metrics.csv, on all training rows; needs reference = true
+
+Choose what the figure shows: where clients have models of their own (networked methods), their mean can be good while
+they are not. A method without such models gives all clients the server's. The columns compare with the optimum, which
+nobody knows in practice: they find the best that each method can do.
+
+A point that diverges, or whose settings do not go together, is never chosen. Test rows take
 no part. The file that comes out has the chosen values in its curves and all scores, and still its grids, so it
 can be run and tuned again. Tuning looks at the data: no privacy guarantee of the runs it compares covers it.
 """
@@ -37,11 +47,18 @@ from twinflower.randomness import stream
 from . import cohort
 from .config import OWN_KEYS, Config, Value, parse, snake
 from .experiment import CURVE_WORDS, load_toml, read_experiment
+from .record import Result
 from .setup import Setup, prepare_seeds
 
 _HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective"}
-_MEASURES = ("objective", "accuracy")
+_HELD_OUT = {
+    "objective": "minus the objective on the held-out rows",
+    "accuracy": "accuracy on the held-out rows",
+    "node-objective": "minus the mean over clients of their own models' objective on the held-out rows",
+}
+_COLUMNS = ("node_error", "distance", "optimality")
+_MEASURES = (*_HELD_OUT, *_COLUMNS)
 
 Point = dict[str, Value]
 
@@ -114,14 +131,28 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
         )
         require(0 < rules["held-out"] < 1, f"held-out must be between 0 and 1; got {rules['held-out']}")
         require(rules["by"] in _MEASURES, f"by must be one of {', '.join(_MEASURES)}; got '{rules['by']}'")
+        require(
+            rules["by"] in _HELD_OUT or "held-out" not in raw["tune"],
+            f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out",
+        )
         tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"])
         _check_grids(tuning)
         for curve in raw["curve"]:
             for point in tuning.points(curve):
-                tuning.config(curve, point, overrides or {})
+                _check_measure(tuning, tuning.config(curve, point, overrides or {}))
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
     return tuning
+
+
+def _check_measure(tuning: Tuning, config: Config) -> None:
+    require(
+        config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites"
+    )
+    require(
+        config.reference or tuning.by in _HELD_OUT,
+        f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run]",
+    )
 
 
 def _check_grids(tuning: Tuning) -> None:
@@ -139,9 +170,6 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     The rows are drawn from (seed, "split", client); a client keeps at least one and gives at least one if it
     has two. Test rows are taken away: the set-up's test rows are the held-out ones.
     """
-    require(
-        setup.config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites"
-    )
     kept, given = [], []
     for client in range(setup.partition.num_clients):
         rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
@@ -160,18 +188,36 @@ def _rows_of(setup: Setup, parts: Sequence[Any]) -> Shards:
 
 
 def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
-    """What a configuration reaches on held-out rows under every seed; higher is better."""
-    setups, held = zip(*(held_out(s, share) for s in prepare_seeds(config, seeds)), strict=True)
-    results = cohort.run(setups)
-    judged = zip(results, held, strict=True)
-    return [-np.inf if r.model is None else _judge(r.setup, r.model, rows, by) for r, rows in judged]
+    """What a configuration reaches under every seed; higher is better. share: of the rows that are held out."""
+    setups = prepare_seeds(config, seeds)
+    if by in _COLUMNS:
+        return [_finite(-_column(result, by)) for result in cohort.run(setups)]
+    training, held = zip(*(held_out(s, share) for s in setups), strict=True)
+    judged = zip(cohort.run(training), held, strict=True)
+    return [-np.inf if r.model is None else _finite(_judge(r, rows, by)) for r, rows in judged]
 
 
-def _judge(setup: Setup, x: Any, held: Batch, by: str) -> float:
+def _finite(value: float) -> float:
+    """The score, or that of a point that is never chosen."""
+    return value if np.isfinite(value) else -np.inf
+
+
+def _column(result: Result, name: str) -> float:
+    """The column at the end; where all clients hold the server's model, its distance is each one's error."""
+    last = result.rows[-1]
+    return float(last.get(name, last["distance"])) if result.model is not None else np.inf
+
+
+def _judge(result: Result, held: Batch, by: str) -> float:
+    setup, x = result.setup, result.model
     if by == "accuracy":
         return float(setup.objective.score(x, held))
-    value = float(-setup.objective.value(x, held) - setup.regulariser.value(x))
-    return value if np.isfinite(value) else -np.inf
+    own = result.points if by == "node-objective" else None
+    return -float(np.mean([_objective(setup, model, held) for model in (own if own is not None else [x])]))
+
+
+def _objective(setup: Setup, x: Any, rows: Batch) -> float:
+    return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
 
 
 def tune(
@@ -227,12 +273,14 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
     raw = tuning.raw
     lines = _flat({key: raw[key] for key in _HEAD if key in raw})
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
+    if tuning.by in _COLUMNS:
+        del rules["held-out"]
     for name, table in (("tune", rules), ("grid", raw.get("grid", {})), ("run", raw["run"])):
         lines += ["", f"[{name}]", *_flat(table)]
     for curve in curves:
         lines += ["", "[[curve]]", *_flat(curve)]
-    sign = "minus the objective" if tuning.by == "objective" else "accuracy"
-    lines += ["", f"[scores]  # {sign} on the held-out rows, mean over the tuning seeds; higher is better"]
+    sign = _HELD_OUT.get(tuning.by, f"minus {tuning.by}")
+    lines += ["", f"[scores]  # {sign}, mean over the tuning seeds; higher is better"]
     for label, scores in tables.items():
         rows = [f"    [{json.dumps(s.text)}, {s.mean:.6g}]," for s in sorted(scores, key=lambda s: -s.mean)]
         lines += [f"{json.dumps(label)} = [", *rows, "]"]

@@ -312,6 +312,9 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
                 {"batch-size": 20, "max-local-steps": 3} | keys | {"num-clients": 3, "rounds": 3} | sampled
             )
             running.run(config, tmp_path / name)
-            same = inprocess.run(prepare(config)).model
-            assert_array_equal(np.load(tmp_path / name / "model.npz")["x"], same, err_msg=name)
+            same, models = inprocess.run(prepare(config)), np.load(tmp_path / name / "model.npz")
+            assert_array_equal(models["x"], same.model, err_msg=name)
+            assert ("points" in models) == (same.points is not None)
+            if same.points is not None:
+                assert_array_equal(models["points"], same.points, err_msg=name)
     note("none, every algorithm once", "finished:completed", "same bits as in process")

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, and one of the sparse method."""
+    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method and one on a graph."""
     large = parse(
         {"num-clients": 100, "clients-per-round": 30, "rounds": 3, "batch-size": 4, "max-local-steps": 3}
     )
@@ -45,10 +45,16 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
         assert flower.last_status() == "finished:failed"
         sparse = parse(SMALL | VARIANTS["bsdp-rand-k"])
         flower.run(sparse, tmp_path / "sparse")
+        graph = parse(SMALL | VARIANTS["zcdp-nfl"])
+        flower.run(graph, tmp_path / "graph")
     assert not (tmp_path / "bad" / "model.npz").exists()
-    for config, name in ((large, "flower"), (sparse, "sparse")):
+    for config, name in ((large, "flower"), (sparse, "sparse"), (graph, "graph")):
         ours = inprocess.run(prepare(config))
-        assert_array_equal(np.load(tmp_path / name / "model.npz")["x"], ours.model)
+        models = np.load(tmp_path / name / "model.npz")
+        assert_array_equal(models["x"], ours.model)
+        assert ("points" in models) == (name == "graph")
+        if name == "graph":
+            assert_array_equal(models["points"], ours.points)
         theirs = read_rows(tmp_path / name)
         assert [{k: v for k, v in row.items() if k != "seconds"} for row in theirs] == [
             {k: v for k, v in row.items() if k != "seconds"} for row in ours.rows

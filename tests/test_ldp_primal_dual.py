@@ -87,6 +87,20 @@ def test_the_page_is_the_papers_recursion(gamma, scale):
     assert np.abs(states.dual.sum(0)).max() < 1e-12
 
 
+def test_the_first_point_is_the_prox_of_the_start():
+    """x^1 = prox_{gamma s / n g}(start): the first gradient is taken there, and round 0's points lie there."""
+    shards, objective = convex_problem()
+    h, start = WeightedL1Box(0.4, -0.3, 0.3), np.linspace(-0.2, 0.4, D)
+    page = page_for(h)
+    first = h.prox(start, 0.25)
+    assert np.abs(first - start).max() > 0.05
+    server = page.init_server(start, N, np.array(0, np.uint64))
+    assert_array_equal(page.points(server), np.stack([first] * N))
+    server, _ = next(run(page, shards, objective, 1, start=start))
+    slopes = np.stack([objective.grad(first, shards.rows(i)) for i in range(N)])
+    assert_allclose(server.sent, first - 0.25 * slopes, atol=1e-14)
+
+
 def test_the_box_of_algorithm_1_as_printed_diverges():
     """x - gamma (1/n grad) + zeta + Lambda: the dual pushes the wrong way, without any noise."""
     shards, objective = convex_problem()

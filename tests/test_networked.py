@@ -10,12 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import random_shards, small
 from scipy.optimize import minimize
 
-from simulation import inprocess
+from simulation import cohort, inprocess
 from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.privacy import spent
-from simulation.record import own_columns
+from simulation.record import own_columns, write_run
 from simulation.setup import prepare
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.echo import confirmed
@@ -676,6 +676,31 @@ def test_watch_and_reference_columns():
     told = own_columns(setup, server)
     assert told["node_error"] == pytest.approx(1.0)
     assert told["alive"] == 6
+
+
+@pytest.mark.parametrize("keys", [{}, {"tail": 0.4}, {"algorithm": "p-admm"}])
+def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
+    """What the server last heard of each client, whose error is the column's, under one seed or several."""
+    private = {"privacy": "public-state", "clip_norm": 1.0, "epsilon": 50.0, "rounds": 12}
+    setups = [networked(seed=seed, **private, **keys) for seed in (0, 1)]
+    together = cohort.run(setups)
+    for setup, stacked in zip(setups, together, strict=True):
+        best, alone = setup.optimum, cohort.run([setup])[0]
+        for place, result in enumerate((inprocess.run(setup), alone, stacked)):
+            with np.load(write_run(result, tmp_path / f"{setup.config.seed}-{place}") / "model.npz") as file:
+                points, x = file["points"], file["x"]
+            assert points.shape == (6, setup.objective.d)
+            assert_allclose(points.mean(0), x, atol=1e-12)
+            assert np.ptp(points, axis=0).min() > 0
+            errors = ((points - best) ** 2).sum(1) / (best @ best)
+            assert_allclose(errors.mean(), result.rows[-1]["node_error"], rtol=1e-12)
+            assert_allclose(points, alone.points, rtol=1e-9, atol=1e-12)
+
+
+def test_a_run_folder_has_no_models_of_clients_that_the_server_does_not_know(tmp_path):
+    folder = write_run(inprocess.run(small("fedavg", rounds=1)), tmp_path)
+    with np.load(folder / "model.npz") as file:
+        assert set(file) == {"x", "shape", "shapes"}
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)

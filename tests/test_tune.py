@@ -100,12 +100,124 @@ def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
     assert_allclose(scores["step-size = 1.0"], expected, rtol=1e-5)
 
 
+NETWORK = """
+title = "Neighbours"
+[tune]
+seeds = [100, 101]
+by = "BY"
+[run]
+dataset = "linear"
+bias = false
+objective = "least-squares"
+regulariser = "none"
+l2 = 0.02
+num-clients = 8
+samples-per-client = 30
+rounds = 40
+batch-size = 0
+max-local-steps = 1
+step-size = 4.0
+clip-norm = 1.0
+epsilon = 200.0
+reference = true
+[[curve]]
+algorithm = "zcdp-nfl"
+privacy = "public-state"
+topology = "ring"
+grid = {rho = [0.003, 0.3], step-size = [4.0]}
+[[curve]]
+algorithm = "isrl-dp"
+privacy = "gradient"
+grid = {step-size = [0.5, 2.0]}
+"""
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """Chosen curves, scores and final results of the networked file when it is tuned by a measure."""
+
+    def tuned(by, text=NETWORK):
+        path = tmp_path / "network.toml"
+        path.write_text(text.replace("BY", by))
+        told = tomllib.loads(tune(read_tuning(path), say=lambda line: None))
+        return told["curve"], {label: dict(rows) for label, rows in told["scores"].items()}
+
+    return tuned
+
+
+@pytest.mark.parametrize(
+    ("of_the_mean", "of_the_models", "epsilon", "loose"),
+    [("objective", "node-objective", 200.0, 0.03), ("distance", "node_error", 100.0, 0.003)],
+)
+def test_clients_own_models_can_choose_another_point_than_their_mean(
+    scores, of_the_mean, of_the_models, epsilon, loose
+):
+    """Loosely coupled clients keep their own noise, which their mean averages away; tight coupling is slow."""
+    text = NETWORK.replace("[0.003, 0.3]", f"[{loose}, 1.0]").replace("200.0", str(epsilon))
+    assert [scores(by, text)[0][0]["rho"] for by in (of_the_mean, of_the_models)] == [loose, 1.0]
+
+
+def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_path):
+    _, told = scores("node-objective")
+    tuning = read_tuning(tmp_path / "network.toml")
+    nodes, star = tuning.raw["curve"]
+    for curve, point, text in (
+        (nodes, {"rho": 0.3, "step-size": 4.0}, "rho = 0.3, step-size = 4.0"),
+        (star, {"step-size": 2.0}, "step-size = 2.0"),
+    ):
+        setups = prepare_seeds(tuning.config(curve, point, {}), [100, 101])
+        values = []
+        for training, held in (held_out(s, 0.2) for s in setups):
+            one = cohort.Cohort([training])
+            for round_ in range(1, 41):
+                one.round(round_)
+            models = one.page.points(one.server)
+            models = one.models() if models is None else models
+            assert len(models) == (8 if curve is nodes else 1)
+            values += [training.objective.value(x, held) for x in models]
+        assert_allclose(told[curve["algorithm"]][text], -np.mean(values), rtol=1e-5)
+
+
+@pytest.mark.parametrize("by", ["node_error", "distance", "optimality"])
+def test_a_column_is_taken_from_the_last_row_of_a_run_on_all_rows(scores, tmp_path, by):
+    """Where all clients hold the server's model, its distance is the error of each."""
+    _, told = scores(by)
+    tuning = read_tuning(tmp_path / "network.toml")
+    for curve, text in zip(
+        tuning.raw["curve"], ("rho = 0.3, step-size = 4.0", "step-size = 0.5"), strict=True
+    ):
+        point = tomllib.loads(text.replace(", ", "\n"))
+        ends = [
+            cohort.run([setup])[0].rows[-1]
+            for setup in prepare_seeds(tuning.config(curve, point, {}), [100, 101])
+        ]
+        column = by if by in ends[0] else "distance"
+        assert_allclose(told[curve["algorithm"]][text], -np.mean([row[column] for row in ends]), rtol=1e-5)
+
+
+def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
+    path = tmp_path / "network.toml"
+    path.write_text(NETWORK.replace("BY", "node_error"))
+    text = tune(read_tuning(path), say=lambda line: None)
+    assert tomllib.loads(text)["tune"] == {"seeds": [100, 101], "by": "node_error"}
+    assert "[scores]  # minus node_error, mean over the tuning seeds" in text
+    path.write_text(text)
+    assert tune(read_tuning(path), say=lambda line: None) == text
+
+
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
         ("[100, 101]", "[1, 100]", r"seeds must differ from the figure's, \[0, 1\]; got \[1, 100\]"),
         ("0.25", "1.5", "held-out must be between 0 and 1; got 1.5"),
-        ('"accuracy"', '"test"', "by must be one of objective, accuracy; got 'test'"),
+        ('"accuracy"', '"test"', "by must be one of objective, accuracy, node-objective, .*; got 'test'"),
+        ('"accuracy"', '"node_error"', "by = 'node_error' is measured on all training rows: remove held-out"),
+        (
+            'held-out = 0.25\nby = "accuracy"',
+            'by = "distance"',
+            "by = 'distance' compares with the optimum: set reference = true",
+        ),
+        ("rounds = 4", 'dataset = "own"', "dataset own"),
         ("by = ", "for = ", "tune.* knows seeds, held-out, by; got"),
         ("[0.001, 1.0]", "0.5", "grid: step-size must be a list; got 0.5"),
         ("step-size", "alpha", "grid: no curve knows 'alpha'"),

@@ -11,7 +11,9 @@ sends the stored message once more, and stops the run if that does not help. A c
 of round t arrives with round t + 1; a closing message brings the last one.
 
 The paper's box of Algorithm 1 reads x - gamma (1/n grad) + zeta + Lambda: with that sign it diverges. (6) and (7) have
-everything inside gamma ( ), as here. The paper hands out x_i, which differs from client to client, is not sparse for
+everything inside gamma ( ), as here. The paper starts with x_i^1 = x_i^0; here the start passes through the prox like
+any other mean, x_i^1 = prox(start), which is the same for a start at 0 with an l1 norm, a box around 0 or both, and
+puts any other start where g is finite. The paper hands out x_i, which differs from client to client, is not sparse for
 sure and carries the client's own noise; handed out here is the prox of the mean.
 
 Privacy. Message and dual, and x by way of these, are functions of what was sent, so the one noisy message of a round is
