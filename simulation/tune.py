@@ -37,6 +37,7 @@ import numpy as np
 
 from twinflower.algorithms import find_algorithm
 from twinflower.algorithms.page import settings_of
+from twinflower.arrays import Array
 from twinflower.batches import Shards
 from twinflower.data.partition import Partition
 from twinflower.data.sets import OWN
@@ -146,9 +147,7 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
 
 
 def _check_measure(tuning: Tuning, config: Config) -> None:
-    require(
-        config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites"
-    )
+    require(config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites")
     require(
         config.reference or tuning.by in _HELD_OUT,
         f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run]",
@@ -194,7 +193,7 @@ def score(config: Config, seeds: list[int], share: float, by: str) -> list[float
         return [_finite(-_column(result, by)) for result in cohort.run(setups)]
     training, held = zip(*(held_out(s, share) for s in setups), strict=True)
     judged = zip(cohort.run(training), held, strict=True)
-    return [-np.inf if r.model is None else _finite(_judge(r, rows, by)) for r, rows in judged]
+    return [-np.inf if r.model is None else _finite(_judge(r, r.model, rows, by)) for r, rows in judged]
 
 
 def _finite(value: float) -> float:
@@ -208,15 +207,15 @@ def _column(result: Result, name: str) -> float:
     return float(last.get(name, last["distance"])) if result.model is not None else np.inf
 
 
-def _judge(result: Result, held: Batch, by: str) -> float:
-    setup, x = result.setup, result.model
+def _judge(result: Result, x: Array, held: Batch, by: str) -> float:
     if by == "accuracy":
-        return float(setup.objective.score(x, held))
+        return float(result.setup.objective.score(x, held))
     own = result.points if by == "node-objective" else None
-    return -float(np.mean([_objective(setup, model, held) for model in (own if own is not None else [x])]))
+    models = x[None] if own is None else own
+    return -float(np.mean([_objective(result.setup, model, held) for model in models]))
 
 
-def _objective(setup: Setup, x: Any, rows: Batch) -> float:
+def _objective(setup: Setup, x: Array, rows: Batch) -> float:
     return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
 
 
