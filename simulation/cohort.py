@@ -7,7 +7,6 @@ a million registered clients cost what the sampled ones do.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from twinflower.privacy.release import Noise, no_noise
 from .checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
 from .privacy import Plan
 from .record import Progress, Recorder, Result, own_columns
-from .setup import Setup
+from .setup import Setup, with_sizes
 
 _KEPT = 2**26  # numbers
 _BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
@@ -241,11 +240,9 @@ class Cohort:
 
 def _page_of(setups: Sequence[Setup]) -> Page:
     """The page of all seeds, which may divide the rows among the clients in different ways."""
-    page: Any = setups[0].page
-    if len(setups) == 1 or not page.by_rows:
-        return page  # type: ignore[no-any-return]
-    sizes = tuple(tuple(map(int, setup.partition.sizes)) for setup in setups)
-    return replace(page, facts=page.facts._replace(sizes=sizes))  # type: ignore[no-any-return]
+    if len(setups) == 1 or not setups[0].by_rows:
+        return setups[0].page
+    return with_sizes(setups[0].page, np.stack([setup.partition.sizes for setup in setups]))
 
 
 def _all_finite(array: Array) -> bool:

@@ -33,12 +33,14 @@ class Config:
     clients, but for its epsilon.
 
     Counts of 0 mean: num_clients, as many as Flower has nodes (10 without Flower); clients_per_round, all;
-    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are; checkpoint_every,
-    no checkpoints; max_norm, any. For the dataset own, num_features and num_classes (0: regression) are public, and
-    data_file has the rows that the server evaluates on. first_round "all" asks all clients in the first round, and
-    clients_per_round of them from the second on. hidden_units are those of an objective that is a network. reference
-    compares with the optimum of all rows together. settings holds the algorithm's own keys that were set. A private run
-    (the algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
+    batch_size, full batches; max_local_steps, an epoch less one; samples_per_client, all there are;
+    checkpoint_every, no checkpoints; max_norm, any. For the dataset own, num_features and num_classes (0:
+    regression) are public, and data_file has the rows that the server evaluates on. first_round "all" asks all
+    clients in the first round, and clients_per_round of them from the second on. weighting "clients" makes F the
+    mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients; the
+    SSCA methods rows). hidden_units are those of an objective that is a network. reference compares with the
+    optimum of all rows together. settings holds the algorithm's own keys that were set. A private run (the
+    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
     conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
     """
 
@@ -66,6 +68,7 @@ class Config:
     client_sizes: str = ""
 
     objective: str = "softmax"
+    weighting: str = ""
     l2: float = 0.0
     nonconvex: float = 0.0
     hidden_units: int = 0
@@ -225,9 +228,24 @@ def check(config: Config) -> None:
     """Everything that can be checked without data: raises SettingError for settings that break a rule."""
     page: Any = find_algorithm(config.algorithm)
     page(**dict(config.settings))
+    _check_weighting(config.weighting, page)
     Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
     if config.dataset == OWN:
         _check_own(config)
+
+
+def _check_weighting(weighting: str, page: Any) -> None:
+    """SettingError for a word that means nothing, or an F that the algorithm does not minimise."""
+    known, own = ("clients", "rows"), page.weightings
+    require(
+        weighting in ("", *known),
+        f"weighting must be clients or rows (or empty: {own[0]}); got '{weighting}'",
+    )
+    means = {"clients": "the mean of all clients' means", "rows": "the mean over all rows"}
+    require(
+        weighting in ("", *own),
+        f"weighting must be {own[0]} with {page.name}, whose theory is for {means[own[0]]}; got '{weighting}'",
+    )
 
 
 def _check_own(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
 from twinflower.algorithms.page import NO_FACTS, Facts
-from twinflower.arrays import Array
+from twinflower.arrays import Array, Index
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
 from twinflower.data.partition import Partition, describe, partition
@@ -65,14 +66,29 @@ class Setup:
 
     @cached_property
     def _training(self) -> Batch:
-        return self.shards.everyone()._replace(weights=None) if self.page.by_rows else self.shards.everyone()
+        return self.weighted(self.shards)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether F is the mean over all rows, and not over the clients."""
+        return weighting_of(self.config, self.page) == "rows"
+
+    def weighted(self, shards: Shards) -> Batch:
+        """All rows of some shards, weighted as in F."""
+        rows = shards.everyone()
+        return rows._replace(weights=None) if self.by_rows else rows
+
+    def divided(self, dataset: Dataset, partition: Partition) -> "Setup":
+        """The same run on other rows."""
+        page = with_sizes(self.page, partition.sizes if self.by_rows else ())
+        return replace(self, dataset=dataset, partition=partition, page=page)
 
     @cached_property
     def _test(self) -> Batch:
         return Batch(self.dataset.test_features, self.dataset.test_labels)
 
     def evaluate(self, x: Array) -> dict[str, float]:
-        """objective (1/N) sum_i f_i(x) + h(x), test_accuracy (R^2 for a regression), nonzeros of x (d,)."""
+        """objective F(x) + h(x), F by the run's weighting; test_accuracy (R^2 for a regression), nonzeros of x (d,)."""
         return {
             "objective": float(self.objective.value(x, self._training) + self.regulariser.value(x)),
             "test_accuracy": float(self.objective.score(x, self._test)),
@@ -236,6 +252,11 @@ class Setup:
         )  # fmt: skip
 
 
+def weighting_of(config: Config, page: Page | type[Page]) -> str:
+    """ "clients" or "rows": the run's weighting, or the page's own."""
+    return config.weighting or page.weightings[0]
+
+
 @lru_cache(maxsize=2)
 def prepare(config: Config) -> Setup:
     """Check everything at the door and build what runs. Raises SettingError or DataError."""
@@ -328,12 +349,26 @@ def _with_facts(page: Any, config: Config, division: Partition) -> Page:
         f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
         f"of {config.num_clients}",
     )
-    sizes = division.sizes if page.by_rows and np.ptp(division.sizes) else ()
     if not hasattr(page, "facts"):
         return page  # type: ignore[no-any-return]
     neighbours = page.graph(config.num_clients) if hasattr(page, "graph") else ()
-    facts = Facts(config.num_clients, config.rounds, tuple(map(int, sizes)), neighbours, config.row_norm)
-    return replace(page, facts=facts)
+    facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm)
+    by_rows = weighting_of(config, page) == "rows"
+    return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())
+
+
+def with_sizes(page: Any, sizes: Index | Sequence[int]) -> Page:
+    """The page for clients with these numbers of rows, (N,) or (seeds, N), as weights in F; for none, or for sizes that
+    are all alike, the mean over the clients is the same."""
+    if not hasattr(page, "facts"):
+        return page  # type: ignore[no-any-return]
+    told = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
+    return replace(page, facts=page.facts._replace(sizes=told))  # type: ignore[no-any-return]
+
+
+def _as_tuple(sizes: Index) -> Any:
+    """A page is hashed, so its numbers are tuples."""
+    return tuple(map(_as_tuple, sizes)) if sizes.ndim else int(sizes)
 
 
 def _start(config: Config, objective: Model) -> Array:

@@ -175,10 +175,10 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
         size = min(max(1, round(share * len(rows))), len(rows) - 1)
         kept.append(rows[size:])
         given.append(rows[:size])
-    held = _rows_of(setup, [rows for rows in given if len(rows)]).everyone()
+    held = setup.weighted(_rows_of(setup, [rows for rows in given if len(rows)]))
     data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
     partition = Partition(np.concatenate(kept), np.cumsum([0, *map(len, kept)]))
-    return replace(setup, dataset=data, partition=partition), held
+    return setup.divided(data, partition), held
 
 
 def _rows_of(setup: Setup, parts: Sequence[Any]) -> Shards:

@@ -11,6 +11,7 @@ from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
+from twinflower.algorithms.page import NO_FACTS, Facts
 from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
@@ -121,6 +122,13 @@ def test_one_full_batch_step_of_everybody_is_proximal_gradient_descent(page):
 PROBLEM = {"sizes": [20, 13, 31, 20, 8], "features": 4, "classes": 2}
 ETA, DECAY, WALK, N, K, ROUNDS = 0.8, 0.5, Walk(batch_size=4), 5, 3, 25
 
+# How F weighs the clients: what a page is told of their sizes, and the weights p_i
+WEIGHTS = {
+    "clients": (NO_FACTS, np.full(5, 1 / 5)),
+    "rows": (Facts(5, 25, (20, 13, 31, 20, 8)), np.array([20, 13, 31, 20, 8]) / 92),
+}
+both_weightings = pytest.mark.parametrize("weighting", WEIGHTS)
+
 
 def problem():
     return random_shards(**PROBLEM), make_objective("logistic", 4, 2, l2=0.1)
@@ -146,11 +154,17 @@ def rounds_of(shards):
         yield ETA / t**DECAY, sampled
 
 
+def weights_of(p, sampled):
+    """p_i of the clients of a round, for a mean."""
+    return [p[i] for i, _ in sampled]
+
+
+@both_weightings
 @pytest.mark.parametrize("mu", [0.0, 0.6])
 @pytest.mark.parametrize("gamma", [0.0, 0.02])
-def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma):
-    """McMahan et al., Algorithm 1 with equal weights; Li et al., Algorithm 2 with gradient steps for (2)."""
-    shards, objective = problem()
+def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
+    """McMahan et al., Algorithm 1, equal weights or n_k / m_t; Li et al., Algorithm 2 with gradient steps for (2)."""
+    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
     w = np.zeros(4)
     for eta, sampled in rounds_of(shards):
         ends, lengths = [], []
@@ -160,8 +174,9 @@ def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma):
                 v = v - eta * (slope(v, rows) + mu * (v - w))
             ends.append(v)
             lengths.append(sum(eta * (1 - eta * mu) ** j for j in range(len(batches))))
-        w = soft(np.mean(ends, 0), gamma * np.mean(lengths))
-    page = FedProx(L1(gamma), step_size=ETA, step_decay=DECAY, mu=mu)
+        mine = weights_of(p, sampled)
+        w = soft(np.average(ends, 0, mine), gamma * np.average(lengths, 0, mine))
+    page = FedProx(L1(gamma), step_size=ETA, step_decay=DECAY, mu=mu, facts=facts)
     server, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, w, rtol=0, atol=1e-12)
     assert np.any(w)
@@ -185,9 +200,10 @@ def test_subgradients_in_local_steps_are_a_loss_with_h_inside(page):
     assert_allclose(ours[0].x0, theirs[0].x0, rtol=0, atol=1e-14)
 
 
-def test_scaffold_is_its_algorithm():
-    """Karimireddy et al., Algorithm 1, option II, eta_g = 1."""
-    shards, objective = problem()
+@both_weightings
+def test_scaffold_is_its_algorithm(weighting):
+    """Karimireddy et al., Algorithm 1, option II, eta_g = 1; with p_i for 1/N, and so sum_i p_i c_i for c."""
+    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
     x, c, c_i = np.zeros(4), np.zeros(4), np.zeros((N, 4))
     for eta, sampled in rounds_of(shards):
         dy, dc = [], []
@@ -199,19 +215,20 @@ def test_scaffold_is_its_algorithm():
             dy.append(y - x)
             dc.append(plus - c_i[i])  # line 13
             c_i[i] = plus  # line 14
-        x = x + np.mean(dy, 0)  # lines 16, 17
-        c = c + K / N * np.mean(dc, 0)
-    server, states, _ = last(
-        run(Scaffold(step_size=ETA, step_decay=DECAY), shards, objective, WALK, ROUNDS, k=K)
-    )
+        x = x + np.average(dy, 0, weights_of(p, sampled))  # lines 16, 17
+        c = c + np.dot(weights_of(p, sampled), dc)
+    page = Scaffold(step_size=ETA, step_decay=DECAY, facts=facts)
+    server, states, _ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, x, rtol=0, atol=1e-12)
     assert_allclose(server.control, c, rtol=0, atol=1e-12)
+    assert_allclose(server.control, p @ states.after, rtol=0, atol=1e-12)
     assert_allclose(states.after, c_i, rtol=0, atol=1e-12)
 
 
-def test_feddyn_is_its_algorithm():
-    """Acar et al., Algorithm 1, with gradient steps for its arg min."""
-    shards, objective = problem()
+@both_weightings
+def test_feddyn_is_its_algorithm(weighting):
+    """Acar et al., Algorithm 1, with gradient steps for its arg min, and p_i for its 1/m."""
+    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
     alpha, theta, h, linear = 0.5, np.zeros(4), np.zeros(4), np.zeros((N, 4))
     for eta, sampled in rounds_of(shards):
         thetas = []
@@ -221,29 +238,31 @@ def test_feddyn_is_its_algorithm():
                 own = own - eta * (slope(own, rows) - linear[i] + alpha * (own - theta))
             linear[i] = linear[i] - alpha * (own - theta)  # the paper's gradient of L_k at theta_k
             thetas.append(own)
-        h = h - alpha / N * sum(own - theta for own in thetas)
-        theta = np.mean(thetas, 0) - h / alpha
-    page = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha)
+        mine = weights_of(p, sampled)
+        h = h - alpha * sum(share * (own - theta) for share, own in zip(mine, thetas, strict=True))
+        theta = np.average(thetas, 0, mine) - h / alpha
+    page = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha, facts=facts)
     server, states, _ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, theta, rtol=0, atol=1e-12)
     assert_allclose(server.drift, h, rtol=0, atol=1e-12)
     assert_allclose(states.after, linear, rtol=0, atol=1e-12)
 
 
+@both_weightings
 @pytest.mark.parametrize("output", ["last", "average", "weighted"])
-def test_isrl_dp_is_its_algorithm(output):
+def test_isrl_dp_is_its_algorithm(output, weighting):
     """Lowy and Razaviyayn, Algorithm 1: noisy mini-batch gradients, projection, weighted average."""
-    shards, objective = problem()
+    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
     noise = seeded_noise(0.2)
     w, path = np.zeros(4), []
     for t, (eta, sampled) in enumerate(rounds_of(shards), 1):
         noisy = noise(t)(np.array([slope(w, batches[0]) for _, batches in sampled]))
-        w = w - eta * noisy.mean(0)
+        w = w - eta * np.average(noisy, 0, weights_of(p, sampled))
         w = w / max(1.0, np.linalg.norm(w) / 0.7)
         path.append(w)
     weights = {"last": [0] * (ROUNDS - 1) + [1], "average": [1] * ROUNDS, "weighted": range(1, ROUNDS + 1)}
     expected = np.average(path, axis=0, weights=list(weights[output]))
-    page = ISRLDP(Ball(0.7), step_size=ETA, step_decay=DECAY, output=output, privacy="gradient")
+    page = ISRLDP(Ball(0.7), step_size=ETA, step_decay=DECAY, output=output, privacy="gradient", facts=facts)
     server, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K, noise=noise))
     assert_allclose(page.model(server), expected, rtol=0, atol=1e-12)
 

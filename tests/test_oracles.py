@@ -62,6 +62,7 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
     walk = Walk(keys["batch-size"], keys["max-local-steps"], keys["fresh-batches"])
     k_up, k_down = (round(keys.get(f"{link}-ratio", 1.0) * d) for link in ("uplink", "downlink"))
     x0, mean = setup.start.copy(), setup.start.copy()
+    share = rows_of.sizes if keys["weighting"] == "rows" else np.ones(n)  # p_i N, up to a factor
     duals, own = {}, {}
     heard: list[dict[int, float]] = [{} for _ in range(d)]  # of every entry: who sent it, and what
     for t in range(1, keys["rounds"] + 1):
@@ -105,7 +106,7 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
         nobody = sum(not heard[j] and mean[j] != 0 for j in range(d))
         for j in range(d):  # (20), (23)
             if heard[j]:
-                mean[j] = sum(heard[j].values()) / len(heard[j])
+                mean[j] = sum(share[i] * v for i, v in heard[j].items()) / sum(share[i] for i in heard[j])
             elif keys.get("missing", "zero") == "zero":
                 mean[j] = 0.0
         x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0.0)  # (12), step 1/rho
@@ -208,6 +209,16 @@ def test_the_server_averages_entry_by_entry(aggregation, uplink, missing):
     slow = assert_equal_runs(setup)
     always = aggregation == "sampled" and missing == "keep"
     assert all(s.nobody > 0 for s in (slow if always else slow[:1]))
+
+
+@pytest.mark.parametrize("aggregation", ["sampled", "memory"])
+@pytest.mark.parametrize("variant", ["fedpdm", "bsdp-top-k"])
+def test_clients_weigh_by_their_rows(variant, aggregation):
+    """sum_i p_i L_i + h with p_i = N_i / N: the senders of an entry count in proportion to their rows."""
+    sizes = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25", "aggregation": aggregation}
+    by_rows = assert_equal_runs(small(variant, weighting="rows", **sizes, **LONG))
+    by_clients = slow_run(small(variant, **sizes, **LONG))
+    assert not np.allclose(by_rows[-1].x0, [*by_clients][-1].x0, atol=1e-3)
 
 
 @pytest.mark.parametrize("uplink", ["top-k", "rand-k"])

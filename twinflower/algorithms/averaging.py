@@ -49,14 +49,26 @@ def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -
     return Memory(last, heard)
 
 
-def mean_of_memory(memory: Memory, unheard: Array) -> Array:
+def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) -> Array:
     """Mean (..., d) over the clients heard of each entry; `unheard` (..., d) where there is none."""
-    return mean_of_senders(memory.last, memory.heard, unheard)
+    return mean_of_senders(memory.last, memory.heard, unheard, shares)
 
 
-def mean_of_senders(values: Array, sent: Mask | None, unheard: Array) -> Array:
-    """sum over clients of the sent entries / number of senders, entry by entry (003 (20), (23))."""
+def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Array | None = None) -> Array:
+    """sum over clients of the sent entries / number of senders, entry by entry (003 (20), (23)).
+
+    shares (..., K) > 0, if given, are the clients' weights in F: the senders of an entry count in proportion to them.
+    """
+    if shares is not None:
+        return _weighted_mean(values, sent, unheard, shares[..., None])
     if sent is None:
         return values.mean(-2)
     count = sent.sum(-2)
     return np.where(count > 0, (values * sent).sum(-2) / np.maximum(count, 1), unheard)
+
+
+def _weighted_mean(values: Array, sent: Mask | None, unheard: Array, shares: Array) -> Array:
+    if sent is not None:
+        shares = shares * sent
+    total = shares.sum(-2)
+    return np.where(total > 0, (values * shares).sum(-2) / np.where(total > 0, total, 1.0), unheard)

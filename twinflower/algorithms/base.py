@@ -1,11 +1,11 @@
 """What FedPDM and its benchmarks share: settings of the local loop, its noise, and their sensitivity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Index
 from ..batches import Batches, Pace
 from ..errors import require
 from ..objectives import Objective
@@ -13,12 +13,17 @@ from ..privacy.release import SENSITIVITIES, Bounds, Noise, Release, gradient_re
 from ..regularisers import ZERO, Regulariser
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
+from .page import NO_FACTS, Facts
 
 
 @dataclass(frozen=True)
 class LocalMethod(Messages):
     """A method whose clients take local gradient steps from x0.
 
+    facts.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
+    counts a client's message by its share, those that answered in proportion, as FedAvg and restarted SGD do
+    (McMahan et al., 2017; Yu et al., 2019). A client's own computation and its release stay as they are, so its
+    sensitivity and noise do, too: sizes are public, and weights at the server are post-processing.
     step_size, step_decay: the step of round t is step_size / t^step_decay. privacy: "none", "public-state"
     (the end of the local loop is noisy, and everything carried or sent is computed from it), "gradient"
     (every local gradient is noisy). sensitivity: "coupled" or "norm", the bound behind public-state noise.
@@ -29,7 +34,9 @@ class LocalMethod(Messages):
     step_decay: float = 0.0
     privacy: str = "none"
     sensitivity: str = "coupled"
+    facts: Facts = field(default=NO_FACTS, kw_only=True)
 
+    weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient")
 
     def __post_init__(self) -> None:
@@ -72,6 +79,14 @@ class LocalMethod(Messages):
         if self.privacy == "gradient":
             return gradient_release(bounds, pace)
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, pace))
+
+    def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
+        """What clients (..., K) add with their values (..., K, d) to sum_i p_i value_i over all num_clients, p_i being
+        their weights in F."""
+        shares = self.facts.shares(clients)
+        if shares is None:
+            return values.sum(-2) / num_clients  # type: ignore[no-any-return]
+        return (shares[..., None] * values).sum(-2)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:
         """x0, already the result of the prox."""

@@ -6,7 +6,8 @@ client keeps     nothing
        receives  x0 (..., d)
        sends     x (..., d), and its number of local steps Q
 server keeps     x0 (..., d)
-A client that is missing is left out of the mean.
+A client that is missing is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the means are weighted
+by N_i over those that answered: parallel restarted SGD, as 002 compares it.
 
 h is treated as `composite` says:
 "server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: as
@@ -109,8 +110,9 @@ class FedAvg(LocalMethod):
     def server_update(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """Mean over the sampled clients, then the prox of h unless the clients took care of it."""
         y, sent = self.received(uploads, server.x0.shape[-1])
-        length = reach(self.step(round_), self.pull, uploads.steps).mean(-1)
-        mean = self.mean(server, y, sent)
+        shares = self.facts.shares(clients)
+        length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
+        mean = self.mean(server, y, sent, shares)
         return server._replace(x0=self.proximal(mean, length), mean=mean)
 
     def proximal(self, u: Array, step: Array | float) -> Array:

@@ -13,7 +13,8 @@ drift = (1/N) sum_i dual_i always holds (the paper calls it h and has gradients 
 thinned out, duals and drift move in the entries that were sent.
 
 The prox step is 1/alpha: with all clients taking part this is FedPDM with rho = alpha, whose y_i = x_i - dual_i/alpha
-has the mean above. Its fixed point is the optimum: all x_i = x0, dual_i = grad f_i(x0), -drift in dh(x0).
+has the mean above. Its fixed point is the optimum: all x_i = x0, dual_i = grad f_i(x0), -drift in dh(x0). With rows as
+weights drift = sum_i (N_i/N) dual_i, and the optimum is that of sum_i (N_i/N) f_i + h.
 
 Privacy. "public-state" computes the dual from the noisy x that is sent; "gradient" adds noise to every gradient.
 """
@@ -110,9 +111,9 @@ class FedDyn(FedAvg):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """The drift by the messages; mean - drift/alpha; prox with step 1/alpha."""
         x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
-        drift = server.drift + self._change(uploads, x0[..., None, :]).sum(-2) / n
+        drift = server.drift + self.part_of_sum(self._change(uploads, x0[..., None, :]), clients, n)
         x, sent = self.received(uploads, x0.shape[-1])
-        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent)
+        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.facts.shares(clients))
         heard = hear(server.heard, clients, round_)
         return Server(self.proximal(mean, 1.0 / self.alpha), mean, drift, heard, server.key)
 

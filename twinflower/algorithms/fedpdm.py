@@ -12,6 +12,9 @@ round it computed; nothing ties the duals of different clients together, and its
 The papers start with all clients, S_0 = [N], which is a setting of the run (first-round = "all"): unless it is set, the
 first round samples like the others.
 
+With rows as weights, F = sum_i p_i f_i, p_i = N_i / N, the augmented Lagrangian is sum_i p_i L_i + h. A client's
+minimisation and dual step stay the same, the server's is the prox of sum_i p_i y_i with the same step 1/rho.
+
 Privacy. The paper adds noise to y and keeps a dual that has none: over the rounds Theorem 1's sensitivity
 is then false. "public-state" adds the noise to x, so that dual and y are functions of what is public;
 "gradient" adds it to every local gradient; "as-published" is the paper's way, for its figures.
@@ -148,9 +151,11 @@ class FedPDM(LocalMethod):
 
     def _average(self, server: Server, y: Array, sent: Mask | None, clients: Index) -> tuple[Memory, Array]:
         if self.aggregation == "sampled":
-            return server.memory, self.mean(server, y, sent)
+            return server.memory, self.mean(server, y, sent, self.facts.shares(clients))
         memory = remember(server.memory, y, sent, clients)
-        return memory, mean_of_memory(memory, self.unheard(server))
+        everybody = np.arange(memory.last.shape[-2])
+        shares = self.facts.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
+        return memory, mean_of_memory(memory, self.unheard(server), shares)
 
     def state_shapes(self, d: int) -> State:
         """dual (d,), x (d,) or (0,)."""

@@ -77,7 +77,8 @@ class ISRLDP(FedAvg):
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """One (sub)gradient step and the prox; the running average."""
-        g = mean_of_senders(*self.received(uploads, server.x0.shape[-1]), np.zeros_like(server.x0))
+        g, sent = self.received(uploads, server.x0.shape[-1])
+        g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.facts.shares(clients))
         if self._subgradient:
             g = g + self._subgradient(server.x0)
         eta = self.step(round_)

@@ -96,9 +96,9 @@ class Messages(Defaults):
         """Zero-padded points (..., d) and which entries were sent, None if all."""
         return (upload.y, None) if self.uplink_ratio == 1 else scatter(Code(upload.indices, upload.y), d)
 
-    def mean(self, server: Any, y: Array, sent: Mask | None) -> Array:
-        """Mean of the senders of each entry, (20), (23)."""
-        return mean_of_senders(y, sent, self.unheard(server))
+    def mean(self, server: Any, y: Array, sent: Mask | None, shares: Array | None = None) -> Array:
+        """Mean of the senders of each entry, (20), (23), who count by their shares (..., K) of F, if they are given."""
+        return mean_of_senders(y, sent, self.unheard(server), shares)
 
     def unheard(self, server: Any) -> Array:
         """The mean of an entry that nobody sent; the server keeps means, because x0 went through a prox."""

@@ -53,9 +53,9 @@ class Report(NamedTuple):
 class Facts(NamedTuple):
     """What is public about a run beyond an algorithm's own settings. A page with a field `facts` is given them.
 
-    sizes: rows of each client, for methods whose F is a mean over rows and not over clients; empty if they are alike.
-    neighbours: of each client in the graph of a networked method, ascending; empty without a graph. row_norm: no row is
-    longer; 0 where that is not known.
+    sizes: rows of each client where F is the mean over all rows (weighting = "rows"); empty if they are alike, or if F
+    is the mean over the clients. neighbours: of each client in the graph of a networked method, ascending; empty
+    without a graph. row_norm: no row is longer; 0 where that is not known.
     """
 
     num_clients: int = 1
@@ -63,6 +63,13 @@ class Facts(NamedTuple):
     sizes: tuple[int, ...] = ()
     neighbours: tuple[tuple[int, ...], ...] = ()
     row_norm: float = 0.0
+
+    def shares(self, clients: Index) -> Array | None:
+        """N_i / N, the weights in F of clients (..., K); None where all weigh 1 / num_clients."""
+        if not self.sizes:
+            return None
+        sizes = np.array(self.sizes, dtype=np.float64)
+        return np.take_along_axis(sizes / sizes.sum(-1, keepdims=True), clients, -1)
 
 
 NO_FACTS = Facts()
@@ -74,8 +81,9 @@ class Page(Protocol):
     forgetful: whether a client that has lost its state may go on from a fresh one; else its replies are refused.
     needs_all: whether every round needs every client; a strategy then asks again those that did not answer, and
     stops if they stay away. closes: whether the clients are sent one more inbox after the last round, for `finish`.
-    columns: names of what `watch` and `assess` tell. by_rows: whether F is the mean over all rows, and not the mean of
-    the clients' means.
+    columns: names of what `watch` and `assess` tell. weightings: what F may be, by the run's `weighting`, the default
+    first: "clients", the mean over the clients of their own means, or "rows", the mean over all rows, in which a client
+    with more rows weighs more.
     """
 
     name: ClassVar[str]
@@ -84,7 +92,7 @@ class Page(Protocol):
     needs_all: ClassVar[bool]
     closes: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
-    by_rows: ClassVar[bool]
+    weightings: ClassVar[tuple[str, ...]]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -179,7 +187,7 @@ class Defaults:
     needs_all: ClassVar[bool] = False
     closes: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = ()
-    by_rows: ClassVar[bool] = False
+    weightings: ClassVar[tuple[str, ...]] = ("clients",)
 
     def check(self, objective: Objective) -> None:
         """Any objective will do."""

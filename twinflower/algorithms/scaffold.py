@@ -12,7 +12,7 @@ A client that is missing keeps its c_i; if its reply was lost, the echo makes it
 
 c_i+ - c_i = (x0 - x)/(Q eta) - c follows from what the server sent and received, so it is not sent: half of the
 published uplink. Where x is thinned out, c_i moves in the entries that were sent, on both sides, and so
-c = (1/N) sum_i c_i always holds.
+c = (1/N) sum_i c_i always holds; with rows as weights of the clients, c = sum_i (N_i/N) c_i.
 
 With h = 0 (or h in the local steps, if it is smooth) the fixed point is the optimum, however different the clients.
 With server-prox it is not quite: at the optimum c = -dh is not 0, the clients walk Q steps along it, and gradients
@@ -103,7 +103,7 @@ class Scaffold(FedAvg):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """FedAvg's mean, and c by what the messages tell of the clients' c_i."""
         x0, c = (self.thinned(x)[0][..., None, :] for x in (server.x0, server.control))
-        change = self._change(uploads, x0, c, round_).sum(-2) / server.heard.shape[-1]
+        change = self.part_of_sum(self._change(uploads, x0, c, round_), clients, server.heard.shape[-1])
         after: Server = super().server_update(server, uploads, clients, round_)
         return after._replace(control=server.control + change, heard=hear(server.heard, clients, round_))
 

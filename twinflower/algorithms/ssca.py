@@ -57,7 +57,7 @@ class SSCA(Dense):
 
     name: ClassVar[str] = "ssca"
     title: ClassVar[str] = "SSCA (002): non-convex F, one batch gradient per round, surrogate on the server"
-    by_rows: ClassVar[bool] = True
+    weightings: ClassVar[tuple[str, ...]] = ("rows",)
     columns: ClassVar[tuple[str, ...]] = ("squared_norm", "cost")
 
     regulariser: Regulariser = ZERO

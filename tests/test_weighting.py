@@ -1,0 +1,131 @@
+"""F as the mean over the clients or over all rows: what methods minimise, measure and refuse."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import VARIANTS, small
+
+from simulation import cohort, inprocess
+from simulation.config import check, parse, parse_run_config
+from simulation.tune import held_out
+from twinflower.algorithms import ALGORITHMS
+from twinflower.central import minimise
+from twinflower.errors import SettingError
+from twinflower.objectives import Batch
+
+UNEQUAL = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25"}
+BOTH = [name for name, page in ALGORITHMS.items() if page.weightings == ("clients", "rows")]
+
+
+def test_who_takes_which():
+    assert set(BOTH) == {"fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"}
+    others = {name: page.weightings for name, page in ALGORITHMS.items() if name not in BOTH}
+    assert {name for name, own in others.items() if own == ("rows",)} == {"ssca", "ssca-constrained"}
+    assert all(own == ("clients",) for name, own in others.items() if not name.startswith("ssca"))
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(BOTH)))
+@pytest.mark.parametrize("door", [parse, parse_run_config])
+def test_another_weighting_than_the_theorys_is_refused(algorithm, door):
+    """Also in Flower's run config, which passes over settings of other algorithms."""
+    own = ALGORITHMS[algorithm].weightings[0]
+    other = "clients" if own == "rows" else "rows"
+    keys = {"algorithm": algorithm} | (
+        {"constraints": "cost <= 1"} if algorithm == "ssca-constrained" else {}
+    )
+    check(door(keys | {"weighting": own}))
+    with pytest.raises(SettingError, match=f"weighting must be {own} with {algorithm}, .*; got '{other}'"):
+        check(door(keys | {"weighting": other}))
+
+
+def test_a_word_that_means_nothing_is_refused():
+    with pytest.raises(SettingError, match=r"weighting must be clients or rows .*; got 'equal'"):
+        check(parse({"weighting": "equal"}))
+
+
+@pytest.mark.parametrize("variant", [name for name, keys in VARIANTS.items() if keys["algorithm"] in BOTH])
+def test_clients_of_one_size_give_the_same_bits_either_way(variant):
+    keys = {"samples_per_client": 150, "partition": "iid"}
+    models = [
+        inprocess.run(small(variant, weighting=weighting, **keys)).model for weighting in ("clients", "rows")
+    ]
+    assert_array_equal(*models)
+    stacked = [
+        cohort.run([small(variant, weighting=w, seed=s, **keys) for s in (1, 2)]) for w in ("clients", "rows")
+    ]
+    for one, other in zip(*stacked, strict=True):
+        assert_array_equal(one.model, other.model)
+
+
+LONG = {"clients_per_round": 0, "rounds": 400, "batch_size": 0, "evaluate_every": 400, "regulariser_l1": 0.01,
+        "reference": True, "l2": 0.1, **UNEQUAL}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variant", "keys"),
+    [
+        ("fedpdm", {}),
+        ("fedpdm", {"aggregation": "memory", "clients_per_round": 4, "rounds": 1500}),
+        ("feddyn", {}),
+        ("feddyn", {"clients_per_round": 4, "rounds": 1500}),
+        ("fedavg", {"max_local_steps": 1, "step_decay": 0.0}),
+        ("isrl-dp", {"privacy": "none", "noise_multiplier": 0.0, "output": "last"}),
+        ("scaffold", {"privacy": "none", "epsilon": 0.0, "regulariser": "none"}),
+    ],
+)
+@pytest.mark.parametrize("weighting", ["clients", "rows"])
+def test_a_run_ends_at_the_optimum_of_its_weighting(variant, keys, weighting):
+    """The optimum of all rows together, weighted as the run says; the other weighting's is another point."""
+    setup = small(variant, weighting=weighting, **LONG | keys)
+    (result,) = cohort.run([setup])
+    data, h = setup.dataset, setup.regulariser
+    sizes = setup.partition.sizes
+    each = np.full(932, 1 / 932) if weighting == "rows" else np.repeat(1 / (8 * sizes), sizes)
+    order = setup.partition.rows
+    rows = Batch(data.features[order], data.labels[order], each)
+    best = minimise(setup.objective, h, rows, setup.start)
+    assert_allclose(result.model, best, atol=1e-7)
+    lowest = setup.objective.value(best, rows) + h.value(best)
+    assert_allclose(result.rows[-1]["objective"], lowest, rtol=1e-9)
+    assert result.rows[-1]["distance"] < 1e-12
+    other = small(variant, weighting="clients" if weighting == "rows" else "rows", **LONG | keys)
+    assert np.linalg.norm(other.optimum - best) > 0.1 * np.linalg.norm(best)
+
+
+def test_feddyn_is_fedpdm_by_rows_too():
+    keys = {"weighting": "rows", "clients_per_round": 0, "rounds": 12, **UNEQUAL}
+    one, other = (cohort.run([small(v, **keys)])[0].model for v in ("fedpdm", "feddyn"))
+    assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_the_objective_means_the_same_in_every_method():
+    """One model, the same number, whether SSCA reports it or FedAvg by rows; by clients it is another."""
+    setups = [small("ssca", **UNEQUAL)] + [
+        small(variant, weighting="rows", **UNEQUAL) for variant in ("fedavg", "fedpdm", "isrl-dp")
+    ]
+    x = np.random.default_rng(0).normal(size=setups[0].objective.d)
+    told = [setup.evaluate(x)["objective"] for setup in setups]
+    assert len(set(told)) == 1
+    assert abs(small("fedavg", **UNEQUAL).evaluate(x)["objective"] - told[0]) > 1e-3
+
+
+def test_held_out_rows_are_weighted_as_in_f_and_so_are_the_rest():
+    setup, held = held_out(small("fedavg", weighting="rows", **UNEQUAL), 0.2)
+    assert held.weights is None
+    assert setup.page.facts.sizes == tuple(setup.partition.sizes) == (12, 240, 24, 10, 72, 320, 48, 20)
+    setup, held = held_out(small("fedavg", **UNEQUAL), 0.2)
+    assert held.weights is not None
+    assert setup.page.facts.sizes == ()
+
+
+@pytest.mark.parametrize("variant", ["fedpdm-private", "fedavg-subgradient", "scaffold"])
+def test_weights_at_the_server_change_no_release(variant):
+    """Sizes are public and weighting is post-processing: what a client sends first, and what it pays, stay the same."""
+    by_clients, by_rows = (small(variant, weighting=w, **UNEQUAL) for w in ("clients", "rows"))
+    assert_array_equal(by_clients.plan.mu(by_clients.plan.shares), by_rows.plan.mu(by_rows.plan.shares))
+    for size in by_rows.partition.sizes:
+        release = [s.page.release(s.plan.bounds, s.walk.pace(int(size)), 1) for s in (by_clients, by_rows)]
+        assert release[0] == release[1]
+    first = [inprocess.run(small(variant, weighting=w, rounds=1, **UNEQUAL)) for w in ("clients", "rows")]
+    assert not np.array_equal(first[0].model, first[1].model)
+    assert first[0].summary()["privacy"] == first[1].summary()["privacy"]
