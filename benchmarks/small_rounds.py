@@ -62,7 +62,7 @@ def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     features, signs = (np.stack(parts) for parts in zip(*map(_stacked, setups), strict=True))
     signs = 2.0 * signs - 1.0
     setup = setups[0]
-    bounds, z, pace = setup.plan.bounds, setup.plan.noise_multiplier, setup.walk.pace(ROWS)
+    bounds, z, pace = setup.plan.bounds, float(setup.plan.multipliers[0]), setup.walk.pace(ROWS)
     plain = z * setup.page.release(bounds, pace, 1)._replace(weight=1.0).spread
     sigmas = plain / np.sqrt(setup.page.weights(bounds))
     clients = np.arange(CLIENTS)
@@ -99,7 +99,7 @@ def nfl_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     near = adjacency(setups[0].page.facts.neighbours).toarray()
     degrees, d, clients, plan = near.sum(1)[:, None], a.shape[-1], np.arange(count), setups[0].plan
     weight = 1 + 2 * RHO * degrees
-    sigma = plan.noise_multiplier * 2 * plan.bounds.gradient / a.shape[2] / weight
+    sigma = plan.multipliers[0] * 2 * plan.bounds.gradient / a.shape[2] / weight
     w, dual = np.zeros((len(rows), count, d)), np.zeros((len(rows), count, d))
     sums, norms = near @ w, np.linalg.norm(a, axis=-1)
     for t in range(1, rounds + 1):

@@ -112,10 +112,10 @@ def site_guard(setup: Setup, number: int, node: UserConfig, run: str) -> Guard |
         not setup.config.standardise,
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
-    policy.check(plan.least_multiplier, plan.budget)
+    policy.check(plan.least_multiplier(number), plan.budget)
     ledger = _ledger(node, number, lifetime)
     return Guard(
-        plan.bounds, plan.noise_multiplier, plan.budget, ledger, lambda round_: secret,
+        plan.bounds, float(plan.multipliers[number]), plan.budget, ledger, lambda round_: secret,
         secret=True, run=run, config=setup.config.digest, row_norm=setup.row_norm,
     )  # fmt: skip
 

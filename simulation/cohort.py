@@ -56,8 +56,7 @@ class Cohort:
         self._kept: dict[int, Batches] = {}  # by the first client of a block
         sizes = self.shards.sizes
         self._rows_of_all = int(sizes.flat[0]) if sizes.min() == sizes.max() else 0  # 0: they differ
-        multipliers = np.array([plan.noise_multiplier if plan else 0.0 for plan in self.plans])
-        self._multipliers = multipliers[0] if self.alone else multipliers[:, None]
+        self._multipliers = np.stack([plan.multipliers if plan else np.zeros(self.n) for plan in self.plans])
 
     def round(self, round_: int) -> list[Round]:
         """Run one round; returns what it did, per seed."""
@@ -162,18 +161,19 @@ class Cohort:
         return batches
 
     def _noise(self, round_: int, clients: Index) -> Noise:
-        """The noise of stacked clients, each with the sigma of its seed's plan and its number of rows."""
+        """The noise of stacked clients, each with its own multiplier of its seed's plan and its number of rows."""
         bounds = cast(Plan, self.plans[0]).bounds
 
         def spread(size: int) -> float:
             return self.page.release(bounds, self.walk.pace(size), round_).spread
 
+        planned = np.take_along_axis(self._multipliers, np.atleast_2d(clients), -1).reshape(clients.shape)
         if self._rows_of_all:
-            sigma = spread(self._rows_of_all) * self._multipliers
+            sigma = spread(self._rows_of_all) * planned
         else:
             sizes = self.shards.extent(clients)[1]
             spreads = {m: spread(int(m)) for m in set(sizes.flat)}
-            sigma = np.reshape([spreads[m] for m in sizes.flat], sizes.shape) * self._multipliers
+            sigma = np.reshape([spreads[m] for m in sizes.flat], sizes.shape) * planned
         return GaussianNoise(sigma[..., None], seeded_cohort(self.seeds, clients, round_))
 
     def _gather(self, clients: Index) -> Any:

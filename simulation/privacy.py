@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twinflower.algorithms import Page
+from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.local import decayed
 from twinflower.arrays import Array, Index
 from twinflower.batches import Walk
@@ -22,6 +23,7 @@ from twinflower.privacy import Budget, classical_noise_multiplier, gdp_epsilon, 
 from twinflower.privacy.accountant import zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.release import (
     Bounds,
+    Pace,
     published_epsilon,
     published_sensitivity,
     published_true_sensitivities,
@@ -34,7 +36,8 @@ from .config import Config, kebab
 class Plan:
     """The privacy of a run before it starts.
 
-    noise_multiplier: sigma / sensitivity of a release of weight 1. weights (T + 1,): of the rounds, by number.
+    multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release of weight 1. weights (T + 1,):
+    of the rounds, by number.
     rounds_in (N,): in how many rounds each client takes part, and shares (N,): the sum of their weights. touched
     (N,): releases of a round that one of its records can touch. mu_limit: what no client may exceed in this run.
     As published: claimed_epsilon is the paper's total; true_costs (N,) are the sums over a client's planned
@@ -43,7 +46,7 @@ class Plan:
 
     mode: str
     delta: float
-    noise_multiplier: float
+    multipliers: Array
     bounds: Bounds
     weights: Array
     rounds_in: Array
@@ -65,15 +68,14 @@ class Plan:
         """epsilon of mu_limit at the run's delta."""
         return gdp_epsilon(self.mu_limit, self.delta)
 
-    @property
-    def least_multiplier(self) -> float:
-        """The smallest sigma / sensitivity of a release."""
-        return self.noise_multiplier / math.sqrt(self.weights.max())
+    def least_multiplier(self, client: int) -> float:
+        """The smallest sigma / sensitivity of a client's releases."""
+        return float(self.multipliers[client]) / math.sqrt(self.weights.max())
 
     def mu(self, shares: Array) -> Array:
         """mu of clients (N,) whose rounds have these sums of weights; as published, of all that were planned."""
         costs = shares * self.touched if self.true_costs is None else self.true_costs
-        return np.sqrt(costs) / self.noise_multiplier  # type: ignore[no-any-return]
+        return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
         """Sums of weights (N,) of the rounds in which each client was asked, from (round, clients) pairs."""
@@ -107,8 +109,8 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
     releases = [page.release(bounds, walk.pace(int(m)), 1) for m in sizes]
     require(
         all(math.isfinite(r.sensitivity) for r in releases),
-        "this run's releases have no finite sensitivity: local steps must contract (lower step-size), or set "
-        "sensitivity to norm",
+        "the releases of this run have no finite sensitivity, because its local steps stretch every difference: lower "
+        "step-size, or max-local-steps",
     )
     touched = np.array([r.touched for r in releases])
     pace = walk.pace(int(sizes[0]))
@@ -117,15 +119,13 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
     load = _Load(weights, rounds_in, shares, touched)
     if page.privacy == "as-published":
         return _published(config, page, walk, bounds, sizes, load)
-    most = float((load.shares * touched).max())
-    own = page.multiplier(config.epsilon, config.delta, int(rounds_in.max())) if config.epsilon else None
-    z = (
-        config.noise_multiplier
-        or own
-        or math.sqrt(most) / CONVERSIONS[config.conversion](config.epsilon, config.delta)
+    own_rule = _own_rule(config, page, rounds_in)
+    multipliers = _multipliers(config, load) if own_rule is None else own_rule
+    papers = config.epsilon and (own_rule is not None or config.conversion == "zcdp")
+    claimed = config.epsilon if papers else None
+    return Plan(
+        page.privacy, config.delta, multipliers, bounds, *load, load.mu(multipliers), claimed_epsilon=claimed
     )
-    claimed = config.epsilon if config.epsilon and (own or config.conversion == "zcdp") else None
-    return Plan(page.privacy, config.delta, z, bounds, *load, math.sqrt(most) / z, claimed_epsilon=claimed)
 
 
 class _Load(NamedTuple):
@@ -135,6 +135,31 @@ class _Load(NamedTuple):
     rounds_in: Array
     shares: Array
     touched: Index
+
+    def mu(self, multipliers: Array) -> float:
+        """The largest mu of a client with these noise multipliers (N,)."""
+        return float((np.sqrt(self.shares * self.touched) / multipliers).max())
+
+
+def _multipliers(config: Config, load: _Load) -> Array:
+    """Each client's noise multiplier (N,), planned for its own rounds, which are public: with a target, everybody
+    spends all of it.
+
+    A client that is never asked needs no noise; with what it has here it would keep the target if it were asked once.
+    """
+    if config.noise_multiplier:
+        return np.full(len(load.shares), config.noise_multiplier)
+    units = np.where(load.rounds_in > 0, load.shares, load.weights.max()) * load.touched
+    return np.sqrt(units) / CONVERSIONS[config.conversion](config.epsilon, config.delta)  # type: ignore[no-any-return]
+
+
+def _own_rule(config: Config, page: Page, rounds_in: Array) -> Array | None:
+    """The noise multipliers (N,) of a method that has accounting of its own for a target; else None."""
+    if not config.epsilon:
+        return None
+    counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
+    known = [page.multiplier(config.epsilon, config.delta, int(n)) for n in counts]
+    return None if None in known else np.array(known)[place]
 
 
 def _participation(config: Config) -> list[tuple[int, Index]]:
@@ -152,19 +177,20 @@ def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], 
 
 def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Index, load: _Load) -> Plan:
     """The papers' noise: (18) at the epsilon of (20)/(36), and what it really amounts to."""
-    pace = walk.pace(int(sizes.min()))
-    if config.noise_multiplier:
-        z = config.noise_multiplier
-    else:
-        share = pace.steps * pace.rows / int(sizes.min())
-        p = config.sampled / config.num_clients
-        epsilon = published_epsilon(config.epsilon, config.published_c0, share, p, config.rounds)
-        z = classical_noise_multiplier(epsilon, config.delta)
-    most = float((load.shares * load.touched).max())
+    z = np.array([_published_multiplier(config, walk.pace(int(m)), int(m)) for m in sizes])
     return Plan(
-        "as-published", config.delta, z, bounds, *load, math.sqrt(most) / z,
+        "as-published", config.delta, z, bounds, *load, load.mu(z),
         *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, walk, sizes, config),
     )  # fmt: skip
+
+
+def _published_multiplier(config: Config, pace: Pace, rows: int) -> float:
+    """A client's noise multiplier: (36) has a q_i and a p_i for each, and the same total is asked of all."""
+    if config.noise_multiplier:
+        return config.noise_multiplier
+    share, p = pace.steps * pace.rows / rows, config.sampled / config.num_clients
+    epsilon = published_epsilon(config.epsilon, config.published_c0, share, p, config.rounds)
+    return classical_noise_multiplier(epsilon, config.delta)
 
 
 def _published_caveat(page: Any) -> tuple[str, bool]:
@@ -199,6 +225,21 @@ def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> floa
     )
 
 
+def uncoupled(plan: Plan, page: Any, walk: Walk, sizes: Index) -> list[str]:
+    """Why a run with several local steps has the noise of the norm bound, and what to do about it."""
+    pace = max((walk.pace(int(m)) for m in sizes), key=lambda pace: pace.steps)
+    if plan.mode != "public-state" or not isinstance(page, LocalMethod) or page.sensitivity != "coupled":
+        return []
+    if pace.steps == 1 or math.isfinite(plan.bounds.curvature):
+        return []
+    now, one = (page.release(plan.bounds, p, 1).sensitivity for p in (pace, pace._replace(steps=1)))
+    return [
+        "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
+        f"falls with the number of rows holds for one local step only: max-local-steps = 1 has sensitivity {one:.3g} "
+        f"instead of {now:.3g}"
+    ]
+
+
 def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
     """The privacy part of summary.json for clients (N,) with these sums of weights (`Plan.shares_of`).
 
@@ -214,7 +255,8 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
         "delta": plan.delta,
         "mu": worst if plan.provable else None,
         "mu_smallest": float(mu.min()) if plan.provable else None,
-        "noise_multiplier": plan.noise_multiplier,
+        "noise_multiplier": float(plan.multipliers.max()),
+        "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst, seeded),
     }
@@ -247,8 +289,8 @@ def forecast(plan: Plan | None, page: Page, walk: Walk, sizes: Index) -> list[tu
         ("local steps x rows, smallest client", f"{pace.steps} x {pace.rows} of {sizes.min()}"),
         ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
         ("sensitivity, round 1", f"{release.sensitivity:.4g}"),
-        ("noise multiplier", f"{plan.noise_multiplier:.6g}"),
-        ("sigma, round 1", f"{plan.noise_multiplier * release.spread:.4g}"),
+        ("noise multiplier", f"{plan.multipliers.min():.6g} to {plan.multipliers.max():.6g}"),
+        ("sigma, round 1", f"{plan.multipliers.max() * release.spread:.4g}"),
     ]
     if plan.claimed_epsilon is not None:
         rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))

@@ -33,7 +33,7 @@ from twinflower.regularisers import Regulariser, make_regulariser
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
 from .config import DEFAULT_CLIENTS, Config, check
-from .privacy import Plan, make_plan
+from .privacy import Plan, make_plan, uncoupled
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,13 @@ class Setup:
         """What the method expects of its private run; with `reference = true` measured from the true start."""
         if self.plan is None:
             return []
+        advice = uncoupled(self.plan, self.page, self.walk, self.partition.sizes)
+        return self._expected(self.plan) + [("warning", text) for text in advice]
+
+    def _expected(self, plan: Plan) -> list[tuple[str, str]]:
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
-        return self.page.outlook(self.plan.bounds, self.plan.noise_multiplier, pace, self.start, away)
+        return self.page.outlook(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -180,7 +184,7 @@ class Setup:
 
         return Guard(
             self.plan.bounds,
-            self.plan.noise_multiplier,
+            float(self.plan.multipliers[number]),
             self.plan.budget,
             ledger,
             draws,

@@ -32,9 +32,9 @@ def noise_of(setup, clients, round_):
     """What the clients' guards would give out."""
     if setup.plan is None:
         return no_noise
-    bounds, z = setup.plan.bounds, setup.plan.noise_multiplier
+    bounds, z = setup.plan.bounds, setup.plan.multipliers[np.atleast_1d(clients)]
     paces = [setup.walk.pace(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
-    sigma = z * np.array([[setup.page.release(bounds, pace, round_).spread] for pace in paces])
+    sigma = z[:, None] * np.array([[setup.page.release(bounds, pace, round_).spread] for pace in paces])
     if np.ndim(clients):
         return GaussianNoise(sigma, seeded_cohort([0], clients, round_))
     return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
@@ -142,7 +142,7 @@ def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
 @every_variant
 def test_a_later_round_goes_on_from_the_stored_state(variant):
     """Two calls of fresh client objects over one context equal two rounds of the page."""
-    setup = small(variant)
+    setup = small(variant, clients_per_round=0)
     page, d = setup.page, setup.objective.d
     context = Context(1, 1, {}, RecordDict(), {})
     server = page.init_server(setup.start + 0.05, 8, np.array(0, np.uint64))

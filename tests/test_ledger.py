@@ -558,7 +558,7 @@ def test_planted_charge_after_computing_is_caught(guard_class):
 
 @pytest.mark.parametrize("limit", ["lifetime", "run"])
 def test_a_spent_budget_refuses_in_a_constant_shape_for_good(tmp_path, limit):
-    share = 1 / SETUP.plan.noise_multiplier**2
+    share = 1 / SETUP.plan.multipliers[0] ** 2
     site = book(tmp_path, 1e3)
     used = Budget.for_target(1e3, 1e-4).mu_max_squared - 1.5 * share if limit == "lifetime" else 0.0
     if used:
@@ -634,7 +634,7 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
     planned = 0
     while ask(first, planned + 1)[0]:
         planned += 1
-    assert planned == SETUP.plan.rounds_in.max()
+    assert planned == SETUP.plan.rounds_in[0]
     second = site("2")  # the lifetime is hardly longer than one run
     assert ask(second, 1) == ([], 0, {"round": 1, "refused": True})
     (path,) = tmp_path.iterdir()

@@ -468,7 +468,7 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
     phis = []
     for n in range(1, 41):
         release = page.release(plan.bounds, Pace(1, 30, 1), n)
-        sigma = plan.noise_multiplier * release.spread
+        sigma = plan.multipliers[0] * release.spread
         phis.append(release.sensitivity**2 / (2 * sigma**2))
     assert_allclose(np.divide(phis[1:], phis[:-1]), 1 / 0.9)
     assert_allclose(zcdp_epsilon_papers(sum(phis), plan.delta), 2.0, rtol=1e-9)
@@ -476,7 +476,7 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
     assert_allclose(told["epsilon"], gdp_epsilon(np.sqrt(2 * sum(phis)), plan.delta), rtol=1e-9)
     assert told["claimed_epsilon"] == 2.0 > told["epsilon"]
     exact = networked(privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.9)
-    assert exact.plan.noise_multiplier < plan.noise_multiplier
+    assert (exact.plan.multipliers < plan.multipliers).all()
     assert_allclose(spent(exact.plan, exact.plan.shares)["epsilon"], 2.0, rtol=1e-9)
 
 
@@ -487,7 +487,7 @@ def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(compositi
     )
     delta = setup.config.delta
     share = {"basic": delta / 40, "advanced": delta / 80}[composition]
-    each = classical_noise_multiplier(1.0, share) / setup.plan.noise_multiplier
+    each = classical_noise_multiplier(1.0, share) / setup.plan.multipliers[0]
     rounds = [each] * 40, [share] * 40
     total = basic_composition(*rounds) if composition == "basic" else advanced_composition(*rounds, delta / 2)
     assert_allclose(total, (2.0, delta), rtol=1e-6)
@@ -562,7 +562,7 @@ def test_noise_follows_the_degree_and_the_schedule(algorithm):
     page, plan, kept = setup.page, setup.plan, []
     state, batches = page.init_client(setup.start), WALK.batches(setup.shards, 0, 0, 1)
     for degree, n in ((1.0, 3), (5.0, 3), (5.0, 30)):
-        sigma = plan.noise_multiplier * page.release(plan.bounds, Pace(1, 30, 1), n).spread
+        sigma = plan.multipliers[0] * page.release(plan.bounds, Pace(1, 30, 1), n).spread
         drawn = []
 
         def note(value, draw=0, shrink=1.0, sigma=sigma, drawn=drawn):

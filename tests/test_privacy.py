@@ -11,10 +11,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from simulation import cohort, inprocess
+from simulation.client_app import site_guard
 from simulation.config import parse
 from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
-from simulation.setup import prepare
+from simulation.loop import run_strategy
+from simulation.setup import prepare, prepare_seeds
 from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
@@ -25,6 +27,7 @@ from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, mu_of_moves, neighbours, noise_is_right, replay
 from twinflower.privacy.guard import Policy
+from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import GaussianNoise, secret, seeded, seeded_cohort
 from twinflower.privacy.release import (
     Bounds,
@@ -141,6 +144,60 @@ def test_the_bounds_by_hand():
     wild = Bounds(2.0, 4.0)
     assert_allclose(coupled_sensitivity(wild, 1.0, 0.0, Pace(2, 1, 2)), 2 * 2 * 1.0 * 3.0)
     assert coupled_sensitivity(Bounds(1.0, np.inf), 0.1, 1.0, Pace(2, 5, 1)) == np.inf
+
+
+def test_one_local_step_needs_no_curvature():
+    """x0 - eta g: g moves by 2 C / n_b, whatever the curvature, the penalty and the pull towards x0."""
+    for curvature, penalty, mu in (
+        (np.inf, (0.0, 0.0), 0.3),
+        (1e9, (-5.0, 1e200), 1e3),
+        (0.25, (0.0, 0.0), 0.0),
+    ):
+        bounds = Bounds(1.5, curvature, penalty)
+        for rows, per_epoch in ((600, 1), (20, 30)):
+            assert coupled_sensitivity(bounds, 0.5, mu, Pace(1, rows, per_epoch)) == 2 * 1.5 * 0.5 / rows
+            assert coupled_sensitivity(bounds, 0.5, mu, Pace(3, rows, per_epoch)) >= 2 * 1.5 * 0.5 / rows
+
+
+def test_a_stretch_that_overflows_is_no_bound():
+    bounds = Bounds(1.0, 1e300, (0.0, 0.0))
+    assert coupled_sensitivity(bounds, 1.0, 0.0, Pace(3, 5, 1)) == np.inf
+    assert norm_sensitivity(bounds, 1.0, 1e200, Pace(3, 5, 1)) == np.inf
+    with pytest.raises(SettingError, match="no finite sensitivity, because its local steps stretch"):
+        small("fedprox", l2=1e200, max_local_steps=5)
+
+
+@pytest.mark.parametrize("objective", ["sigmoid-network", "softmax"])
+def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(objective):
+    """Replaced records, full batches and mini-batches: one step stays below 2 eta C / n_b, and nearly attains it."""
+    keys = {"clip_norm": 0.1, "epsilon": 8.0, "rho": 0.5, "step_size": 0.5, "max_local_steps": 1}
+    hidden = {"hidden_units": 4} if "network" in objective else {}
+    for batch, rows in ((0, 180), (20, 20)):
+        setup = small("fedpdm-private", objective=objective, batch_size=batch, **keys, **hidden)
+        assert setup.plan.bounds.curvature == np.inf
+        release = setup.page.release(setup.plan.bounds, setup.walk.pace(180), 1)
+        assert_allclose(release.sensitivity, 2 * 0.5 * 0.1 / rows, rtol=1e-12)
+        assert not any("curvature" in text for text in setup.warnings())
+        data = setup.shards.rows(0)
+        other = data._replace(features=data.features.copy(), labels=data.labels.copy())
+        other.features[7], other.labels[7] = -data.features[7], (data.labels[7] + 5) % 10
+        x0 = 20 * np.random.default_rng(0).normal(size=setup.objective.d)
+        inboxes = [whole(x0)] * 12
+        moves = replay(setup.page, setup.objective, data, other, setup.walk, setup.plan.bounds, inboxes)
+        worst = max(m.moved / m.sensitivity for m in moves)
+        assert 0.5 < worst <= 1 + 1e-9
+
+
+def test_several_local_steps_without_a_public_curvature_say_why_and_what_to_do():
+    setup = small("fedpdm-private", clip_norm=0.1, rho=0.5, step_size=0.5, max_local_steps=2, batch_size=0)
+    (advice,) = (text for text in setup.warnings() if "curvature" in text)
+    assert "no public curvature" in advice
+    assert (
+        "max-local-steps = 1 has sensitivity 0.000556 instead of 0.175" in advice
+    )  # 0.1 / 180, 0.1 (1 + 0.75)
+    for keys in ({"max_local_steps": 1}, {"clip_norm": 0.0}, {"sensitivity": "norm"}):
+        same = {"clip_norm": 0.1, "rho": 0.5, "step_size": 0.5, "max_local_steps": 2, "batch_size": 0} | keys
+        assert not any("curvature" in text for text in small("fedpdm-private", **same).warnings())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -485,12 +542,62 @@ def test_the_plan_is_spent_exactly():
 
 
 def test_only_rounds_in_which_a_client_was_asked_are_paid():
-    setup = small("fedpdm-private", rounds=6)
+    setup = small("fedpdm-private", rounds=6, epsilon=0.0, noise_multiplier=5.0)
     told = inprocess.run(setup).summary()["privacy"]
     most, least = setup.plan.rounds_in.max(), setup.plan.rounds_in.min()
     assert most > least
-    assert_allclose(told["epsilon"], setup.config.epsilon, rtol=1e-9)
-    assert_allclose(told["mu_smallest"], told["mu"] * np.sqrt(least / most), rtol=1e-9)
+    assert_allclose(told["mu"], np.sqrt(most) / 5.0, rtol=1e-12)
+    assert_allclose(told["mu_smallest"], np.sqrt(least) / 5.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("variant", "keys"),
+    [
+        ("fedpdm-private", {}),
+        ("fedpdm-private", {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7"}),
+        ("scaffold-gradient", {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7",
+                             "max_local_steps": 5, "noise_multiplier": 0.0}),
+    ],
+)  # fmt: skip
+def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
+    """Its noise is planned for its own rounds, and for its own number of releases a record can touch in one."""
+    setup = small(variant, **({"rounds": 6, "epsilon": 8.0, "clients_per_round": 2} | keys))
+    rounds_in = setup.plan.rounds_in
+    assert len(set(rounds_in)) > 2 and rounds_in.min() == 0  # somebody is never asked
+    target = np.where(rounds_in > 0, gdp_mu(8.0, 1e-4), 0.0)
+    assert_allclose(setup.plan.mu(setup.plan.shares), target, rtol=1e-12)
+    assert (setup.plan.multipliers > 0).all()  # asked all the same, the idle one would be noisy
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    charged = [[c.cost for c in grid.client(n).guard.ledger.charges()] for n in range(1, 9)]
+    assert_array_equal([len(mine) for mine in charged], rounds_in)
+    assert_allclose(np.sqrt([sum(mine) for mine in charged]), target, rtol=1e-12)
+    (stacked,) = cohort.run([setup])
+    assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+    assert stacked.summary()["privacy"] == result.summary()["privacy"]
+
+
+def test_seeds_that_are_stacked_have_the_noise_of_their_own_participation():
+    setups = prepare_seeds(small("fedpdm-private", rounds=6).config, [0, 1, 2])
+    assert len({tuple(setup.plan.multipliers) for setup in setups}) == 3
+    for setup, result in zip(setups, cohort.run(setups), strict=True):
+        assert_allclose(result.model, cohort.run([setup])[0].model, rtol=1e-9, atol=1e-12)
+
+
+def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
+    """A server that asks in rounds of its own choosing, the one that was never sampled included."""
+    setup = small("fedpdm-private", rounds=6, epsilon=8.0, clients_per_round=2)
+    (idle, *_), busy = np.flatnonzero(setup.plan.rounds_in == 0), int(setup.plan.rounds_in.argmax())
+    for number, most in ((int(idle), 1), (busy, setup.plan.rounds_in[busy])):
+        node = {"lifetime-epsilon": 99.0, "state-dir": str(tmp_path / str(number))}
+        guard = site_guard(setup, number, node, "1")
+        release = setup.page.release(guard.bounds, setup.walk.pace(100), 1)
+        for round_ in range(1, int(most) + 1):
+            guard.open(release, round_)
+        with pytest.raises(BudgetSpent, match="the run's privacy budget is spent"):
+            guard.open(release, 7)
+        spent = sum(charge.cost for charge in guard.ledger.charges())
+        assert_allclose(np.sqrt(spent), gdp_mu(8.0, 1e-4), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +630,7 @@ def test_a_clients_ledger_is_the_servers_account(first_round):
         assert_allclose(
             sum(c.cost for c in charges), setup.plan.mu(setup.plan.rounds_in)[node - 1] ** 2, rtol=1e-9
         )
-        assert all(c.sigma == c.sensitivity * setup.plan.noise_multiplier for c in charges)
+        assert all(c.sigma == c.sensitivity * setup.plan.multipliers[node - 1] for c in charges)
 
 
 def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
@@ -553,7 +660,7 @@ def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     setup = small("fedpdm-private", clients_per_round=0, rounds=4)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     poor = grid.client(3)
-    poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.noise_multiplier**2))
+    poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.multipliers[2] ** 2))
     strategy.start(grid, record_of([setup.start]), num_rounds=4)
     assert [list(r.rejected) for r in strategy.rounds] == [[], [], [2], [2]]
     assert strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent"

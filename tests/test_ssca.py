@@ -496,8 +496,7 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
     told = [InProcessGrid(s).client(1).fit([s.start], {"round": 1})[0][0] for s in (setup, clean)]
     gap = told[0] - told[1]
     sigma = (
-        setup.plan.noise_multiplier
-        * setup.page.release(setup.plan.bounds, setup.walk.pace(143), 1).sensitivity
+        setup.plan.multipliers[0] * setup.page.release(setup.plan.bounds, setup.walk.pace(143), 1).sensitivity
     )
     assert gap.std() == pytest.approx(sigma, rel=5 / math.sqrt(2 * len(gap)))
     assert np.abs(gap[-3:]).max() > 0

@@ -98,13 +98,15 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace)
     Both runs use the same batch indices, so a step without the record only shrinks (or stretches) the
     difference, by kappa = max |1 - eta (mu + c)| over the curvatures c of loss and penalty. A record is in
     one batch per epoch; the worst place in each epoch is taken. Full batches see it in every step.
+
+    One step starts where both runs agree, so nothing is there to be stretched: only the record's own share of the mean
+    gradient differs, by 2 C / n_b at most, and Q = 1 gives 2 C eta / n_b whatever the curvature (kappa^0 = 1). With
+    more steps and a curvature that is not known kappa is infinite, and so is this bound.
     """
     kappa = _shrink(bounds, step_size, mu, bounds.curvature)
-    if not math.isfinite(kappa):
-        return math.inf
     epochs = range(0, pace.steps, pace.per_epoch)
     last = [range(max(pace.steps - e - pace.per_epoch, 0), pace.steps - e) for e in epochs]
-    worst = sum(max(kappa ** places[0], kappa ** places[-1]) for places in last)
+    worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
     return 2 * bounds.gradient * step_size / pace.rows * worst
 
 
@@ -154,8 +156,20 @@ def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) 
     return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
 
 
+def _power(base: float, exponent: int) -> float:
+    """base^exponent, infinity where it overflows."""
+    try:
+        return base**exponent
+    except OverflowError:
+        return math.inf
+
+
 def _geometric(ratio: float, exponents: range) -> float:
-    return math.fsum(ratio**j for j in exponents)
+    """sum of ratio^j, infinity where it overflows."""
+    try:
+        return math.fsum(ratio**j for j in exponents)
+    except OverflowError:
+        return math.inf
 
 
 def _shrink(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:
