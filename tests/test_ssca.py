@@ -17,9 +17,10 @@ from simulation.loop import run_strategy
 from simulation.setup import prepare
 from strategies.records import record_of
 from twinflower.algorithms.messages import Vector
+from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
-from twinflower.algorithms.ssca_constrained import ConstrainedSSCA, multipliers
+from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
 from twinflower.batches import Walk
 from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
@@ -238,10 +239,89 @@ def test_multipliers_solve_the_convex_problem(m):
         def cost(v, s=slopes, a=constants, k=curvature, c=penalty):
             return v @ v + c * np.maximum(s @ v + k * v @ v + a, 0).sum()
 
-        assert cost(x) <= cost(best) * (1 + 1e-6) + 1e-8
+        assert cost(x) <= cost(best) * (1 + 1e-12) + 1e-12  # no other point is better
         assert_allclose(x, best, atol=2e-3)
         seen |= {"none" if each == 0 else "all" if each == penalty else "inside" for each in np.round(nu, 9)}
     assert seen == {"none", "inside", "all"}
+
+
+def left_over(slopes, constants, curvature, penalty, nu):
+    """The largest violation of a KKT condition of Problem 5, relative to the terms that it is the sum of."""
+    x, norms = point(slopes, nu, curvature), np.linalg.norm(slopes, axis=1)
+    values = slopes @ x + curvature * x @ x + constants
+    reach = norms @ nu / (2 * (1 + curvature * nu.sum()))  # of x, if no slopes cancelled
+    size = np.abs(constants) + norms * reach + curvature * reach**2
+    wrong = np.where(nu == 0, values, np.where(nu == penalty, -values, np.abs(values)))
+    return (np.maximum(wrong, 0) / np.where(size, size, 1)).max()
+
+
+def alone(rng, slopes, constants):
+    return slopes, constants
+
+
+def repeated(rng, slopes, constants):
+    """The same slopes twice, with the same bound or another."""
+    half = len(slopes) // 2
+    slopes[half:] = slopes[: len(slopes) - half]
+    if rng.random() < 0.5:
+        constants[half:] = constants[: len(slopes) - half]
+    return slopes, constants
+
+
+def nearly_repeated(rng, slopes, constants):
+    return slopes[0] + 10 ** rng.uniform(-12, -3) * slopes, constants
+
+
+def opposed(rng, slopes, constants):
+    """Bounds that exclude each other, or nearly."""
+    half = len(slopes) // 2
+    slopes[half:] = -slopes[: len(slopes) - half] * (1 + 10 ** rng.uniform(-16, -3))
+    return slopes, constants
+
+
+def on_a_line(rng, slopes, constants):
+    return np.outer(slopes[:, 0], slopes[0]), constants
+
+
+def of_all_sizes(rng, slopes, constants):
+    sizes = 10 ** rng.uniform(-8, 8, len(slopes))
+    return sizes[:, None] * slopes, sizes * constants
+
+
+def partly_zero(rng, slopes, constants):
+    return np.where(rng.random((len(slopes), 1)) < 0.4, 0.0, slopes), constants
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-5, 1.0, 1e40])
+@pytest.mark.parametrize(
+    "shape", [alone, repeated, nearly_repeated, opposed, on_a_line, of_all_sizes, partly_zero]
+)
+def test_multipliers_leave_no_residual(shape, scale):
+    """Random problems of up to 12 bounds, degenerate Gram matrices included; multipliers at every limit and between."""
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        m, d = rng.integers(1, 13), rng.choice([1, 2, 5, 20])
+        slopes, constants = shape(rng, rng.normal(size=(m, d)), rng.normal(size=m) * 10 ** rng.uniform(-2, 1))
+        slopes, constants = scale * slopes, scale**2 * constants  # the same multipliers for every scale
+        curvature, penalty = 10 ** rng.uniform(-3, 1), 10.0 ** rng.choice([-3, 0, 1, 5, 9])
+        nu = multipliers(slopes, constants, np.array(curvature), np.array(penalty))
+        assert ((nu >= 0) & (nu <= penalty)).all()
+        assert left_over(slopes, constants, curvature, penalty, nu) < 1e-12
+        seen |= {"none" if each == 0 else "all" if each == penalty else "inside" for each in nu}
+    assert seen == {"none", "inside", "all"}
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 1e-15])
+def test_tiny_multipliers_are_right(tiny):
+    """Two orthogonal slopes, both bounds exceeded by next to nothing: with u = nu / (1 + m k nu) the
+    slope of the dual is a - 0.01 u / 2 + 0.01 m k u^2 / 4 = 0.
+    """
+    for m, k in ((1, 0.1), (2, 0.1), (2, 5.0)):
+        nu = multipliers(0.1 * np.eye(m), np.full(m, tiny), np.array(k), np.array(1e5))
+        u = 2 * tiny / 0.01
+        for _ in range(9):  # a contraction by k u
+            u = 2 * tiny / 0.01 + k * u**2 * m / 2
+        assert_allclose(nu, u / (1 - k * m * u), rtol=1e-13)
 
 
 def test_one_bound_by_the_closed_form_is_one_bound_by_the_dual():
@@ -256,7 +336,17 @@ def test_one_bound_by_the_closed_form_is_one_bound_by_the_dual():
         closed = multipliers(slope[None], np.array([a]), np.array(curvature), np.array(c))[0]
         # the same bound twice: the multipliers share what one has
         twice = multipliers(np.stack([slope, slope]), np.array([a, a]), np.array(curvature), np.array(c / 2))
-        assert twice.sum() == pytest.approx(closed, rel=1e-4, abs=1e-6)
+        assert twice.sum() == pytest.approx(closed, rel=1e-9)
+
+
+def test_multipliers_that_are_not_found_end_the_run(monkeypatch):
+    monkeypatch.setattr("twinflower.algorithms.multipliers._STEPS", 1)
+    problem = np.eye(3), np.array([1e-3, 1e-3, 1.0]), np.array(0.1), np.array(1e5)
+    with pytest.raises(RunError, match="the multipliers of 3 bounds were not found"):
+        multipliers(*problem)
+    monkeypatch.undo()
+    assert (multipliers(*problem) > 0).all()
+    assert multipliers(np.nan * np.eye(2), np.ones(2), np.array(0.1), np.array(9.0)).tolist() == [9.0, 9.0]
 
 
 def papers_step(shards, objective, start, u, rounds, tau=0.1, c=1e5, sign=+1, a1=0.9):

@@ -30,7 +30,6 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from ..arrays import Array, Index, Seeds
 from ..constraints import Constraint, overlap, parse_constraints
@@ -41,6 +40,7 @@ from ..regularisers import Zero
 from ..sparsifiers import VALUE_BITS
 from ..wire import checked, expect_arrays
 from .messages import Vector
+from .multipliers import multipliers
 from .page import Arrays
 from .ssca import SSCA
 
@@ -240,46 +240,3 @@ class ConstrainedSSCA(SSCA):
     def paper_bits(self, d: int) -> int:
         """32 for each number."""
         return 32 * self._terms(d)
-
-
-def multipliers(slopes: Array, constants: Array, curvature: Array, penalty: Array) -> Array:
-    """nu (..., M) of min ||x||^2 + c sum s subject to <S_m, x> + curvature ||x||^2 + A_m <= s_m, s >= 0.
-
-    slopes S (..., M, d), constants A (..., M), curvature tau kappa and penalty c (...,), both above 0. In closed form
-    for M = 1 (23), else by SciPy on the M-dimensional dual, which is concave and needs the Gram matrix of S only.
-    """
-    gram = slopes @ slopes.swapaxes(-1, -2)
-    if slopes.shape[-2] == 1:
-        return _one(gram[..., 0, 0], constants[..., 0], curvature, penalty)[..., None]
-    lead = constants.shape[:-1]
-    cases = zip(
-        gram.reshape(-1, *gram.shape[-2:]), constants.reshape(-1, constants.shape[-1]), curvature.flat, penalty.flat,
-        strict=True,
-    )
-    return np.array([_many(*case) for case in cases]).reshape(*lead, -1)
-
-
-def _one(b: Array, a: Array, curvature: Array, penalty: Array) -> Array:
-    """(23): c where even the lowest point of the surrogate lies above 0."""
-    room = b - 4 * curvature * a
-    inside = np.sqrt(b / np.where(room > 0, room, 1.0)) - 1
-    return np.where(room > 0, np.clip(inside / curvature, 0, penalty), penalty)
-
-
-def _many(gram: Array, a: Array, curvature: float, penalty: float) -> Array:
-    """Maximise a nu - nu G nu / (4 (1 + curvature sum nu)) over [0, c]^M."""
-    unit = 1 / curvature
-
-    def negative(nu: Array) -> tuple[float, Array]:
-        width, pulled = 1 + nu.sum(), gram @ nu
-        energy = nu @ pulled
-        slope = a - pulled * unit / (2 * width) + unit * energy / (4 * width**2)
-        return float(unit * energy / (4 * width) - a @ nu), -slope
-
-    # in units of 1/curvature, where width = 1 + sum nu
-    most = penalty * curvature
-    found = minimize(
-        negative, np.zeros_like(a), jac=True, method="L-BFGS-B", bounds=[(0, most)] * len(a),
-        options={"ftol": 1e-15, "gtol": 1e-12, "maxiter": 1000},
-    )
-    return unit * found.x  # type: ignore[no-any-return]
