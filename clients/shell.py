@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.page import Page
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
-from twinflower.objectives import Batch, Objective
+from twinflower.objectives import Batch, Objective, check_clipping
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Noise, no_noise
@@ -93,6 +93,7 @@ class PageClient(NumPyClient):
         self.guard = guard
         self.store = store or ContextStore(context.state)
         page.check(objective)
+        check_clipping(objective, page.privacy)
         if guard is not None:
             guard.check_rows(rows.features)
         require(

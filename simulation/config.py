@@ -39,7 +39,8 @@ class Config:
     clients in the first round, and clients_per_round of them from the second on. weighting "clients" makes F the
     mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients; the
     SSCA methods rows). hidden_units are those of an objective that is a network. reference compares with the
-    optimum of all rows together. settings holds the algorithm's own keys that were set. A private run (the
+    optimum of all rows together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean
+    gradient of a batch. settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
     conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
     """
@@ -92,6 +93,7 @@ class Config:
     noise_multiplier: float = 0.0
     conversion: str = "exact"
     clip_norm: float = 0.0
+    clip: str = "rows"
     published_c0: float = 1.0
 
     out: str = ""
@@ -187,6 +189,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("in (0, 1)", lambda v: 0 < v < 1, "delta"),
     ("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9, "epsilon noise_multiplier"),
     ("from 0 (as they are) to 1e100", lambda v: 0 <= v <= 1e100, "row_norm"),
+    ("rows or batch", lambda v: v in ("rows", "batch"), "clip"),
     ("sampled or all", lambda v: v in FIRST_ROUNDS, "first_round"),
     ("exact or zcdp", lambda v: v in ("exact", "zcdp"), "conversion"),
 ]  # fmt: skip

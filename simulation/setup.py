@@ -24,7 +24,7 @@ from twinflower.data.partition import Partition, describe, partition
 from twinflower.data.sets import OWN, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, require
 from twinflower.networks import make_model
-from twinflower.objectives import Batch, Model, majority_baseline
+from twinflower.objectives import Batch, Model, check_clipping, majority_baseline
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
@@ -282,6 +282,7 @@ def prepare(config: Config) -> Setup:
         config.nonconvex,
         config.clip_norm,
         config.hidden_units,
+        config.clip,
     )
     h = make_regulariser(
         config.regulariser,
@@ -294,6 +295,7 @@ def prepare(config: Config) -> Setup:
     division = _divide(config, data)
     page = _with_facts(_page(config, h), config, division)
     page.check(objective)
+    check_clipping(objective, page.privacy)
     page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     plan = make_plan(config, page, objective, walk, division.sizes)
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)

@@ -51,6 +51,7 @@ def configs(draw):
         1 + min(own["min_replies"], own["clients_per_round"] - 1) if own["clients_per_round"] else 1
     )
     own["conversion"] = draw(st.sampled_from(["exact", "zcdp"]))
+    own["clip"] = draw(st.sampled_from(["rows", "batch"]))
     own["first_round"] = draw(st.sampled_from(["sampled", "all"]))
     own["delta"] = draw(st.floats(1e-300, 0.999))
     own["row_norm"] = draw(st.floats(0, 1e100))
@@ -231,6 +232,8 @@ def test_what_assigns_nothing_is_refused(assignment):
         ("num-clients", -1),
         ("clients-per-round", -1),
         ("first-round", "everybody"),
+        ("clip", "everything"),
+        ("weighting", "equal"),
         ("samples-per-client", -1),
         ("labels-per-client", -1),
         ("hidden-units", -4),

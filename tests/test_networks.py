@@ -73,6 +73,18 @@ def test_clipping_bounds_every_rows_gradient_and_nothing_else(name):
 
 
 @every_network
+def test_a_clipped_batch_is_its_mean_gradient_over_both_layers_cut_to_the_norm(name):
+    model, rows, x = problem(name)
+    whole = model.grad(x, rows)
+    limit = 0.5 * float(np.linalg.norm(whole))
+    keys = {"hidden_units": HIDDEN, "clip_norm": limit, "clip": "batch"}
+    assert_allclose(make_model(name, FEATURES, CLASSES, **keys).grad(x, rows), 0.5 * whole, rtol=1e-12)
+    one = Batch(rows.features[:1], rows.labels[:1])
+    either = [make_model(name, FEATURES, CLASSES, **keys | {"clip": clip}) for clip in ("rows", "batch")]
+    assert_allclose(*(m.grad(x, one) for m in either), rtol=1e-12, atol=1e-15)
+
+
+@every_network
 def test_bounds_come_from_clipping_only(name):
     with pytest.raises(SettingError, match="set clip-norm above 0"):
         problem(name)[0].bounds(1.0)

@@ -250,6 +250,49 @@ def test_kept_norms_of_rows_change_no_bit_of_a_clipped_gradient(name):
     assert_allclose(kept.squares, np.linalg.norm(rows.features, axis=-1) ** 2)
 
 
+@every_loss
+@with_and_without_weights
+def test_a_clipped_batch_has_the_direction_of_its_mean_gradient_and_at_most_the_norm(name, weighted):
+    """Each client's batch by itself, the penalty not clipped; rows clipped one by one give another direction."""
+    rng = np.random.default_rng(14)
+    rows = draw_batch(rng, name, (3,), weighted)
+    x = rng.normal(size=(3, build(name).d))
+    free, penalty = build(name).grad(x, rows), build(name, l2=0.3).grad(x, rows) - build(name).grad(x, rows)
+    norms = np.linalg.norm(free, axis=-1, keepdims=True)
+    limit = float(np.median(norms))  # one longer, one as long, one shorter
+    clipped = build(name, l2=0.3, clip_norm=limit, clip="batch").grad(x, rows)
+    assert_allclose(clipped - penalty, free * np.minimum(1, limit / norms), rtol=1e-12, atol=1e-14)
+    assert (np.linalg.norm(clipped - penalty, axis=-1) <= limit * (1 + 1e-12)).all()
+    by_rows = build(name, l2=0.3, clip_norm=limit).grad(x, rows)
+    assert np.abs(by_rows - clipped).max() > 1e-3
+
+
+@every_loss
+@pytest.mark.parametrize("limit", [0.05, 0.7, 1e6])
+def test_a_batch_of_one_row_is_clipped_alike_either_way(name, limit):
+    rng = np.random.default_rng(15)
+    rows = draw_batch(rng, name, (5,), rows=1)
+    x = rng.normal(size=(5, build(name).d))
+    either = [build(name, l2=0.3, clip_norm=limit, clip=clip).grad(x, rows) for clip in ("rows", "batch")]
+    assert_allclose(*either, rtol=1e-12, atol=1e-15)
+
+
+def test_one_record_moves_a_clipped_batch_by_twice_the_norm_however_many_rows_there_are():
+    """The worst case of the papers' Assumption 3: rows that cancel, and one that does not."""
+    features = np.tile([[1.0, 0.0], [-1.0, 0.0]], (50, 1))
+    rows = Batch(features, np.zeros(100, int))
+    x, tiny = np.zeros(2), 1e-3
+    moved = {}
+    for clip in ("rows", "batch"):
+        objective = make_objective("logistic", 2, 2, clip_norm=tiny, clip=clip)
+        ends = [
+            objective.grad(x, rows._replace(features=np.vstack([[a, 0.0], features[1:]])))
+            for a in (3.0, -3.0)
+        ]
+        moved[clip] = np.linalg.norm(ends[0] - ends[1])
+    assert_allclose([moved["rows"], moved["batch"]], [2 * tiny / 100, 2 * tiny], rtol=1e-9)
+
+
 def test_majority_baseline_is_the_best_constant_answer_learnt_from_the_training_labels():
     rng = np.random.default_rng(13)
     for _ in range(50):  # few labels: ties are frequent
@@ -271,6 +314,8 @@ def test_majority_baseline_is_the_best_constant_answer_learnt_from_the_training_
         ("least-squares", 2, {}, "'least-squares' needs real labels"),
         ("softmax", 3, {"l2": -1.0}, "l2 must be finite and at least 0; got -1.0"),
         ("softmax", 3, {"l2": math.nan}, "l2 must be finite and at least 0; got nan"),
+        ("softmax", 3, {"clip": "batch"}, "clip = batch needs clip-norm above 0"),
+        ("softmax", 3, {"clip": "both", "clip_norm": 1.0}, "clip must be rows or batch; got 'both'"),
         ("softmax", 3, {"nonconvex": -0.5}, "nonconvex must be finite and at least 0; got -0.5"),
     ],
 )

@@ -541,6 +541,33 @@ def test_the_plan_is_spent_exactly():
         assert_allclose(told["mu"], gdp_mu(setup.config.epsilon, setup.config.delta), rtol=1e-9)
 
 
+@pytest.mark.parametrize("mode", ["public-state", "gradient"])
+def test_clipping_whole_batches_is_refused_where_a_guarantee_counts_on_every_record(mode):
+    """At the door of a run, and where a client of another app meets its guard."""
+    keys = {"clip": "batch", "clip_norm": 0.5}
+    with pytest.raises(SettingError, match=rf"clip must be rows with privacy {mode}: .* 2 C with one record"):
+        small("fedpdm", privacy=mode, epsilon=8.0, **keys)
+    setup = small("fedpdm", privacy=mode, epsilon=8.0)
+    objective = make_objective("softmax", 65, 10, clip_norm=0.5, clip="batch")
+    with pytest.raises(SettingError, match="clip must be rows"):
+        replace(setup, objective=objective).client(0, InProcessGrid(setup).context(1))
+    for free in ("none", "as-published"):
+        budget = {} if free == "none" else {"epsilon": 8.0}
+        assert np.any(inprocess.run(small("fedpdm", privacy=free, **budget, **keys)).model)
+
+
+def test_as_published_either_clipping_is_the_papers_g():
+    """Theorem 1 knows a bound G on batches' gradients only: the noise is the same, the steps are not."""
+    by_rows, by_batch = (
+        small("fedpdm", privacy="as-published", epsilon=8.0, clip=clip, clip_norm=0.1, regulariser="none")
+        for clip in ("rows", "batch")
+    )
+    releases = [s.page.release(s.plan.bounds, s.walk.pace(180), 1) for s in (by_rows, by_batch)]
+    assert releases[0] == releases[1]
+    models = [inprocess.run(s).model for s in (by_rows, by_batch)]
+    assert not np.array_equal(*models)
+
+
 def test_only_rounds_in_which_a_client_was_asked_are_paid():
     setup = small("fedpdm-private", rounds=6, epsilon=0.0, noise_multiplier=5.0)
     told = inprocess.run(setup).summary()["privacy"]

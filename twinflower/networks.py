@@ -46,7 +46,7 @@ def swish(z: Array) -> tuple[Array, Array]:
 class Network(Penalised):
     """f_i of a network with one hidden layer (formula in the module's docstring).
 
-    clip_norm > 0 clips the data gradient of every row, over both layers together, to that norm.
+    clip_norm > 0 clips the data gradient of every row (or of the batch), over both layers together, to that norm.
     """
 
     loss: Loss
@@ -103,13 +103,13 @@ class Network(Penalised):
         out = self.loss.slopes(hidden @ w2.swapaxes(-1, -2), rows.labels)  # (..., b, outputs)
         back = (out @ w2) * bend  # (..., b, hidden)
         share: Array | float = 1.0 / out.shape[-2] if rows.weights is None else rows.weights[..., None]
-        if self.clip_norm:
+        if self.clips_rows:
             squares = squared_norms(out) * squared_norms(hidden) + squared_norms(back) * rows.squared_norms()
             share = share * clipping(self.clip_norm, squares)
         g1, g2 = (share * back).swapaxes(-1, -2) @ rows.features, (share * out).swapaxes(-1, -2) @ hidden
         lead = np.broadcast_shapes(g1.shape[:-2], x.shape[:-1])
         flat = [np.broadcast_to(g, lead + g.shape[-2:]).reshape((*lead, -1)) for g in (g1, g2)]
-        return self.add_penalty_grad(np.concatenate(flat, axis=-1), x)
+        return self.full_grad(np.concatenate(flat, axis=-1), x)
 
     def predict(self, x: Array, features: Array) -> Array:
         """Predicted labels (..., b)."""
@@ -139,6 +139,7 @@ def make_model(
     nonconvex: float = 0.0,
     clip_norm: float = 0.0,
     hidden_units: int = 0,
+    clip: str = "rows",
 ) -> Model:
     """The objective called `name`, a key of `objectives.LOSSES` or of NETWORKS (with softmax loss).
 
@@ -148,7 +149,7 @@ def make_model(
     known = [*LOSSES, *NETWORKS]
     require(name in known, f"objective must be one of {', '.join(known)}; got '{name}'")
     linear = make_objective(
-        name if name in LOSSES else "softmax", num_features, num_classes, l2, nonconvex, clip_norm
+        name if name in LOSSES else "softmax", num_features, num_classes, l2, nonconvex, clip_norm, clip
     )
     require(
         (name in NETWORKS) == (hidden_units > 0),
@@ -159,5 +160,5 @@ def make_model(
         return linear
     return Network(
         linear.loss, NETWORKS[name], linear.outputs, hidden_units, num_features,
-        l2=l2, nonconvex=nonconvex, clip_norm=clip_norm,
+        l2=l2, nonconvex=nonconvex, clip_norm=clip_norm, clip=clip,
     )  # fmt: skip

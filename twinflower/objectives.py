@@ -244,11 +244,17 @@ LOSSES: dict[str, Loss] = {
 @dataclass(frozen=True, kw_only=True)
 class Penalised:
     """The smooth penalty l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2), the papers' theta_2 and beta, both >= 0;
-    and clip_norm > 0, which clips the data gradient of every row to that norm."""
+    and clip_norm > 0, which clips data gradients to that norm.
+
+    clip: "rows" clips the gradient of every row and then takes the mean; "batch" clips the mean gradient of the rows at
+    hand, which is what Assumption 3 of 000 and 003 bounds by G. One record then moves a batch's mean by up to
+    2 clip_norm whatever the batch, where rows clipped one by one allow 2 clip_norm / rows (`check_clipping`).
+    """
 
     l2: float = 0.0
     nonconvex: float = 0.0
     clip_norm: float = 0.0
+    clip: str = "rows"
 
     @property
     def penalty_curvature(self) -> tuple[float, float]:
@@ -260,6 +266,18 @@ class Penalised:
         squares = x * x
         wells = self.nonconvex * (squares / (1.0 + squares)).sum(-1) if self.nonconvex else 0.0
         return 0.5 * self.l2 * squares.sum(-1) + wells
+
+    @property
+    def clips_rows(self) -> bool:
+        """Whether the gradient of every row is clipped."""
+        return self.clip_norm > 0 and self.clip == "rows"
+
+    def full_grad(self, grad: Array, x: Array) -> Array:
+        """The gradient at x (..., d) from the mean data gradient (..., d), which is overwritten: clipped if `clip` says
+        so, and with the penalty's."""
+        if self.clip_norm and self.clip == "batch":
+            grad *= clipping(self.clip_norm, squared_norms(grad))
+        return self.add_penalty_grad(grad, x)
 
     def add_penalty_grad(self, grad: Array, x: Array) -> Array:
         """Add the penalty's gradient in place: large cohorts are bound by memory, not by arithmetic."""
@@ -288,8 +306,11 @@ class LinearModel(Penalised):
 
     @property
     def convex(self) -> bool:
-        """Without the non-convex penalty; clipped slopes in several scores belong to no convex loss."""
-        return not self.nonconvex and not (self.clip_norm and self.loss.vector_slopes)
+        """Without the non-convex penalty; clipped slopes in several scores belong to no convex loss, clipped means to
+        no loss at all."""
+        return not self.nonconvex and not (
+            self.clip_norm and (self.loss.vector_slopes or self.clip == "batch")
+        )
 
     @property
     def d(self) -> int:
@@ -321,11 +342,11 @@ class LinearModel(Penalised):
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
-        if self.clip_norm:
+        if self.clips_rows:
             slopes *= clipping(self.clip_norm, squared_norms(slopes) * rows.squared_norms())
         slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
-        return self.add_penalty_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
+        return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
 
     def predict(self, x: Array, features: Array) -> Array:
         """Predicted labels (..., b)."""
@@ -350,7 +371,7 @@ class LinearModel(Penalised):
             "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
         )
         # a clipped slope in one score belongs to a Huber-like convex loss; a clipped vector to none
-        smooth = row_norm and (gradient == slope or not self.loss.vector_slopes)
+        smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
         curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature)
 
@@ -361,12 +382,22 @@ def squared_norms(rows: Array) -> Array:
 
 
 def clipping(norm: float, squares: Array) -> Array:
-    """Factors (..., b, 1) that clip rows' data gradients with these squared norms; of a layer, slope x input, the
-    squared norm is a product.
+    """Factors (..., 1) that clip data gradients, of rows or of batches, with these squared norms (...); of a row's
+    layer, slope x input, the squared norm is a product.
 
     Squares may overflow; 0 times infinity is then a gradient of 0, because an error would tell of the row.
     """
     return (norm / np.fmax(np.sqrt(squares), norm))[..., None]  # fmax passes NaN over
+
+
+def check_clipping(objective: Objective, privacy: str) -> None:
+    """SettingError where a guarantee counts on a bound for every record, and the objective has one for batches only."""
+    by_batch = isinstance(objective, Penalised) and objective.clip == "batch"
+    require(
+        not by_batch or privacy in ("none", "as-published"),
+        f"clip must be rows with privacy {privacy}: a mean gradient clipped at C can move by 2 C with one record, "
+        "however many rows the batch has, and the guarantee counts on 2 C / rows; got 'batch'",
+    )
 
 
 def mean_over(values: Array, rows: Batch) -> Array:
@@ -381,22 +412,34 @@ def make_objective(
     l2: float = 0.0,
     nonconvex: float = 0.0,
     clip_norm: float = 0.0,
+    clip: str = "rows",
 ) -> LinearModel:
     """The objective called `name` (a key of LOSSES) for rows of num_features entries.
 
-    Raises SettingError for an unknown name, a negative weight, or labels the loss cannot take.
+    Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels the loss cannot take.
     """
     require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
     require(0 <= l2 < math.inf, f"l2 must be finite and at least 0; got {l2}")
     require(0 <= nonconvex < math.inf, f"nonconvex must be finite and at least 0; got {nonconvex}")
     require(0 <= clip_norm < math.inf, f"clip-norm must be at least 0 (0 = off); got {clip_norm}")
+    require(clip in ("rows", "batch"), f"clip must be rows or batch; got '{clip}'")
+    require(
+        clip == "rows" or clip_norm > 0,
+        "clip = batch needs clip-norm above 0, the bound on a batch's gradient",
+    )
     loss = LOSSES[name]
     require(
         not loss.classifies or num_classes >= 2,
         f"objective '{name}' needs classes; this data set has real labels: use 'least-squares'",
     )
     return LinearModel(
-        loss, loss.outputs(num_classes), num_features, l2=l2, nonconvex=nonconvex, clip_norm=clip_norm
+        loss,
+        loss.outputs(num_classes),
+        num_features,
+        l2=l2,
+        nonconvex=nonconvex,
+        clip_norm=clip_norm,
+        clip=clip,
     )
 
 
