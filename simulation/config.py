@@ -38,8 +38,8 @@ class Config:
     regression) are public, and data_file has the rows that the server evaluates on. first_round "all" asks all
     clients in the first round, and clients_per_round of them from the second on. weighting "clients" makes F the
     mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients; the
-    SSCA methods rows). hidden_units are those of an objective that is a network. reference compares with the
-    optimum of all rows together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean
+    SSCA methods rows). hidden_units are those of an objective that is a network. Every evaluate_every-th round is
+    evaluated, and every round up to evaluate_early. reference compares with the optimum of all rows together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean
     gradient of a batch. settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
     conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
@@ -86,6 +86,7 @@ class Config:
     max_local_steps: int = 2
     fresh_batches: bool = True
     evaluate_every: int = 1
+    evaluate_early: int = 0
     reference: bool = False
 
     epsilon: float = 0.0
@@ -183,7 +184,7 @@ _INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpo
 _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("at least 0", lambda v: v >= 0,
      "num_clients clients_per_round samples_per_client seed labels_per_client iid_rows hidden_units num_features "
-     "num_classes checkpoint_every void_rounds max_norm epsilon noise_multiplier clip_norm start_scale"),
+     "num_classes evaluate_early checkpoint_every void_rounds max_norm epsilon noise_multiplier clip_norm start_scale"),
     ("at least 1", lambda v: v >= 1, "rounds evaluate_every min_replies"),
     ("above 0", lambda v: v > 0, "node_timeout round_timeout published_c0"),
     ("in (0, 1)", lambda v: 0 < v < 1, "delta"),

@@ -7,6 +7,7 @@
     seeds = [0, 1, 2]
     x = "round"              column of metrics.csv
     y = ["test_accuracy"]    a row of panels each
+    log-axes = ["cost"]      those of x and y on a log axis; without it, the errors (`POINT_COLUMNS`) of y
     [run]                    keys of `simulation.config`
     [[curve]]                label, optionally panel, and the keys that differ
 
@@ -29,11 +30,25 @@ from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError, require
 
 from .config import Config, Value, all_settings, check, kebab, parse, snake
-from .record import COLUMNS, EXTRA_COLUMNS, to_toml
+from .record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
-_HEAD = {"title", "source", "claim", "verdict", "seeds", "x", "y", "ends", "run", "curve"} | _TUNING
+_HEAD = {
+    "title",
+    "source",
+    "claim",
+    "verdict",
+    "seeds",
+    "x",
+    "y",
+    "log-axes",
+    "ends",
+    "run",
+    "curve",
+} | _TUNING
+SIGNED_COLUMNS = {"excess", "test_accuracy"}  # which can be negative: R^2 is the accuracy of a regression
 CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its keys
+_Y = ["objective", "test_accuracy"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +75,12 @@ class Experiment:
     curves: list[Curve]
     seeds: list[int]
     x: str = "round"
-    y: list[str] = field(default_factory=lambda: ["objective", "test_accuracy"])
+    y: list[str] = field(default_factory=_Y.copy)
     source: str = ""
     claim: str = ""
     verdict: str = ""
     ends: bool = False
+    log_axes: list[str] = field(default_factory=list)
 
     @property
     def single(self) -> bool:
@@ -107,8 +123,8 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
         not foreign,
         f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run] and [[curve]]",
     )
-    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y"))
-    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], and y a list of columns")
+    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
+    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
     settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
     require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
 
@@ -173,7 +189,22 @@ def _assemble(
         require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
+    axes["log_axes"] = _log_axes(raw, [columns[0], *(columns[1:] or _Y)])
     return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)
+
+
+def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
+    """Those of the figure's columns that are drawn on a log axis."""
+    chosen = raw.get("log-axes", [column for column in columns[1:] if column in POINT_COLUMNS])
+    possible = [column for column in columns if column not in SIGNED_COLUMNS]
+    for column in chosen:
+        require(
+            column in columns, f"log-axes must be among x and y, here {', '.join(columns)}; got '{column}'"
+        )
+        require(
+            column in possible, f"log-axes: '{column}' can be negative and has no logarithm: leave it out"
+        )
+    return list(chosen)
 
 
 def check_resumable(folder: Path, config: Config) -> None:
@@ -195,6 +226,7 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
         "x": experiment.x,
         "y": experiment.y,
         "ends": experiment.ends,
+        "log-axes": experiment.log_axes,
     }
     head |= {
         key: getattr(experiment, key) for key in ("source", "claim", "verdict") if getattr(experiment, key)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -9,65 +10,66 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.transforms import ScaledTranslation
 
 from twinflower.errors import SettingError, require
 from twinflower.topologies import Neighbours, drawing
 
 from .experiment import Curve, Experiment, read_experiment
-from .record import POINT_COLUMNS, read_rows, read_summary
+from .plot_style import label, log_scale, marked, styles
+from .record import read_rows, read_summary
+from .series import Series, limits, note, series
 
-_WORDS = {
-    "round": "communication round",
-    "objective": "objective F(x)",
-    "test_accuracy": "test accuracy",
-    "uplink_bits": "uplink bits on the wire",
-    "downlink_bits": "downlink bits on the wire",
-    "paper_uplink_bits": "uplink bits as the papers count",
-    "nonzeros": "nonzero entries",
-    "stopped": "share of stopped client rounds",
-    "consensus": "distance between the clients' points",
-    "distance": "relative squared distance to the optimum",
-    "cost": "training cost",
-    "squared_norm": "squared norm of the model",
-    "excess": "cost above its bound",
-    "nu": "multiplier",
-    "optimality": "optimality (consensus + distance)",
-    "node_error": "mean relative squared error of the nodes",
-}
 _PANEL = (5.2, 3.6)
 _LETTERS = 70  # of a title above one panel
+_LEGEND_LETTERS = 88  # of a legend's line below one panel
+_LEGEND_LINE = 0.17  # inches
+_BELOW = 40  # points from a panel to its legend, for numbers and label of the axis
 
 
 def draw_run(folder: Path) -> Path:
-    """figure.png of one run folder: objective, test accuracy and nonzeros by round."""
-    rows = read_rows(folder)
-    figure, axes = _canvas(1, 3)
-    for ax, column in zip(axes[0], ("objective", "test_accuracy", "nonzeros"), strict=True):
-        ax.plot([r["round"] for r in rows], [r[column] for r in rows], color="C0")
-        _label(ax, "round", column)
-    summary = read_summary(folder)
-    figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}")
-    return _save(figure, folder)
+    """figure.png of one run folder."""
+    return _save(compose_run(folder), folder)
+
+
+def compose_run(folder: Path) -> plt.Figure:
+    """The figure of one run: objective, test accuracy, nonzeros and, if it has bounds, cost by round."""
+    rows, summary = read_rows(folder), read_summary(folder)
+    (curve,) = read_experiment(folder / "config.toml").curves
+    bounded = ["cost" if limits(curve.config, "cost") else "excess"] if limits(curve.config, "excess") else []
+    columns = ["objective", "test_accuracy", "nonzeros", *bounded]
+    figure, axes = _canvas(1, len(columns))
+    (style,) = styles([curve.config.algorithm])
+    x = [row["round"] for row in rows]
+    for ax, column in zip(axes[0], columns, strict=True):
+        ax.plot(x, [row[column] for row in rows], **style, markevery=marked(len(x), 0, 1))
+        _draw_bounds(ax, [curve], "round", column)
+        label(ax, "round", column, curve.config)
+    figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, one seed ({summary['seed']})")
+    return figure
 
 
 def draw_experiment(experiment: Experiment, out: Path) -> Path:
-    """figure.png of an experiment: a row of panels per y, mean over seeds, band from lowest to highest."""
+    """figure.png of an experiment: a row of panels per y; the legends say what lines and bands mean."""
+    return _save(compose_experiment(experiment, out), out)
+
+
+def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
+    """The figure of an experiment whose results lie in `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
     figure, axes = _canvas(len(experiment.y), len(panels))
-    for row, column in zip(axes, experiment.y, strict=True):
-        for ax, panel in zip(row, panels, strict=True):
-            curves = [curve for curve in experiment.curves if curve.panel == panel]
-            if experiment.ends:
-                _draw_ends(ax, experiment, out, curves, column)
-            else:
-                for curve in curves:
-                    _draw_curve(ax, experiment, out, curve, column)
-            _label(ax, experiment.x, column)
-            ax.set_title(panel, fontsize=10)
-            if ax.lines:
-                ax.legend(fontsize=7, frameon=False)
+    notes = []
+    for column, panel in zip(axes.T, panels, strict=True):
+        curves = [curve for curve in experiment.curves if curve.panel == panel]
+        shown = [
+            _draw_panel(ax, experiment, out, curves, y) for ax, y in zip(column, experiment.y, strict=True)
+        ]
+        notes.append(note([line for lines in shown for line in lines]))
+        column[0].set_title(fill(panel, _LETTERS), fontsize=10)
+    _draw_legends(figure, axes, notes)
     figure.suptitle(fill(experiment.title, _LETTERS * len(panels)), fontsize=11)
-    return _save(figure, out)
+    return figure
 
 
 def redraw(folder: Path) -> Path:
@@ -105,55 +107,86 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
     return path.absolute()
 
 
-def _draw_curve(ax: Axes, experiment: Experiment, out: Path, curve: Curve, column: str) -> None:
-    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
-    runs = [read_rows(folder) for folder in folders if (folder / "metrics.csv").exists()]
-    if not runs or not min(map(len, runs)):
-        return  # this curve failed before its first evaluation
-    shortest = min(map(len, runs))  # a run that diverged ends early
-    x = np.mean([[r.get(experiment.x, np.nan) for r in rows[:shortest]] for rows in runs], axis=0)
-    y = np.array([[r.get(column, np.nan) for r in rows[:shortest]] for rows in runs])
-    (line,) = ax.plot(x, y.mean(0), label=curve.label, linewidth=1.2)
-    if len(runs) > 1:
-        ax.fill_between(x, y.min(0), y.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+def _draw_panel(
+    ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str
+) -> list[Series]:
+    """All lines of one panel; returns what they show."""
+    shown = series(experiment, out, curves, column)
+    looks = styles([line.algorithm for line in shown])
+    for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
+        if experiment.ends:
+            _draw_ends(ax, line, look)
+        else:
+            _draw_line(ax, line, look, marked(len(line.x), nth, len(shown)))
+    _draw_bounds(ax, curves, experiment.x, column)
+    if experiment.x in experiment.log_axes:
+        log_scale(ax.xaxis, ax.set_xscale)
+    if column in experiment.log_axes:
+        log_scale(ax.yaxis, ax.set_yscale)
+    label(ax, experiment.x, column, curves[0].config)
+    return shown
 
 
-def _draw_ends(ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str) -> None:
-    """Lines through the last rows of runs, with the deviation over seeds."""
-    for line in dict.fromkeys(curve.line for curve in curves):
-        points = [_end(experiment, out, curve, column) for curve in curves if curve.line == line]
-        x, y, spread = np.array([point for point in points if point]).reshape(-1, 3).T
-        ax.errorbar(x, y, spread, label=line, linewidth=1.2, marker="o", markersize=3, capsize=2)
-    if column in POINT_COLUMNS and experiment.ends:
-        ax.set_yscale("log")
+def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: tuple[int, int]) -> None:
+    ax.plot(line.x, line.mean, label=line.label, markevery=markevery, **look)
+    if line.seeds > 1:
+        ax.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _end(experiment: Experiment, out: Path, curve: Curve, column: str) -> tuple[float, float, float] | None:
-    """x, mean and deviation of a column in the last rows of the finished seeds; None if there are none."""
-    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
-    ends = [read_rows(f)[-1] for f in folders if (f / "model.npz").exists()]
-    if not ends:
-        return None
-    keys = curve.config.items()
-    x = (
-        keys[experiment.x]
-        if experiment.x in keys
-        else np.mean([row.get(experiment.x, np.nan) for row in ends])
-    )
-    y = np.array([row.get(column, np.nan) for row in ends])
-    return float(x), float(y.mean()), float(y.std(ddof=1)) if len(y) > 1 else 0.0
+def _draw_ends(ax: Axes, line: Series, look: dict[str, Any]) -> None:
+    bars = (line.mean - line.low, line.high - line.mean) if line.seeds > 1 else None
+    ax.errorbar(line.x, line.mean, bars, label=line.label, capsize=2, elinewidth=1.0, **look)
+
+
+def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
+    """A line at every bound that the curves of a panel must keep."""
+    for column, draw in ((x, ax.axvline), (y, ax.axhline)):
+        bounds = sorted({limit for curve in curves for limit in limits(curve.config, column)})
+        name = "bound" if column == "excess" else f"bound U = {', '.join(f'{limit:g}' for limit in bounds)}"
+        for place, limit in enumerate(bounds):
+            draw(limit, color="black", linewidth=1.0, linestyle=(0, (4, 2)), label="" if place else name)
+
+
+def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> None:
+    """Below the figure if all panels have the same one, else below every panel; the figure grows by its height."""
+    entries = [_entries(column) for column in axes.T]
+    keywords: dict[str, Any] = {"fontsize": 7.5, "title_fontsize": 7.5, "frameon": False}
+    if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries) and len(set(notes)) == 1:
+        columns = _fitting(entries[0], _LEGEND_LETTERS * len(entries))
+        _grow(figure, len(entries[0]), columns)
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "title": notes[0]}
+        figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
+        return
+    fitting = [_fitting(entry, _LEGEND_LETTERS) for entry in entries]
+    _grow(figure, *max(zip(map(len, entries), fitting, strict=True), key=lambda pair: pair[0] / pair[1]))
+    for ax, entry, columns, title in zip(axes[-1], entries, fitting, notes, strict=True):
+        below = ax.transAxes + ScaledTranslation(0, -_BELOW / 72, figure.dpi_scale_trans)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+        ax.legend(entry.values(), entry.keys(), title=title, ncols=columns, **keywords, **place)
+
+
+def _entries(column: np.ndarray) -> dict[str, Any]:
+    """Legend entries of the panels one below the other, by label; curves before bounds."""
+    pairs = [pair for ax in column for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    pairs.sort(key=lambda pair: not isinstance(pair[0], ErrorbarContainer))
+    return {text: handle for handle, text in pairs}
+
+
+def _fitting(entries: dict[str, Any], letters: int) -> int:
+    """How many columns of a legend fit a line."""
+    widest = max(map(len, entries), default=0) + 8  # with its piece of line
+    return max(1, min(len(entries), letters // widest))
+
+
+def _grow(figure: plt.Figure, entries: int, columns: int) -> None:
+    """Make room below for a legend of that many entries, and its title."""
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * (1 - (-entries // columns)))
 
 
 def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
     return plt.subplots(
         rows, columns, figsize=(_PANEL[0] * columns, _PANEL[1] * rows), squeeze=False, layout="constrained"
     )
-
-
-def _label(ax: Axes, x: str, y: str) -> None:
-    ax.set_xlabel(_WORDS.get(x, x))
-    ax.set_ylabel(_WORDS.get(y, y))
-    ax.grid(alpha=0.3)
 
 
 def _save(figure: plt.Figure, folder: Path) -> Path:

@@ -70,9 +70,11 @@ class Recorder:
     began: float = field(default_factory=time.perf_counter)
 
     def wants(self, round_: int) -> bool:
-        """Whether this round is evaluated: the start, every n-th, and the last."""
+        """Whether this round is evaluated: the start, the early ones, every n-th, and the last."""
         config = self.setup.config
-        return round_ % config.evaluate_every == 0 or round_ == config.rounds
+        return (
+            round_ <= config.evaluate_early or round_ % config.evaluate_every == 0 or round_ == config.rounds
+        )
 
     def note(self, done: Round) -> None:
         """A finished round."""

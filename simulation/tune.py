@@ -115,7 +115,7 @@ class Tuning:
         """The configuration of one point; evaluated at the end only."""
         own = {key: value for key, value in curve.items() if key not in CURVE_WORDS}
         config = parse({**self.raw["run"], **own, **point, **overrides})
-        return replace(config, evaluate_every=config.rounds)
+        return replace(config, evaluate_every=config.rounds, evaluate_early=0)
 
 
 def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tuning:

@@ -1,0 +1,133 @@
+"""How figures look: a colour per method, a style per curve, and what the axes say."""
+
+import colorsys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+from twinflower.objectives import LOSSES
+
+from .config import Config
+
+# A method has the same colour in every figure; no two have the same hue. A method without an entry is black.
+COLOURS = {
+    "fedpdm": "#1f77b4",
+    "bsdp-fedpdm": "#17becf",
+    "fedavg": "#ff7f0e",
+    "fedprox": "#2ca02c",
+    "scaffold": "#d62728",
+    "feddyn": "#9467bd",
+    "isrl-dp": "#8c564b",
+    "ldp-primal-dual": "#c2185b",
+    "ssca": "#a8a914",
+    "ssca-constrained": "#00796b",
+    "zcdp-nfl": "#3f51b5",
+    "dp-nfl": "#e377c2",
+    "p-admm": "#ffb300",
+    "networked-subgradient": "#7cb342",
+}
+_LINES = ("-", "--", "-.", ":")
+_MARKERS = "os^Dv<>pPX"
+_MARKED = 8  # points of a long curve
+
+_WORDS = {
+    "round": "communication round",
+    "objective": "objective (training loss + regulariser)",
+    "test_accuracy": "test accuracy (share of rows)",
+    "nonzeros": "nonzero weights (count)",
+    "uplink_bits": "sent by all clients so far",
+    "downlink_bits": "received by all clients so far",
+    "paper_uplink_bits": "sent by all clients so far, as the papers count",
+    "local_steps": "local steps per client and round (mean)",
+    "stopped": "share of client rounds that stopped early",
+    "participants": "replies used so far (count)",
+    "rejected": "replies left out so far (count)",
+    "seconds": "time (s)",
+    "consensus": "squared distance of the clients from their mean",
+    "distance": "relative squared distance to the optimum",
+    "optimality": "optimality (consensus + distance)",
+    "node_error": "relative squared error, mean of the nodes",
+    "cost": "training cost (mean loss)",
+    "squared_norm": "squared norm of the weights",
+    "excess": "largest cost above its bound",
+    "nu": "largest multiplier of a bound",
+    "slack": "slack of the last step",
+    "rounds": "rounds in total, T",
+    "epsilon": "epsilon per client, in total",
+}
+_BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
+
+
+def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    """Keywords of `Axes.plot` for the curves of one panel, in their order.
+
+    Curves of one method have shades of its colour, and lines and markers of their own. Every curve is thinner than the
+    one before it, so that of two equal curves the lower one shows at the edges of the upper.
+    """
+    totals, so_far, drawn = Counter(algorithms), Counter[str](), []
+    widths = np.linspace(2.6, 1.1, len(algorithms)) if len(algorithms) > 1 else [1.6]
+    for place, (algorithm, width) in enumerate(zip(algorithms, widths, strict=True)):
+        nth = so_far[algorithm]
+        so_far[algorithm] += 1
+        drawn.append({
+            "color": shade(COLOURS.get(algorithm, "black"), nth, totals[algorithm]),
+            "linestyle": _LINES[nth % len(_LINES)],
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "linewidth": width,
+            "markersize": 2.5 + 1.2 * width,
+        })  # fmt: skip
+    return drawn
+
+
+def shade(colour: str, nth: int, total: int) -> tuple[float, float, float]:
+    """The nth of total shades of a colour, from dark to light; the only one is the colour itself."""
+    amount = np.linspace(-min(0.5, 0.15 * (total - 1)), min(0.55, 0.3 * (total - 1)), total)[nth]
+    target = 1.0 if amount > 0 else 0.0
+    red, green, blue = (part + abs(amount) * (target - part) for part in to_rgb(colour))
+    return float(red), float(green), float(blue)
+
+
+def hue(colour: Any) -> float:
+    """Hue in [0, 1), the same for all shades of a colour."""
+    return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
+
+
+def marked(points: int, nth: int, total: int) -> tuple[int, int]:
+    """First and step of the points of the nth of total curves that have a marker: at most 8, staggered."""
+    step = max(1, -(-points // _MARKED))
+    return nth * step // max(total, 1), step
+
+
+def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
+    """A log axis, without values of 0; plain numbers on it where it spans less than three decades."""
+    set_scale("log", nonpositive="mask")
+    low, high = axis.get_view_interval()
+    if high < 1000 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
+def label(ax: Axes, x: str, y: str, config: Config) -> None:
+    """What is on the axes, with units."""
+    ax.set_xlabel(words(x, config))
+    ax.set_ylabel(words(y, config))
+    if x in _BITS:
+        ax.xaxis.set_major_formatter(EngFormatter(unit="bit"))
+    if y in _BITS:
+        ax.yaxis.set_major_formatter(EngFormatter(unit="bit"))
+    ax.grid(alpha=0.3)
+
+
+def words(column: str, config: Config) -> str:
+    """A column of metrics.csv, or a key of the configuration, in plain words."""
+    loss = LOSSES.get(config.objective)
+    if column == "test_accuracy" and loss is not None and not loss.classifies:
+        return "R^2 on the test rows"
+    return _WORDS.get(column, column.replace("_", " ").replace("-", " "))

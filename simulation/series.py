@@ -1,0 +1,125 @@
+"""What a figure shows, read from stored results: mean and spread over seeds, by round or of the last rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.constraints import parse_constraints
+
+from .config import Config
+from .experiment import SIGNED_COLUMNS, Curve, Experiment
+from .record import read_rows
+
+Rows = list[dict[str, float]]
+
+
+class Series(NamedTuple):
+    """One line of a panel: the mean over seeds at every x, and where its band or bars begin and end, all (points,).
+
+    cut: whether a lower end was raised (`spread`). seeds: the most seeds that any point has.
+    """
+
+    label: str
+    algorithm: str
+    x: Array
+    mean: Array
+    low: Array
+    high: Array
+    cut: bool = False
+    seeds: int = 0
+
+
+def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> list[Series]:
+    """The lines of one panel, in the order of the file; a curve without any result is an empty one."""
+    if not experiment.ends:
+        return [_by_round(experiment, out, curve, column) for curve in curves]
+    lines = dict.fromkeys(curve.line for curve in curves)
+    return [_ends(experiment, out, [c for c in curves if c.line == line], column) for line in lines]
+
+
+def note(shown: Sequence[Series]) -> str:
+    """What lines and bands mean, in words."""
+    seeds = max((one.seeds for one in shown), default=0)
+    if seeds < 2:
+        return "one seed" if seeds else "no results"
+    cut = ", lower ends not above zero raised to the lowest seed" if any(one.cut for one in shown) else ""
+    return f"mean and standard deviation over {seeds} seeds{cut}"
+
+
+def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
+    """Mean of values (seeds, points), one standard deviation below it and above it, and whether the first was cut.
+
+    Near zero the spread of a quantity that is never negative is skewed, and mean - deviation may be below zero: there
+    the lower end is the lowest seed.
+    """
+    with np.errstate(invalid="ignore"):  # a seed outside the constraints has an infinite objective
+        mean = values.mean(0)
+        deviation = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
+        low, lowest = mean - deviation, values.min(0)
+    cut = (low <= 0) & (column not in SIGNED_COLUMNS) & (deviation > 0)
+    return mean, np.where(cut, lowest, low), mean + deviation, bool(cut.any())
+
+
+def limits(config: Config, column: str) -> list[float]:
+    """Bounds that a constrained run sets on a column: U on its cost, 0 on what the cost is above U."""
+    text = config.items().get("constraints")
+    if text is None or column not in ("cost", "objective", "excess"):
+        return []
+    if column == "excess":
+        return [0.0]
+    return [bound.limit for bound in parse_constraints(str(text)) if bound.kind == "cost"]
+
+
+def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
+    """All rows; a run that stopped early ends the line, and the label says so."""
+    runs = _runs(experiment, out, curve, "metrics.csv")
+    length = min(map(len, runs), default=0)
+    label, rounds = _label(curve.label, len(runs), experiment), curve.config.rounds
+    if not length:
+        return Series(f"{label}, no result", curve.config.algorithm, *np.empty((4, 0)))
+    if runs[0][length - 1]["round"] < rounds:
+        label += f", ends at round {runs[0][length - 1]['round']:.0f} of {rounds}"
+    x = np.mean([_column(rows[:length], experiment.x) for rows in runs], axis=0)
+    mean, low, high, cut = spread(np.array([_column(rows[:length], column) for rows in runs]), column)
+    return Series(label, curve.config.algorithm, x, mean, low, high, cut, len(runs))
+
+
+def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:
+    """A point of each curve: the last rows of its finished runs."""
+    found = [(curve, _runs(experiment, out, curve, "model.npz")) for curve in curves]
+    found = [(curve, runs) for curve, runs in found if runs]
+    line, algorithm = curves[0].line, curves[0].config.algorithm
+    if not found:
+        return Series(f"{line}, no result", algorithm, *np.empty((4, 0)))
+    points = [spread(np.array([_column(rows[-1:], column) for rows in runs]), column) for _, runs in found]
+    mean, low, high = (np.concatenate([point[place] for point in points]) for place in range(3))
+    x = np.array([_place(experiment, curve, runs) for curve, runs in found])
+    fewest, most = min(len(runs) for _, runs in found), max(len(runs) for _, runs in found)
+    label = _label(line, fewest, experiment)
+    return Series(label, algorithm, x, mean, low, high, any(point[3] for point in points), most)
+
+
+def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
+    """Where an end stands: a key of its configuration, or the mean of a column."""
+    value = curve.config.items().get(experiment.x)
+    return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
+
+
+def _runs(experiment: Experiment, out: Path, curve: Curve, needed: str) -> list[Rows]:
+    """The rows of every seed's run that holds this file."""
+    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
+    found = [read_rows(folder) for folder in folders if (folder / needed).exists()]
+    return [rows for rows in found if rows]
+
+
+def _label(label: str, runs: int, experiment: Experiment) -> str:
+    """The curve's own label, and how many seeds it stands for where some are missing."""
+    seeds = len(experiment.seeds)
+    return label if runs in (0, seeds) else f"{label}, {runs} of {seeds} seeds"
+
+
+def _column(rows: Rows, column: str) -> Array:
+    return np.array([row.get(column, np.nan) for row in rows])

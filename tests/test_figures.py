@@ -1,0 +1,380 @@
+"""Facts about figures: scales, bounds, colours, legends, bands, and what is written on them."""
+
+import csv
+import itertools
+import json
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from problems import small
+
+from simulation import cohort, inprocess
+from simulation.experiment import read_experiment, write_experiment
+from simulation.figures import compose_experiment, compose_run
+from simulation.plot_style import COLOURS, hue, marked, styles, words
+from simulation.record import COLUMNS, EXTRA_COLUMNS, to_toml
+from simulation.series import spread
+from twinflower.algorithms import ALGORITHMS
+from twinflower.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """No figure outlives its test."""
+    yield
+    plt.close("all")
+
+
+def write_rows(folder, rounds, /, finished=True, **columns):
+    """A run folder with these columns, each of len(rounds) values."""
+    folder.mkdir(parents=True)
+    columns = {"round": rounds, **columns}
+    full = {name: columns.get(name, np.ones(len(rounds))) for name in {*COLUMNS, *columns}}
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(full)
+        table.writerows(zip(*full.values(), strict=True))
+    if finished:
+        (folder / "model.npz").touch()
+
+
+def plan_of(tmp_path, text):
+    (tmp_path / "plan.toml").write_text(text)
+    return read_experiment(tmp_path / "plan.toml")
+
+
+def drawn(tmp_path, text, value=lambda curve, seed: np.array([1.0, 0.5, 0.25]), rounds=(0, 10, 20)):
+    """The figure of an experiment whose columns y (and x) all have the values value(curve, seed)."""
+    plan, out = plan_of(tmp_path, text), tmp_path / "out"
+    for nth, curve in enumerate(plan.curves):
+        for seed in plan.seeds:
+            values = value(nth, seed)
+            own = dict.fromkeys({plan.x, *plan.y} - {"round"}, values)
+            write_rows(plan.folder(out, curve, seed), list(rounds)[: len(values)], **own)
+    return compose_experiment(plan, out)
+
+
+def experiment(algorithms, head="seeds = [0, 1]", run="", panels=("",), keys=""):
+    """An experiment with a curve of each algorithm in each panel."""
+    curves = [
+        f'[[curve]]\nlabel = "{name} {nth}"\npanel = "{panel}"\nalgorithm = "{name}"\n{keys}'
+        for panel in panels
+        for nth, name in enumerate(algorithms)
+    ]
+    return f'{head}\n[run]\nregulariser = "none"\nrounds = 20\n{run}\n' + "\n".join(curves)
+
+
+def legends(figure):
+    return [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
+
+
+def texts(figure):
+    return [text.get_text() for legend in legends(figure) for text in legend.get_texts()]
+
+
+def horizontal(ax):
+    """Heights of the lines across the whole of a panel."""
+    return [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1]]
+
+
+def vertical(ax):
+    return [line.get_xdata()[0] for line in ax.lines if list(line.get_ydata()) == [0, 1]]
+
+
+def curves_of(ax):
+    return [line for line in ax.lines if len(line.get_xdata()) > 2]
+
+
+@pytest.mark.parametrize(
+    ("head", "scales"),
+    [
+        ('y = ["node_error", "test_accuracy"]', ["linear log", "linear linear"]),
+        ('y = ["objective"]\nlog-axes = ["objective"]', ["linear log"]),
+        ('y = ["distance"]\nlog-axes = []', ["linear linear"]),
+        ('x = "uplink_bits"\ny = ["optimality"]\nlog-axes = ["uplink_bits"]', ["log linear"]),
+    ],
+)
+def test_errors_and_named_columns_have_log_axes(tmp_path, head, scales):
+    figure = drawn(tmp_path, experiment(["fedavg"], "seeds = [0, 1]\n" + head))
+    assert [f"{ax.get_xscale()} {ax.get_yscale()}" for ax in figure.axes] == scales
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ('["cost"]', "log-axes must be among x and y, here round, excess; got 'cost'"),
+        ('["excess"]', "log-axes: 'excess' can be negative and has no logarithm"),
+        ('"excess"', "y and log-axes lists of columns"),
+        ("[[1]]", r"log-axes must be among x and y, here round, excess; got '\[1\]'"),
+    ],
+)
+def test_log_axes_are_checked(tmp_path, axes, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        plan_of(tmp_path, experiment(["ssca"], f'y = ["excess"]\nlog-axes = {axes}'))
+
+
+@pytest.mark.parametrize("axes", ['["objective", "round"]', "[]"])
+def test_log_axes_are_stored_with_the_results(tmp_path, axes):
+    plan = plan_of(tmp_path, experiment(["fedavg"], f'y = ["distance", "objective"]\nlog-axes = {axes}'))
+    write_experiment(plan, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml").log_axes == plan.log_axes == json.loads(axes)
+
+
+def test_narrow_log_axes_have_plain_numbers(tmp_path):
+    figure = drawn(tmp_path, experiment(["ssca"], 'y = ["squared_norm"]\nlog-axes = ["squared_norm"]'))
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert {"0.2", "0.5", "1"} <= set(ticks)
+
+
+def test_a_value_of_zero_leaves_a_gap_on_a_log_axis(tmp_path):
+    figure = drawn(tmp_path, experiment(["fedavg"], 'y = ["consensus"]'), lambda *_: np.array([0, 0.5, 0.1]))
+    low, high = figure.axes[0].get_ylim()
+    assert 0.05 < low < 0.1 < 0.5 < high < 1
+
+
+def test_constrained_runs_have_a_line_at_every_bound(tmp_path):
+    head = 'seeds = [0, 1]\ny = ["cost", "objective", "excess", "test_accuracy"]'
+    keys = 'constraints = "cost <= 0.4, class 3 <= 0.9"'
+    figure = drawn(tmp_path, experiment(["ssca-constrained"], head, keys=keys))
+    assert [horizontal(ax) for ax in figure.axes] == [[0.4], [0.4], [0.0], []]
+    assert texts(figure) == ["ssca-constrained 0", "bound U = 0.4", "bound"]
+
+
+def test_unconstrained_runs_have_none(tmp_path):
+    figure = drawn(tmp_path, experiment(["ssca"], 'y = ["cost", "objective"]'))
+    assert [horizontal(ax) for ax in figure.axes] == [[], []]
+
+
+def test_bounds_on_the_horizontal_axis_are_vertical_lines(tmp_path):
+    keys = 'sweep = {constraints = ["cost <= 0.7", "cost <= 0.3"]}'
+    head = 'seeds = [0, 1]\nx = "cost"\ny = ["squared_norm"]\nends = true'
+    figure = drawn(tmp_path, experiment(["ssca-constrained"], head, keys=keys))
+    assert vertical(figure.axes[0]) == [0.3, 0.7]
+    assert texts(figure) == ["ssca-constrained 0", "bound U = 0.3, 0.7"]
+
+
+def write_single(folder, **keys):
+    write_rows(folder, [0, 1, 2], cost=[0.9, 0.6, 0.5], excess=[0.4, 0.1, 0.0])
+    (folder / "config.toml").write_text(to_toml({"regulariser": "none", "seed": 7, **keys}))
+    told = dict.fromkeys(("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "rounds"), 1)
+    told |= {
+        "algorithm": keys["algorithm"],
+        "dataset": "digits",
+        "seed": 7,
+        "finished": True,
+        "privacy": None,
+    }
+    (folder / "summary.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "label", "height"),
+    [
+        ("cost <= 0.5", "training cost (mean loss)", 0.5),
+        ("class 1 <= 0.5", "largest cost above its bound", 0),
+    ],
+)
+def test_the_figure_of_one_constrained_run(tmp_path, constraints, label, height):
+    write_single(tmp_path / "run", algorithm="ssca-constrained", constraints=constraints)
+    figure = compose_run(tmp_path / "run")
+    assert figure.axes[-1].get_ylabel() == label
+    assert horizontal(figure.axes[-1]) == [height]
+    assert figure.get_suptitle() == "ssca-constrained on digits, one seed (7)"
+
+
+def test_a_run_has_its_methods_colour(tmp_path):
+    write_single(tmp_path / "run", algorithm="scaffold")
+    axes = compose_run(tmp_path / "run").axes
+    assert [len(axes), {curves_of(ax)[0].get_color() for ax in axes}] == [3, {to_rgb(COLOURS["scaffold"])}]
+
+
+def test_every_method_has_a_colour_of_its_own():
+    assert COLOURS.keys() == ALGORITHMS.keys()
+    hues = sorted(map(hue, COLOURS.values()))
+    gaps = [b - a for a, b in itertools.pairwise([*hues, hues[0] + 1])]
+    assert min(gaps) > 0.02  # a fiftieth of the colour circle
+
+
+def test_a_method_has_the_same_colour_in_every_figure(tmp_path):
+    """Alone in one figure, fourth of five in another, and one of two in a third."""
+    others = ["fedavg", "fedprox", "feddyn"]
+    figures = [["scaffold"], [*others, "scaffold", "isrl-dp"], ["scaffold", "fedpdm", "scaffold"]]
+    seen = []
+    for number, names in enumerate(figures):
+        (tmp_path / str(number)).mkdir()
+        ax = drawn(tmp_path / str(number), experiment(names)).axes[0]
+        seen += [line.get_color() for line in curves_of(ax) if line.get_label().startswith("scaffold")]
+    assert len(seen) == 4
+    assert seen[0] == seen[1] == to_rgb(COLOURS["scaffold"])
+    np.testing.assert_allclose([hue(colour) for colour in seen], hue(COLOURS["scaffold"]), atol=1e-9)
+
+
+def test_curves_of_one_method_differ_in_shade_line_and_marker():
+    looks = styles(["fedpdm"] * 8)
+    assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == 8
+    assert all(a["linestyle"] != b["linestyle"] for a, b in itertools.pairwise(looks))
+    np.testing.assert_allclose([hue(look["color"]) for look in looks], hue(COLOURS["fedpdm"]), atol=1e-9)
+
+
+def test_a_curve_below_an_equal_one_shows_at_its_edges_and_by_its_markers(tmp_path):
+    values, rounds = np.linspace(1, 0.5, 21), range(21)
+    figure = drawn(tmp_path, experiment(["fedpdm", "fedavg", "fedprox"]), lambda *_: values, rounds)
+    lines = curves_of(figure.axes[0])
+    assert lines[0].get_linewidth() > lines[1].get_linewidth() > lines[2].get_linewidth()
+    markers = [set(range(21)[line.get_markevery()[0] :: line.get_markevery()[1]]) for line in lines]
+    assert not (markers[0] & markers[1] or markers[0] & markers[2] or markers[1] & markers[2])
+
+
+@pytest.mark.parametrize("points", [1, 2, 7, 8, 9, 100, 101])
+@pytest.mark.parametrize("total", [1, 3, 10])
+def test_every_curve_has_a_marker(points, total):
+    for nth in range(total):
+        start, step = marked(points, nth, total)
+        assert 1 <= len(range(points)[start::step]) <= 8
+
+
+MANY = ["fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp", "ldp-primal-dual"]
+LAYOUTS = {
+    "one panel": experiment(["fedpdm"]),
+    "many curves": experiment(MANY, 'seeds = [0, 1]\ny = ["objective"]'),
+    "panels alike": experiment(MANY, panels=("A", "B", "C")),
+    "panels that differ": experiment(MANY, panels=("A",))
+    + '\n[[curve]]\npanel = "B"\nlabel = "a long name of a curve that has a panel to itself, with all of its settings"',
+    "ends": experiment(
+        ["zcdp-nfl", "dp-nfl"], 'seeds = [0, 1]\nx = "rounds"\ny = ["node_error"]\nends = true'
+    ),
+}
+
+
+@pytest.mark.parametrize("text", LAYOUTS.values(), ids=LAYOUTS)
+def test_no_legend_covers_a_panel(tmp_path, text):
+    figure = drawn(tmp_path, text)
+    figure.canvas.draw()
+    page, shown = figure.bbox, legends(figure)
+    assert shown
+    for legend in shown:
+        box = legend.get_window_extent()
+        assert page.x0 <= box.x0 < box.x1 <= page.x1 and page.y0 <= box.y0 < box.y1 <= page.y1
+        for ax in figure.axes:
+            parts = [ax.get_window_extent(), ax.xaxis.label.get_window_extent(), ax.title.get_window_extent()]
+            assert not any(box.overlaps(part) for part in parts if part.height)
+
+
+def test_panels_with_the_same_curves_share_a_legend(tmp_path):
+    figure = drawn(tmp_path, LAYOUTS["panels alike"])
+    assert len(legends(figure)) == 1
+    assert len(texts(figure)) == len(MANY)
+
+
+SKEWED = (0.01, 0.02, 3.0)  # mean 1.01, deviation 1.72
+
+
+@pytest.mark.parametrize("column", ["distance", "objective", "squared_norm"])
+def test_bands_and_bars_of_positive_quantities_stay_above_zero(tmp_path, column):
+    assert np.mean(SKEWED) - np.std(SKEWED, ddof=1) < 0
+    for ends in ("true", "false"):
+        (tmp_path / ends).mkdir()
+        text = experiment(["ssca"], f'seeds = [0, 1, 2]\ny = ["{column}"]\nends = {ends}')
+        figure = drawn(tmp_path / ends, text, lambda _, seed: np.full(3, SKEWED[seed]))
+        heights = np.concatenate(
+            [p.vertices[:, 1] for c in figure.axes[0].collections for p in c.get_paths()]
+        )
+        np.testing.assert_allclose([heights.min(), heights.max()], [0.01, 1.01 + np.std(SKEWED, ddof=1)])
+        title = legends(figure)[0].get_title().get_text()
+        assert (
+            title
+            == "mean and standard deviation over 3 seeds, lower ends not above zero raised to the lowest seed"
+        )
+
+
+@pytest.mark.parametrize("column", ["excess", "objective"])
+def test_the_spread_is_the_standard_deviation(column):
+    values = np.array([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]])
+    mean, deviation = np.array([7 / 3, 5]), np.sqrt([(16 + 1 + 25) / 9 / 2, 0])
+    *found, cut = spread(values, column)
+    np.testing.assert_allclose(found, [mean, mean - deviation, mean + deviation])
+    assert not cut
+
+
+def test_the_spread_of_signed_quantities_is_never_cut():
+    mean, low, _, cut = spread(np.array([[SKEWED[0]], [SKEWED[1]], [SKEWED[2]]]), "excess")
+    np.testing.assert_allclose(low, np.mean(SKEWED) - np.std(SKEWED, ddof=1))
+    assert (mean > 0).all() and not cut
+
+
+@pytest.mark.parametrize(
+    ("seeds", "title"), [("[3]", "one seed"), ("[0, 1, 2]", "mean and standard deviation over 3 seeds")]
+)
+@pytest.mark.parametrize("ends", ["true", "false"])
+def test_the_legend_says_what_bands_mean(tmp_path, seeds, title, ends):
+    text = experiment(["fedavg", "fedprox"], f'seeds = {seeds}\ny = ["excess"]\nends = {ends}')
+    figure = drawn(tmp_path, text, lambda _, seed: np.full(3, 1.0 + seed))
+    assert legends(figure)[0].get_title().get_text() == title
+    assert len(figure.axes[0].collections) == (0 if seeds == "[3]" else 2)
+
+
+def test_curves_that_are_not_whole_say_so(tmp_path):
+    plan, out = plan_of(tmp_path, experiment(["fedavg", "fedprox", "scaffold"], "seeds = [0, 1]")), tmp_path
+    write_rows(plan.folder(out, plan.curves[0], 0), [0, 10, 20])
+    for seed, rounds in enumerate([[0, 10, 20], [0, 10]]):
+        write_rows(plan.folder(out, plan.curves[1], seed), rounds)
+    figure = compose_experiment(plan, out)
+    assert texts(figure) == [
+        "fedavg 0, 1 of 2 seeds",
+        "fedprox 1, ends at round 10 of 20",
+        "scaffold 2, no result",
+    ]
+
+
+def test_end_points_are_of_finished_runs_only(tmp_path):
+    head = 'seeds = [0, 1]\nx = "rounds"\ny = ["cost"]\nends = true'
+    text = experiment(["ssca", "fedavg"], head, keys="sweep = {rounds = [20, 40]}")
+    plan, out = plan_of(tmp_path, text), tmp_path
+    write_rows(plan.folder(out, plan.curves[0], 0), [0, 20], cost=[1, 2])
+    write_rows(plan.folder(out, plan.curves[0], 1), [0, 20], cost=[1, 4])
+    write_rows(plan.folder(out, plan.curves[1], 0), [0, 40], cost=[1, 5])
+    write_rows(plan.folder(out, plan.curves[1], 1), [0, 10], cost=[1, 9], finished=False)
+    figure = compose_experiment(plan, out)
+    line, empty = figure.axes[0].containers
+    np.testing.assert_allclose(line.lines[0].get_xydata(), [[20, 3], [40, 5]])
+    assert len(empty.lines[0].get_xydata()) == 0
+    assert texts(figure) == ["ssca 0, 1 of 2 seeds", "fedavg 1, no result"]
+
+
+def test_axes_are_labelled_in_words_with_units(tmp_path):
+    text = experiment(["fedavg"], 'x = "uplink_bits"\ny = ["test_accuracy"]')
+    figure = drawn(tmp_path, text, lambda *_: np.array([0.0, 1e7, 2e7]))
+    ax = figure.axes[0]
+    assert ax.get_xlabel() == "sent by all clients so far"
+    assert "20 Mbit" in [tick.get_text() for tick in ax.get_xticklabels()]
+    assert ax.get_ylabel() == "test accuracy (share of rows)"
+
+
+def test_every_column_has_words():
+    config = small("fedpdm").config
+    assert not [column for column in (*COLUMNS, *EXTRA_COLUMNS) if "_" in words(column, config)]
+
+
+def test_the_accuracy_of_a_regression_is_called_r_squared():
+    assert words("test_accuracy", small("fedavg", objective="huber", dataset="diabetes").config).startswith(
+        "R^2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("early", "every", "evaluated"),
+    [(0, 4, [0, 4, 8, 9]), (3, 4, [0, 1, 2, 3, 4, 8, 9]), (1, 100, [0, 1, 9]), (50, 3, list(range(10)))],
+)
+@pytest.mark.parametrize(
+    "run", [inprocess.run, lambda setup: cohort.run([setup])[0]], ids=["inprocess", "cohort"]
+)
+def test_early_rounds_are_evaluated_and_change_nothing(run, early, every, evaluated):
+    setup = small("fedpdm", rounds=9, evaluate_every=every, evaluate_early=early)
+    dense, result = run(small("fedpdm", rounds=9)), run(setup)
+    assert [row["round"] for row in result.rows] == evaluated
+    np.testing.assert_array_equal(result.model, dense.model)
+    same = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "downlink_bits", "participants")
+    for row in result.rows:
+        assert [row[key] for key in same] == [dense.rows[row["round"]][key] for key in same]
