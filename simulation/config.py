@@ -37,10 +37,11 @@ class Config:
     checkpoint_every, no checkpoints; max_norm, any. For the dataset own, num_features and num_classes (0:
     regression) are public, and data_file has the rows that the server evaluates on. first_round "all" asks all
     clients in the first round, and clients_per_round of them from the second on. weighting "clients" makes F the
-    mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients; the
-    SSCA methods rows). hidden_units are those of an objective that is a network. Every evaluate_every-th round is
-    evaluated, and every round up to evaluate_early. reference compares with the optimum of all rows together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean
-    gradient of a batch. settings holds the algorithm's own keys that were set. A private run (the
+    mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients;
+    the SSCA methods rows). hidden_units are those of an objective that is a network. Every evaluate_every-th
+    round is evaluated, and every round up to evaluate_early. reference compares with the optimum of all rows
+    together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean gradient of a
+    batch. settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
     conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
     """
