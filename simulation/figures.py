@@ -41,9 +41,9 @@ def compose_run(folder: Path) -> plt.Figure:
     columns = ["objective", "test_accuracy", "nonzeros", *bounded]
     figure, axes = _canvas(1, len(columns))
     (style,) = styles([curve.config.algorithm])
-    x = [row["round"] for row in rows]
+    x = np.array([row["round"] for row in rows])
     for ax, column in zip(axes[0], columns, strict=True):
-        ax.plot(x, [row[column] for row in rows], **style, markevery=marked(len(x), 0, 1))
+        ax.plot(x, [row[column] for row in rows], **style, markevery=marked(x, 0, 1))
         _draw_bounds(ax, [curve], "round", column)
         label(ax, "round", column, curve.config)
     figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, one seed ({summary['seed']})")
@@ -117,7 +117,7 @@ def _draw_panel(
         if experiment.ends:
             _draw_ends(ax, line, look)
         else:
-            _draw_line(ax, line, look, marked(len(line.x), nth, len(shown)))
+            _draw_line(ax, line, look, marked(line.x, nth, len(shown)))
     _draw_bounds(ax, curves, experiment.x, column)
     if experiment.x in experiment.log_axes:
         log_scale(ax.xaxis, ax.set_xscale)
@@ -127,7 +127,7 @@ def _draw_panel(
     return shown
 
 
-def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: tuple[int, int]) -> None:
+def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int]) -> None:
     ax.plot(line.x, line.mean, label=line.label, markevery=markevery, **look)
     if line.seeds > 1:
         ax.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, linewidth=0)

@@ -11,6 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from twinflower.arrays import Array
 from twinflower.objectives import LOSSES
 
 from .config import Config
@@ -98,10 +99,13 @@ def hue(colour: Any) -> float:
     return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
 
 
-def marked(points: int, nth: int, total: int) -> tuple[int, int]:
-    """First and step of the points of the nth of total curves that have a marker: at most 8, staggered."""
-    step = max(1, -(-points // _MARKED))
-    return nth * step // max(total, 1), step
+def marked(x: Array, nth: int, total: int) -> list[int]:
+    """Points of the nth of total curves with a marker: at most 8, spread over x, apart from the others'."""
+    if not len(x):
+        return []
+    count = int(np.clip(len(x) // total, 1, _MARKED))
+    targets = x[0] + (x[-1] - x[0]) * (np.arange(count) + (nth + 0.5) / total) / count
+    return sorted({int(np.abs(x - target).argmin()) for target in targets})
 
 
 def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:

@@ -223,16 +223,23 @@ def test_a_curve_below_an_equal_one_shows_at_its_edges_and_by_its_markers(tmp_pa
     figure = drawn(tmp_path, experiment(["fedpdm", "fedavg", "fedprox"]), lambda *_: values, rounds)
     lines = curves_of(figure.axes[0])
     assert lines[0].get_linewidth() > lines[1].get_linewidth() > lines[2].get_linewidth()
-    markers = [set(range(21)[line.get_markevery()[0] :: line.get_markevery()[1]]) for line in lines]
-    assert not (markers[0] & markers[1] or markers[0] & markers[2] or markers[1] & markers[2])
+    markers = [set(line.get_markevery()) for line in lines]
+    for nth, own in enumerate(markers):
+        assert own - set().union(*markers[:nth], *markers[nth + 1 :])
 
 
 @pytest.mark.parametrize("points", [1, 2, 7, 8, 9, 100, 101])
 @pytest.mark.parametrize("total", [1, 3, 10])
 def test_every_curve_has_a_marker(points, total):
     for nth in range(total):
-        start, step = marked(points, nth, total)
-        assert 1 <= len(range(points)[start::step]) <= 8
+        found = marked(np.arange(float(points)), nth, total)
+        assert 1 <= len(found) <= 8
+        assert set(found) <= set(range(points))
+
+
+def test_markers_spread_over_the_axis_where_early_rounds_are_dense():
+    rounds = np.array([*range(101), *range(200, 1001, 100)], dtype=float)
+    assert max(np.diff(rounds[marked(rounds, 0, 1)])) <= 200
 
 
 MANY = ["fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp", "ldp-primal-dual"]
