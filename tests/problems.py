@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "step-size": 0.4,
         "first-round": "all",
         "aggregation": "memory",
+        "output": "tail-mean",
     },
     "bsdp-rows": {
         "algorithm": "bsdp-fedpdm",
@@ -150,6 +151,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "partition": "dirichlet",
         "dirichlet-alpha": 1.0,
         "weighting": "rows",
+        "output": "tail-mean",
+        "tail": 0.7,
         "privacy": "public-state",
         "epsilon": 30.0,
     },

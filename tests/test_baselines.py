@@ -542,7 +542,11 @@ def test_subgradient_steps_break_the_coupled_bound():
         (FedProx, {"mu": 4.0, "step_size": 0.5}, "mu .* step-size must be below 2, .* below 0.5"),
         (FedDyn, {"alpha": 0.0}, "alpha must be above 0; got 0.0"),
         (FedDyn, {"alpha": 4.0, "step_size": 0.5}, "alpha .* step-size must be below 2"),
-        (ISRLDP, {"output": "first"}, "output must be one of last, average, weighted; got 'first'"),
+        (
+            ISRLDP,
+            {"output": "first"},
+            "output must be one of last, average, weighted, tail-mean; got 'first'",
+        ),
         (Scaffold, {"privacy": "as-published"}, "privacy must be one of none, public-state, gradient"),
     ],
 )

@@ -269,6 +269,9 @@ def test_what_assigns_nothing_is_refused(assignment):
         ("stopping-tolerance", -1.0),
         ("aggregation", "median"),
         ("local-start", "cold"),
+        ("output", "median"),
+        ("tail", 0.0),
+        ("tail", 1.5),
         ("unstable-steps", "maybe"),
     ],
 )

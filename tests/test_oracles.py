@@ -189,7 +189,7 @@ def test_the_step_decays_and_the_rule_stops(tolerance):
 @pytest.mark.parametrize("aggregation", ["sampled", "memory"])
 def test_the_first_round_asks_all_clients_as_both_papers_print(aggregation):
     """S_0 = [N]: a full round of local steps and duals; the later rounds ask whom they would have asked anyway."""
-    setup = small("fedpdm-all-first", aggregation=aggregation, **LONG)
+    setup = small("fedpdm-all-first", aggregation=aggregation, output="last", **LONG)
     assert_equal_runs(setup)
     _, rounds = models_of(setup, InProcessGrid(setup))
     assert rounds[0].asked == tuple(range(8))

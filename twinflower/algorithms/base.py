@@ -1,5 +1,6 @@
 """What FedPDM and its benchmarks share: settings of the local loop, its noise, and their sensitivity."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,6 +28,9 @@ class LocalMethod(Messages):
     step_size, step_decay: the step of round t is step_size / t^step_decay. privacy: "none", "public-state"
     (the end of the local loop is noisy, and everything carried or sent is computed from it), "gradient"
     (every local gradient is noisy). sensitivity: "coupled" or "norm", the bound behind public-state noise.
+    output: what is evaluated and deployed: "last", the last x0, or "tail-mean", the mean of the x0 of the last rounds,
+    a share `tail` in (0, 1] of them all (until these begin, the last x0). The mean of noisy points is less noisy than
+    each, but lags behind where the run still moves. It is a function of what was released and costs no privacy.
     """
 
     regulariser: Regulariser = ZERO
@@ -34,8 +38,11 @@ class LocalMethod(Messages):
     step_decay: float = 0.0
     privacy: str = "none"
     sensitivity: str = "coupled"
+    output: str = field(default="last", kw_only=True)
+    tail: float = field(default=0.5, kw_only=True)
     facts: Facts = field(default=NO_FACTS, kw_only=True)
 
+    outputs: ClassVar[tuple[str, ...]] = ("last", "tail-mean")
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient")
 
@@ -44,6 +51,8 @@ class LocalMethod(Messages):
         check_steps(self.step_size, self.step_decay)
         check_choice("privacy", self.privacy, self.modes)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
+        check_choice("output", self.output, self.outputs)
+        require(0 < self.tail <= 1, f"tail must be above 0 and at most 1, a share of the rounds; got {self.tail}")
 
     @property
     def pull(self) -> float:
@@ -89,8 +98,23 @@ class LocalMethod(Messages):
         return (shares[..., None] * values).sum(-2)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:
-        """x0, already the result of the prox."""
-        return server.x0  # type: ignore[no-any-return]
+        """x0, already the result of the prox, or a mean of them."""
+        return server.x0 if self.output == "last" else server.average  # type: ignore[no-any-return]
+
+    def averaged(self, server: Any, round_: int) -> Any:
+        """The server with x0 of this round in its average."""
+        average = server.average + self._share(round_) * (server.x0 - server.average)
+        return server._replace(average=average)
+
+    def _share(self, round_: int) -> float:
+        """With which weight x0 of a round joins the average."""
+        if self.output == "last":
+            return 1.0
+        rounds = self.facts.rounds
+        require(
+            round_ <= rounds, f"output tail-mean needs the run's number of rounds in facts.rounds; got {rounds}"
+        )
+        return 1.0 / max(1, round_ - rounds + math.ceil(round(self.tail * rounds, 9)))
 
 
 def check_steps(step_size: float, step_decay: float) -> None:

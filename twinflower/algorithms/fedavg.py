@@ -42,10 +42,12 @@ from .page import Report
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, and the key (...,) of the run's public coins."""
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, and the
+    key (...,) of the run's public coins."""
 
     x0: Array
     mean: Array
+    average: Array
     key: Seeds
 
 
@@ -86,7 +88,7 @@ class FedAvg(LocalMethod):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """x0 = start."""
-        return Server(start, start, key)
+        return Server(start, start, start, key)
 
     def client_update(
         self, state: Any, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
@@ -113,7 +115,7 @@ class FedAvg(LocalMethod):
         shares = self.facts.shares(clients)
         length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
         mean = self.mean(server, y, sent, shares)
-        return server._replace(x0=self.proximal(mean, length), mean=mean)
+        return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
 
     def proximal(self, u: Array, step: Array | float) -> Array:
         """prox_h(u, step) with server-prox, else u; u (..., d), step a number or (...,)."""

@@ -49,11 +49,12 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, drift (..., d), heard (..., N), and the key (...,) of the
-    run's public coins."""
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, drift
+    (..., d), heard (..., N), and the key (...,) of the run's public coins."""
 
     x0: Array
     mean: Array
+    average: Array
     drift: Array
     heard: Index
     key: Seeds
@@ -86,7 +87,7 @@ class FedDyn(FedAvg):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """drift = 0."""
-        return Server(start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
+        return Server(start, start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """x0 and the echo."""
@@ -115,7 +116,8 @@ class FedDyn(FedAvg):
         x, sent = self.received(uploads, x0.shape[-1])
         mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.facts.shares(clients))
         heard = hear(server.heard, clients, round_)
-        return Server(self.proximal(mean, 1.0 / self.alpha), mean, drift, heard, server.key)
+        x0 = self.proximal(mean, 1.0 / self.alpha)
+        return self.averaged(server._replace(x0=x0, mean=mean, drift=drift, heard=heard), round_)
 
     def state_shapes(self, d: int) -> Tentative:
         """(d,), (d,), ()."""

@@ -44,11 +44,12 @@ class State(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, what `memory` needs, and the key (...,) of the run's
-    public coins."""
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, what
+    `memory` needs, and the key (...,) of the run's public coins."""
 
     x0: Array
     mean: Array
+    average: Array
     memory: Memory
     key: Seeds
 
@@ -106,7 +107,7 @@ class FedPDM(LocalMethod):
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """x0 = start; nothing heard yet."""
         memory = empty_memory(start, num_clients, self.aggregation == "memory", self.uplink_ratio == 1)
-        return Server(start, start, memory, key)
+        return Server(start, start, start, memory, key)
 
     def client_update(
         self, state: State, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
@@ -147,7 +148,7 @@ class FedPDM(LocalMethod):
         y, sent = self.received(uploads, server.x0.shape[-1])
         memory, mean = self._average(server, y, sent, clients)
         x0 = self.regulariser.prox(mean, 1.0 / self.rho)                        # (13)
-        return server._replace(x0=x0, mean=mean, memory=memory)
+        return self.averaged(server._replace(x0=x0, mean=mean, memory=memory), round_)
 
     def _average(self, server: Server, y: Array, sent: Mask | None, clients: Index) -> tuple[Memory, Array]:
         if self.aggregation == "sampled":

@@ -28,7 +28,7 @@ from ..objectives import Objective
 from ..privacy.release import Bounds, Noise, Release, gradient_release
 from .averaging import mean_of_senders
 from .fedavg import FedAvg
-from .messages import Upload, check_choice
+from .messages import Upload
 from .page import Report
 
 
@@ -42,8 +42,8 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ISRLDP(FedAvg):
-    """FedAvg's settings, of which local steps mean nothing, and output: "last"; "average", all rounds alike; or
-    "weighted", round t with weight t, for strongly convex losses and steps ~ 1/t.
+    """FedAvg's settings, of which local steps mean nothing, and two more values of output: "average", all rounds alike,
+    and "weighted", round t with weight t, for strongly convex losses and steps ~ 1/t.
 
     The paper averages the points where gradients were taken; here they are the points after the steps.
     """
@@ -52,12 +52,7 @@ class ISRLDP(FedAvg):
     title: ClassVar[str] = "ISRL-DP: one (noisy) mean gradient per client and round"
     counts_steps: ClassVar[bool] = False
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
-
-    output: str = "last"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("output", self.output, ("last", "average", "weighted"))
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "weighted", "tail-mean")
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """x0 = start."""
@@ -82,10 +77,9 @@ class ISRLDP(FedAvg):
         if self._subgradient:
             g = g + self._subgradient(server.x0)
         eta = self.step(round_)
-        x0 = self.proximal(server.x0 - eta * g, eta)
-        share = {"last": 1.0, "average": 1 / round_, "weighted": 2 / (round_ + 1)}[self.output]
-        return Server(x0, server.average + share * (x0 - server.average), server.key)
+        return self.averaged(server._replace(x0=self.proximal(server.x0 - eta * g, eta)), round_)
 
-    def model(self, server: Server) -> Array:
-        """The output."""
-        return server.average if self.output != "last" else server.x0
+    def _share(self, round_: int) -> float:
+        """Of the averages over all rounds, and of the others."""
+        shares = {"average": 1 / round_, "weighted": 2 / (round_ + 1)}
+        return shares[self.output] if self.output in shares else super()._share(round_)

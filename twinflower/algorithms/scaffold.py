@@ -52,11 +52,12 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, control c (..., d), heard (..., N), and the key (...,) of
-    the run's public coins."""
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, control
+    c (..., d), heard (..., N), and the key (...,) of the run's public coins."""
 
     x0: Array
     mean: Array
+    average: Array
     control: Array
     heard: Index
     key: Seeds
@@ -76,7 +77,7 @@ class Scaffold(FedAvg):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """c = 0."""
-        return Server(start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
+        return Server(start, start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """x0, c, and the echo."""

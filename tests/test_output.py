@@ -1,0 +1,67 @@
+"""What a run puts out: the last point of the server, or the mean of its last ones."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import small
+
+from simulation import cohort, inprocess
+from simulation.inprocess import InProcessGrid
+from strategies.records import record_of
+from twinflower.algorithms import FedAvg
+from twinflower.algorithms.page import Facts
+from twinflower.errors import SettingError
+
+METHODS = ["fedpdm-private", "bsdp-rand-k", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"]
+
+
+def path_of(setup):
+    """The model after every round."""
+    models, strategy = [], setup.strategy()
+    strategy.start(
+        InProcessGrid(setup),
+        record_of([setup.start]),
+        setup.config.rounds,
+        evaluate_fn=lambda round_, arrays: models.append(arrays["0"].numpy().copy()),
+    )
+    return np.array(models[1:])
+
+
+@pytest.mark.parametrize("variant", METHODS)
+@pytest.mark.parametrize(
+    ("rounds", "tail", "counted"),
+    [(7, {}, 4), (7, {"tail": 0.4}, 3), (10, {"tail": 0.1}, 1), (4, {"tail": 1.0}, 4)],
+)
+def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counted):
+    """Of half of the rounds unless tail says otherwise, rounded up; until then the last point. Nothing else changes."""
+    points = path_of(small(variant, rounds=rounds, output="last"))
+    setup = small(variant, rounds=rounds, output="tail-mean", **tail)
+    hand = [
+        points[max(0, rounds - counted) : t].mean(0) if t > rounds - counted else points[t - 1]
+        for t in range(1, rounds + 1)
+    ]
+    assert_allclose(path_of(setup), hand, rtol=0, atol=1e-14)
+    result = inprocess.run(setup)
+    assert_allclose(result.model, hand[-1], rtol=0, atol=1e-14)
+    assert result.rows[-1] | {"seconds": 0} == result.rows[-1] | {"seconds": 0} | setup.evaluate(result.model)
+    (stacked,) = cohort.run([setup])
+    assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+    assert counted == 1 or not np.allclose(hand[-1], points[-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["fedpdm-private", "scaffold-gradient"])
+def test_a_mean_of_what_was_released_costs_nothing(variant):
+    last, mean = (inprocess.run(small(variant, output=output)) for output in ("last", "tail-mean"))
+    assert last.summary()["privacy"] == mean.summary()["privacy"]
+    assert [r.asked for r in last.rounds] == [r.asked for r in mean.rounds]
+
+
+def test_without_the_number_of_rounds_there_is_no_tail():
+    """A page of another app, whose facts say nothing of them."""
+    page, x = FedAvg(output="tail-mean"), np.zeros(3)
+    server = page.init_server(x, 2, np.array(0, np.uint64))
+    page.averaged(server, 1)
+    with pytest.raises(SettingError, match=r"needs the run's number of rounds in facts.rounds; got 1"):
+        page.averaged(server, 2)
+    known = FedAvg(output="tail-mean", facts=Facts(rounds=2))
+    assert_array_equal(known.averaged(server._replace(x0=x + 1.0), 2).average, x + 1.0)
