@@ -1,7 +1,8 @@
 """The command line: list, run, tune, privacy, graph, figure, compare, deploy."""
 
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from .deployment import rehearse
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_graph, draw_run, redraw
-from .privacy import forecast
+from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
 from .record import Result, results_folder, write_config, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
@@ -168,11 +169,18 @@ def privacy(
         str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
     ] = "",
 ) -> None:
-    """What a run will cost each client, before anything runs."""
-    for curve in _plan(experiment, set_, data_dir, "").curves:
-        setup = prepare(curve.config)
-        rows = forecast(setup.plan, setup.page, setup.walk, setup.partition.sizes)
-        _table(f"privacy of '{curve.label}'", rows + setup.outlook())
+    """What a run will cost each client, before anything runs; of several curves one line each."""
+    curves = _plan(experiment, set_, data_dir, "").curves
+    if len(curves) == 1:
+        setup = prepare(curves[0].config)
+        _table(f"privacy of '{curves[0].label}'", forecast(setup) + setup.outlook())
+        if setup.plan:
+            _table(NOISE_HEADINGS, noise_rows(setup))
+        return
+    rows, remarks = summary((f"{c.panel} {c.label}".strip(), prepare(c.config)) for c in curves)
+    _table(SUMMARY_HEADINGS, rows)
+    for remark in remarks:
+        console.print(remark, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -334,6 +342,7 @@ def _run_curves(
             console.print(f"{curve.label}: {warning}", highlight=False)
         failures += [f"{curve.label}: {r.failure}" for r in told if r.failure]
         _tell(told)
+        _tell_guarantee(told)
     return failures
 
 
@@ -406,6 +415,7 @@ class _Ticker:
 
 
 def _tell(results: list[Result]) -> None:
+    """The last lines of a curve: how well it did, and what its privacy is."""
     s = results[0].summary() if results else {"finished": False}
     if s["finished"]:
         score = "test accuracy" if results[0].setup.dataset.num_classes else "test R^2"
@@ -415,6 +425,14 @@ def _tell(results: list[Result]) -> None:
             f"{_bounds(results)}{_lost(results)}",
             highlight=False,
         )
+
+
+def _tell_guarantee(results: list[Result]) -> None:
+    """The sentence of the run that spent the most; what was spent counts also where a run failed."""
+    told = [privacy for result in results if (privacy := result.privacy())]
+    if told:
+        worst = max(told, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"])
+        console.print(f"privacy: {worst['guarantee']}", highlight=False, soft_wrap=True)
 
 
 def _bounds(results: list[Result]) -> str:
@@ -432,8 +450,9 @@ def _lost(results: list[Result]) -> str:
     return f"; {lost} replies left out" if lost else ""
 
 
-def _table(title: str, rows: list[tuple[str, str]]) -> None:
-    table = Table(title, "", title_justify="left")
+def _table(headings: str | Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Rows under headings, or two columns under a title."""
+    table = Table(*((headings, "") if isinstance(headings, str) else headings), title_justify="left")
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.errors import require
+from twinflower.privacy import best_guess
 
 from .record import read_summary
 
@@ -58,7 +59,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
     if any(p["epsilon"] is None for p in told):
         return "no guarantee"
     worst = max(told, key=lambda p: p["epsilon"])
-    return f"{worst['epsilon']:.4g} (delta {worst['delta']:g})"
+    return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; {best_guess(worst['mu']):.0%} guessed)"
 
 
 def _spread(runs: list[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:

@@ -19,7 +19,14 @@ from twinflower.arrays import Array, Index
 from twinflower.batches import Walk
 from twinflower.errors import require
 from twinflower.objectives import Model
-from twinflower.privacy import Budget, classical_noise_multiplier, gdp_epsilon, gdp_mu
+from twinflower.privacy import (
+    Budget,
+    best_guess,
+    classical_noise_multiplier,
+    detection,
+    gdp_epsilon,
+    gdp_mu,
+)
 from twinflower.privacy.accountant import zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.release import (
     Bounds,
@@ -178,9 +185,10 @@ def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], 
 def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Index, load: _Load) -> Plan:
     """The papers' noise: (18) at the epsilon of (20)/(36), and what it really amounts to."""
     z = np.array([_published_multiplier(config, walk.pace(int(m)), int(m)) for m in sizes])
+    true_costs = _true_costs(page, bounds, walk, sizes, config)
     return Plan(
-        "as-published", config.delta, z, bounds, *load, load.mu(z),
-        *_published_caveat(page), config.epsilon or None, _true_costs(page, bounds, walk, sizes, config),
+        "as-published", config.delta, z, bounds, *load, load.mu(z), *_published_caveat(page, true_costs),
+        config.epsilon or None, true_costs,
     )  # fmt: skip
 
 
@@ -193,7 +201,7 @@ def _published_multiplier(config: Config, pace: Pace, rows: int) -> float:
     return classical_noise_multiplier(epsilon, config.delta)
 
 
-def _published_caveat(page: Any) -> tuple[str, bool]:
+def _published_caveat(page: Any, true_costs: Array) -> tuple[str, bool]:
     """What is wrong with the papers' statement, and whether a guarantee is left."""
     if page.stopping_tolerance:
         return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
@@ -201,9 +209,11 @@ def _published_caveat(page: Any) -> tuple[str, bool]:
         return "no guarantee: the places of the k largest entries are released without noise", False
     if page.local_start == "warm":
         return "no guarantee: a warm start carries the un-noised x from round to round", False
+    if not np.isfinite(true_costs).all():
+        return "no guarantee: the local steps stretch what one record changes without bound", False
     return (
         "the published dual carries un-noised private state from round to round, which the paper's Theorem 1 "
-        "forgets; this is the worst case over the rounds instead"
+        "forgets along with the penalty's curvature; this is the worst case over the rounds instead"
     ), True
 
 
@@ -218,11 +228,10 @@ def _true_costs(page: Any, bounds: Bounds, walk: Walk, sizes: Index, config: Con
 
 
 def _true_cost(page: Any, bounds: Bounds, steps: int, etas: list[float]) -> float:
-    true = published_true_sensitivities(bounds, etas, page.rho, steps)
-    return math.fsum(
-        (move / published_sensitivity(bounds, eta, page.rho, steps)) ** 2
-        for move, eta in zip(true, etas, strict=True)
-    )
+    claimed = np.array([published_sensitivity(bounds, eta, page.rho, steps) for eta in etas])
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is no guarantee
+        ratios = np.array(published_true_sensitivities(bounds, etas, page.rho, steps)) / claimed
+        return float((ratios * ratios).sum())
 
 
 def uncoupled(plan: Plan, page: Any, walk: Walk, sizes: Index) -> list[str]:
@@ -255,11 +264,21 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
         "delta": plan.delta,
         "mu": worst if plan.provable else None,
         "mu_smallest": float(mu.min()) if plan.provable else None,
+        "attacker_accuracy": best_guess(worst) if plan.provable else None,
         "noise_multiplier": float(plan.multipliers.max()),
         "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst, seeded),
     }
+
+
+def in_odds(mu: float) -> str:
+    """What mu-GDP leaves to the best attacker."""
+    return (
+        "an attacker who knows all else and two candidates for a record is right about which of them it is in at most "
+        f"{best_guess(mu):.1%} of the cases from even odds, and detects one in at most {detection(mu):.1%} at 5% false "
+        "alarms"
+    )
 
 
 def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
@@ -268,35 +287,8 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
         return plan.caveat
     text = (
         f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
-        "replacement of one of its records"
+        f"replacement of one of its records: {in_odds(mu)}"
     )
     if seeded:
         text += "; simulation: the noise is seeded, not secret"
     return f"{plan.caveat}; {text}" if plan.caveat else text
-
-
-def forecast(plan: Plan | None, page: Page, walk: Walk, sizes: Index) -> list[tuple[str, str]]:
-    """The plan as rows of a table: what takes part, noise, and the guarantee in words."""
-    if plan is None:
-        return [("guarantee", "none: no noise is added, messages are exact functions of the data")]
-    summary = spent(plan, plan.shares)
-    pace = walk.pace(int(sizes.min()))
-    release = page.release(plan.bounds, pace, 1)
-    rows = [
-        ("mode", plan.mode),
-        ("rounds a client takes part in", f"{plan.rounds_in.min():g} to {plan.rounds_in.max():g}"),
-        ("releases one record can touch", f"{plan.touched.max()} in a round"),
-        ("local steps x rows, smallest client", f"{pace.steps} x {pace.rows} of {sizes.min()}"),
-        ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
-        ("sensitivity, round 1", f"{release.sensitivity:.4g}"),
-        ("noise multiplier", f"{plan.multipliers.min():.6g} to {plan.multipliers.max():.6g}"),
-        ("sigma, round 1", f"{plan.multipliers.max() * release.spread:.4g}"),
-    ]
-    if plan.claimed_epsilon is not None:
-        rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))
-    if plan.provable:
-        rows.append(
-            ("mu, smallest and largest client", f"{summary['mu_smallest']:.6g} to {summary['mu']:.6g}")
-        )
-        rows.append(("epsilon in total, largest client", f"{summary['epsilon']:.6g} at delta {plan.delta:g}"))
-    return [*rows, ("guarantee", summary["guarantee"])]

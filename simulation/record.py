@@ -168,7 +168,7 @@ class Result:
     rounds: list[Round] = field(default_factory=list)
     points: Array | None = None
 
-    def _privacy(self) -> dict[str, Any] | None:
+    def privacy(self) -> dict[str, Any] | None:
         """What was really spent: every client pays for each round it was asked in."""
         if self.setup.plan is None:
             return None
@@ -199,7 +199,7 @@ class Result:
             "bounds_met": self.setup.page.met(last) if self.model is not None else None,
             "warnings": self.setup.warnings(),
             "rejected_replies": last.get("rejected"),
-            "privacy": self._privacy(),
+            "privacy": self.privacy(),
             "partition": self.setup.report(),
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),

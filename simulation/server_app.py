@@ -58,6 +58,8 @@ def _run(grid: Grid, config: Config) -> None:
     draw_run(folder)
     if (met := result.summary()["bounds_met"]) is not None:
         print(f"bounds {'met' if met else 'NOT met'}", flush=True)
+    if told := result.privacy():
+        print(f"privacy: {told['guarantee']}", flush=True)
     print(f"results: {folder}", flush=True)
     if result.failure:
         raise RunError(result.failure)

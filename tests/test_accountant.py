@@ -20,8 +20,10 @@ from twinflower.privacy import (
     advanced_share,
     basic_composition,
     basic_share,
+    best_guess,
     classical_epsilon,
     classical_noise_multiplier,
+    detection,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
@@ -93,6 +95,36 @@ def test_round_trips(epsilon, delta):
     mu = gdp_mu(epsilon, delta)
     assert_allclose(gdp_delta(mu, epsilon), delta, rtol=1e-12)
     assert_allclose(gdp_epsilon(mu, delta), epsilon, rtol=1e-11)
+
+
+@pytest.mark.parametrize("mu", [0.0, 1e-3, 0.3, 1.0, 1.841, 4.0, 9.0])
+def test_the_best_attacker_is_the_best_of_all_tests(mu):
+    """Every event as the attacker's answer, best by the overlap of the densities; and the most powerful threshold.
+
+    The likelihood ratio rises along the line, so thresholds are all the tests that matter.
+    """
+    overlap = quad(lambda x: min(norm.pdf(x), norm.pdf(x - mu)), -12, mu + 12, points=[mu / 2], epsabs=1e-14)[
+        0
+    ]
+    assert_allclose(best_guess(mu), 1 - overlap / 2, rtol=1e-9)
+    lines = np.linspace(-10, mu + 10, 400_001)
+    guesses = (norm.cdf(lines) + norm.sf(lines - mu)) / 2
+    assert_allclose(best_guess(mu), guesses.max(), rtol=1e-9)
+    for rate in (0.05, 0.01):
+        within = norm.sf(lines) <= rate
+        assert_allclose(detection(mu, rate), norm.sf(lines[within] - mu).max(), rtol=1e-3)
+
+
+def test_what_epsilon_8_leaves_to_an_attacker():
+    assert round(best_guess(gdp_mu(8, 1e-4)), 3) == 0.821
+    assert round(detection(gdp_mu(8, 1e-4)), 3) == 0.578
+    assert (best_guess(0), detection(0)) == (0.5, pytest.approx(0.05, rel=1e-12))
+    for wrong in (-1, math.nan, math.inf):
+        for told in (best_guess, detection):
+            with pytest.raises(SettingError, match="mu must be a finite number from 0"):
+                told(wrong)
+    with pytest.raises(SettingError, match="false_alarms must be strictly between 0 and 1"):
+        detection(1.0, 0.0)
 
 
 @given(MUS, EPSILONS, DELTAS, st.floats(1.001, 10))

@@ -274,6 +274,53 @@ def test_every_curve_is_checked_before_the_first_runs(call, tmp_path):
     assert not list(tmp_path.rglob("summary.json"))
 
 
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_a_private_run_ends_with_its_guarantee(call, tmp_path, runtime):
+    """The sentence of docs/guarantee.md, and the one in summary.json."""
+    out = tmp_path / "run"
+    status, text, _ = call("run", DIGITS, "--runtime", runtime, "--set", "rounds=2", "--out", out)
+    assert status == 0
+    sentence = json.loads((out / "summary.json").read_text())["privacy"]["guarantee"]
+    assert f"privacy: {sentence}\n" in text
+    guide = (ROOT / "docs" / "guarantee.md").read_text()
+    quoted = " ".join(line[2:] for line in guide.splitlines() if line.startswith("> "))
+    assert sentence == f"{quoted}; simulation: the noise is seeded, not secret"
+    status, text, _ = call("run", DIGITS, "--set", "privacy=none", "--set", "epsilon=0", "--set", "rounds=2",
+                           "--out", tmp_path / "open")  # fmt: skip
+    assert (status, "privacy:" in text) == (0, False)
+
+
+def test_of_several_seeds_the_guarantee_is_that_of_the_worst(call, tmp_path):
+    words = [
+        "--set",
+        "rounds=8",
+        "--set",
+        "clients-per-round=3",
+        "--set",
+        "noise-multiplier=2",
+        "--set",
+        "epsilon=0",
+    ]
+    status, text, _ = call("run", DIGITS, "--seeds", "0,1,2", *words, "--out", tmp_path / "run")
+    assert status == 0
+    told = [json.loads(path.read_text())["privacy"] for path in (tmp_path / "run").rglob("summary.json")]
+    assert len({privacy["mu"] for privacy in told}) > 1
+    worst = max(told, key=lambda privacy: privacy["mu"])
+    assert text.count("privacy: ") == 1
+    assert f"privacy: {worst['guarantee']}\n" in text
+
+
+def test_privacy_of_several_curves_is_one_table(call, tmp_path):
+    text = CURVES.replace("[run]", '[run]\nprivacy = "public-state"\nepsilon = 8.0')
+    status, told, _ = call("privacy", experiment(tmp_path, text))
+    assert status == 0
+    assert told.count("┏") == 1
+    assert told.count("8 (delta 0.0001)") == told.count("82.1%") == 2
+    status, told, _ = call("privacy", DIGITS)
+    assert told.count("┏") == 2
+    assert "noise multiplier" in told and "right in 82.1% of the cases" in told
+
+
 def test_a_figure_is_redrawn_for_the_seeds_that_ran(call, tmp_path):
     out = tmp_path / "out"
     words = ["--seeds", "5,6", "--set", "rounds=2"]
@@ -295,7 +342,7 @@ def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
     assert "a/digits" in text
     assert "b/digits" in text
     assert "+-" not in text
-    assert "8 (delta 0.0001)" in text
+    assert "8 (delta 0.0001; 82% guessed)" in text
 
 
 def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_path):

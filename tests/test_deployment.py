@@ -266,7 +266,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
-        running.run(config, tmp_path / "run")
+        output = running.run(config, tmp_path / "run")
         nodes = running.flwr("supernode", "ls", "ours", "--format", "json")
         assert nodes.count('"online"') == 3
         log = running.log_of(3).lower()
@@ -279,7 +279,10 @@ def test_tls_and_registered_nodes_only(tmp_path):
             costs = [charge.cost for charge in ledger.charges()]
             assert len(costs) == 3
             assert sum(costs) == pytest.approx(setup.plan.mu_limit**2)
-    assert read_summary(tmp_path / "run")["finished"]
+    summary = read_summary(tmp_path / "run")
+    assert summary["finished"]
+    assert f"privacy: {summary['privacy']['guarantee']}" in output
+    assert "seeded" not in summary["privacy"]["guarantee"]
     note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
 
 

@@ -45,8 +45,10 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
         assert flower.last_status() == "finished:failed"
         sparse = parse(SMALL | VARIANTS["bsdp-rand-k"])
         flower.run(sparse, tmp_path / "sparse")
-        graph = parse(SMALL | VARIANTS["zcdp-nfl"])
-        flower.run(graph, tmp_path / "graph")
+        graph = parse(SMALL | VARIANTS["zcdp-nfl-private"])
+        output = flower.run(graph, tmp_path / "graph")
+    sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
+    assert f"privacy: {sentence}" in output
     assert not (tmp_path / "bad" / "model.npz").exists()
     for config, name in ((large, "flower"), (sparse, "sparse"), (graph, "graph")):
         ours = inprocess.run(prepare(config))

@@ -16,6 +16,7 @@ from simulation.config import parse
 from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
+from simulation.privacy import spent
 from simulation.setup import prepare, prepare_seeds
 from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
@@ -286,6 +287,98 @@ def test_the_published_sensitivity_is_exceeded_from_the_second_round():
     true = published_true_sensitivities(objective.bounds(1.0), [1.0] * 30, 0.3, 1)
     assert_allclose([m.moved for m in moves], true, rtol=0.01)
     assert (np.array([m.moved for m in moves]) <= true).all()
+
+
+class Steered(FedPDM):
+    """Begins with a public dual, which a server can reach by its choice of x0."""
+
+    def init_client(self, start):
+        return State(np.full_like(start, 0.25), start[..., :0])
+
+
+def one_record(targets, objective, page, steps, x0, rounds=4, size=1e-5):
+    """Replay of a client whose only record is `size`, with another target."""
+    data, other = (Batch(np.full((1, 1), size), np.array([y])) for y in targets)
+    return replay(
+        page, objective, data, other, Walk(0, steps), objective.bounds(size), [whole(np.array([x0]))] * rounds
+    )
+
+
+def test_a_penalty_that_curves_down_stretches_what_the_published_message_tells():
+    """X^2/(1+X^2) at X = 1, held there by a dual of beta/2: three times what Theorem 1 allows, in one round."""
+    page = Steered(rho=0.1, step_size=0.5, privacy="as-published")
+    objective = make_objective("absolute", 1, 0, nonconvex=0.5)
+    moves = one_record((-100.0, 100.0), objective, page, 20, x0=1.0)
+    true = published_true_sensitivities(objective.bounds(1e-5), [0.5] * 4, 0.1, 20)
+    assert moves[0].moved > 3.3 * moves[0].sensitivity
+    assert 0.999 < moves[0].moved / true[0] <= 1
+    assert all(m.moved <= bound for m, bound in zip(moves, true, strict=True))
+
+
+def test_a_penalty_that_reverses_the_steps_is_more_than_theorem_1_knows():
+    """l2 with eta (2 rho + l2) > 2: the points jump across the kink, and every step adds to the difference."""
+    page = FedPDM(rho=0.5, step_size=1.0, privacy="as-published")
+    objective = make_objective("absolute", 1, 0, l2=1.47)
+    moves = one_record((-1e-9, 1e-9), objective, page, 4, x0=0.0, size=1.0)
+    true = published_true_sensitivities(objective.bounds(1.0), [1.0] * 4, 0.5, 4)
+    assert_allclose(moves[0].moved, true[0], rtol=1e-12)
+    assert moves[0].moved > 2 * moves[0].sensitivity
+    assert all(m.moved <= bound * (1 + 1e-12) for m, bound in zip(moves, true, strict=True))
+
+
+def test_with_l2_the_worst_case_is_attained_in_every_round():
+    """Saturated slopes: a constant push, and a dual that carries it."""
+    page = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
+    objective = make_objective("absolute", 1, 0, l2=0.4)
+    moves = one_record((-1e9, 1e9), objective, page, 3, x0=1.0, rounds=30)
+    true = published_true_sensitivities(objective.bounds(1e-5), [1.0] * 30, 0.3, 3)
+    assert_allclose([m.moved for m in moves], true, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_published_worst_case_is_never_exceeded(seed):
+    rng = np.random.default_rng(seed)
+    rho, eta, steps = rng.uniform(0.05, 1.0), rng.uniform(0.1, 1.5), int(rng.integers(1, 7))
+    objective = make_objective("softmax", FEATURES, 3, l2=rng.uniform(0, 0.5), nonconvex=rng.uniform(0, 0.5))
+    page = FedPDM(rho=rho, step_size=eta, privacy="as-published", unstable_steps="allow")
+    row = rng.normal(size=(1, FEATURES))
+    data = Batch(row / np.linalg.norm(row), np.array([0]))
+    inboxes = [whole(rng.normal(size=objective.d) * 2) for _ in range(6)]
+    true = published_true_sensitivities(objective.bounds(1.0), [eta] * 6, rho, steps)
+    for label in (1, 2):
+        other = Batch(-data.features, np.array([label]))
+        moves = replay(page, objective, data, other, Walk(0, steps), objective.bounds(1.0), inboxes)
+        assert all(m.moved <= bound * (1 + 1e-9) for m, bound in zip(moves, true, strict=True))
+
+
+def test_a_published_run_tells_the_cost_of_its_penalty():
+    keys = {"num-clients": 2, "rounds": 1, "max-local-steps": 20, "rho": 0.1, "step-size": 0.5,
+            "privacy": "as-published", "noise-multiplier": 1 / gdp_mu(1.0, 1e-4)}  # fmt: skip
+
+    def told(**more):
+        return spent((plan := prepare(parse(keys | more)).plan), plan.shares)
+
+    assert_allclose(told()["epsilon"], 1.0, rtol=1e-9)  # Theorem 1 is right without a penalty, for one round
+    stretched = 1.0 / gdp_mu(1.0, 1e-4) / np.sum(0.95 ** np.arange(20)) * np.sum(1.075 ** np.arange(20))
+    assert_allclose(told(nonconvex=0.5)["mu"], stretched * gdp_mu(1.0, 1e-4) ** 2, rtol=1e-9)
+    assert told(nonconvex=0.5)["epsilon"] > 3.0
+    endless = told(**{"max-local-steps": 10**5, "l2": 5.0})
+    assert endless["epsilon"] is endless["mu"] is None
+    assert (
+        endless["guarantee"] == "no guarantee: the local steps stretch what one record changes without bound"
+    )
+
+
+def test_the_published_rule_gives_every_client_the_noise_of_its_own_share_of_data():
+    """(36) with q_i = Q b / m_i, for the same total of all."""
+    sizes = np.array([400, 12, 90, 200])
+    keys = {"num-clients": 4, "partition": "sizes", "client-sizes": "400, 12, 90, 200", "batch-size": 4,
+            "max-local-steps": 2, "rounds": 10, "epsilon": 3.0, "privacy": "as-published"}  # fmt: skip
+    plan = prepare(parse(keys)).plan
+    q = 8 / sizes
+    each = 3.0 / (q**2 * np.sqrt(10 / (1 - q)))
+    assert_allclose(plan.multipliers, np.sqrt(2 * np.log(1.25e4)) / each, rtol=1e-12)
+    assert plan.multipliers[1] > 900 * plan.multipliers[0]
 
 
 def test_the_long_run_is_the_closed_form():

@@ -128,6 +128,9 @@ class Page(Protocol):
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """What one round of one client releases, for `noise` and for the ledger; privacy not "none"."""
 
+    def at_stake(self, client: int, round_: int) -> float:
+        """The part of `release`'s sensitivity, and of its noise, that a client's release of a round really has."""
+
     def model(self, server: Any) -> Array:
         """The point to evaluate and to deploy, (..., d)."""
 
@@ -191,6 +194,10 @@ class Defaults:
 
     def check(self, objective: Objective) -> None:
         """Any objective will do."""
+
+    def at_stake(self, client: int, round_: int) -> float:
+        """All of it."""
+        return 1.0
 
     def finish(self, state: Any, inbox: Any) -> Any:
         """Nothing left to do."""

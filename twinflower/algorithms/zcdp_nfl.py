@@ -115,6 +115,10 @@ class ZCDPNFL(Relayed):
         """Delta_k(n) over what the release was planned for."""
         return 1 / (1 + 2 * self.rho * degree * self.step(round_))
 
+    def at_stake(self, client: int, round_: int) -> float:
+        """`shrink` by the neighbours that the client has while nobody is removed."""
+        return float(self.shrink(np.array(len(self.facts.neighbours[client])), round_))
+
     def state_shapes(self, d: int) -> Tentative:
         """(2 d,), (2 d,), ()."""
         return Tentative((2 * d,), (2 * d,), ())  # type: ignore[arg-type]

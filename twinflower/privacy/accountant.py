@@ -157,6 +157,26 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return _root(lambda mu: _log_delta(mu, epsilon) - math.log(delta), kept, broken)
 
 
+def best_guess(mu: float) -> float:
+    """Phi(mu/2): how often the best attacker is right on which of two records is there, from even odds; mu >= 0.
+
+    mu-GDP says that telling the two cases apart is no easier than telling N(0, 1) from N(mu, 1). From even odds the
+    best rule takes the more likely one, so it draws the line at mu/2 and is wrong with probability Phi(-mu/2).
+    """
+    check_not_negative("mu", mu)
+    return float(ndtr(mu / 2))
+
+
+def detection(mu: float, false_alarms: float = 0.05) -> float:
+    """Phi(mu - z): how often the most powerful test with this rate of false alarms detects the record; mu >= 0.
+
+    By Neyman and Pearson it draws a line at z = Phi^-1(1 - false_alarms) between N(0, 1) and N(mu, 1).
+    """
+    check_not_negative("mu", mu)
+    check_probability("false_alarms", false_alarms)
+    return float(ndtr(mu + ndtri(false_alarms)))
+
+
 # --- composition, and noise plans that meet a total ---
 
 

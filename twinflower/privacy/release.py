@@ -124,23 +124,45 @@ def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: i
 def published_true_sensitivities(
     bounds: Bounds, step_sizes: list[float], rho: float, steps: int
 ) -> list[float]:
-    """How far one record really moves the published message y of each round a client takes part in.
+    """The most by which one record can move the published message y of each round a client takes part in.
 
-    The carried dual is private state that Theorem 1 forgets. With w = eta sum_{j<Q} |1 - eta rho|^j and
-    a = (1 - eta rho)^Q, unrolling the loop gives
+    Theorem 1 forgets the carried dual, which is private state, and the curvature of the smooth penalty. Between two
+    runs on neighbouring data let e_j be the difference of the local points, e_0 = 0, E that of the duals, and delta_j,
+    of norm 2 G at most, that of the data gradients. By the mean value theorem the penalty's gradients differ by
+    C_j e_j, C_j diagonal with entries in `bounds.penalty`, so
 
-        y = x0 - 2 eta sum_j (1 - eta rho)^j g_j + (1 - 2a)/rho dual,     dual' = a dual + rho eta sum_j ... g_j
+        e_{j+1} = M_j e_j - eta delta_j + eta E,    M_j = I - eta (rho + C_j)
 
-    so with D the possible difference of the duals, ||dy|| <= 4 w G + |1 - 2a| D / rho and D' <= |a| D + 2 rho w G
-    (from 0). With constant steps, eta rho <= 1: (2G/rho) max(1, 3 - 4a) in the long run.
+    and with P_j = M_{Q-1} ... M_{j+1}, S = sum_j P_j, V = eta sum_j P_j delta_j the round ends in e_Q = eta S E - V.
+    From y = 2 x - x0 - dual/rho and dual' = dual + rho (x0 - x) follow the differences
+
+        of y: (2 eta S - 1/rho) E - 2 V        of dual': (1 - eta rho S) E + rho V.
+
+    No entry of P_j exceeds k^(Q-1-j), k = max |1 - eta (rho + c)|, and S lies between the extremes of s <- m s + 1 over
+    the allowed m. With D the bound on ||E||, 0 at first, and w = eta sum_{j<Q} k^j, hence ||V|| <= 2 w G,
+
+        of y: at most 4 w G + max |2 eta s - 1/rho| D        of dual': at most D <- max |1 - eta rho s| D + 2 rho w G.
+
+    Attained where the penalty is l2 (one c) and gradients saturate. Without a penalty, eta rho <= 1 and constant steps
+    it is (2G/rho) max(1, 3 - 4a) in the long run, a = (1 - eta rho)^Q. Infinite or NaN where the loop overflows.
     """
     dual, moves = 0.0, []
     for step_size in step_sizes:
-        w = step_size * _geometric(abs(1 - step_size * rho), range(steps))
-        a = (1 - step_size * rho) ** steps
-        moves.append(4 * w * bounds.gradient + abs(1 - 2 * a) * dual / rho)
-        dual = abs(a) * dual + 2 * rho * w * bounds.gradient
+        w = step_size * _geometric(_shrink(bounds, step_size, rho, 0.0), range(steps))
+        sums = _sums(bounds, step_size, rho, steps)
+        moves.append(4 * w * bounds.gradient + max(abs(2 * step_size * s - 1 / rho) for s in sums) * dual)
+        dual = max(abs(1 - step_size * rho * s) for s in sums) * dual + 2 * rho * w * bounds.gradient
     return moves
+
+
+def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[float, float]:
+    """The least and the largest s after as many steps s <- m s + 1 from 0, m anew in every step."""
+    factors = [1 - step_size * (rho + c) for c in bounds.penalty]
+    low = high = 0.0
+    for _ in range(steps):
+        products = [m * s for m in factors for s in (low, high)]
+        low, high = 1 + min(products), 1 + max(products)
+    return low, high
 
 
 def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:

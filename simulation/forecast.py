@@ -1,0 +1,167 @@
+"""What a private run will use and cost, before it starts: the tables of `python -m simulation privacy`."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from twinflower.arrays import Array, Index
+from twinflower.privacy import best_guess, detection
+
+from .privacy import Plan, spent
+from .setup import Setup
+
+NOISE_HEADINGS = ("release", "round", "client", "noise multiplier", "sensitivity", "weight", "sigma")
+SUMMARY_HEADINGS = (
+    "curve", "privacy", "noise multiplier", "sigma, first", "smallest", "largest", "epsilon", "best guess",
+)  # fmt: skip
+_MOST_NAMES = 3
+
+
+class Used(NamedTuple):
+    """What a client's release of a round uses: sigma = multiplier * sensitivity / sqrt(weight)."""
+
+    round: int
+    client: int
+    multiplier: float
+    sensitivity: float
+    weight: float
+    sigma: float
+
+
+def noise_used(setup: Setup) -> dict[str, Used]:
+    """The first release of a private run, the one with the smallest sigma, and the one with the largest."""
+    found: dict[str, Used] = {}
+    for round_, clients, sigmas in _sigmas(setup):
+        low, high = int(sigmas.argmin()), int(sigmas.argmax())
+        found.setdefault("first", _used(setup, round_, int(clients[0])))
+        if "smallest" not in found or sigmas[low] < found["smallest"].sigma:
+            found["smallest"] = _used(setup, round_, int(clients[low]))
+        if "largest" not in found or sigmas[high] > found["largest"].sigma:
+            found["largest"] = _used(setup, round_, int(clients[high]))
+    return found
+
+
+def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
+    """Every round with its clients (K,) and the sigmas (K,) of their releases."""
+    plan = cast(Plan, setup.plan)
+    sizes = setup.partition.sizes
+    degrees = [len(near) for near in setup.neighbours] or np.zeros_like(sizes)
+    _, examples, kind = np.unique(np.stack([sizes, degrees]), axis=1, return_index=True, return_inverse=True)
+    for round_ in range(1, setup.config.rounds + 1):
+        spreads = np.array([_spread(setup, int(client), round_) for client in examples])
+        clients = setup.config.asked(round_)
+        yield round_, clients, plan.multipliers[clients] * spreads[kind.ravel()[clients]]
+
+
+def _spread(setup: Setup, client: int, round_: int) -> float:
+    """sigma / noise multiplier of a client's release, which its rows and its neighbours decide."""
+    pace = setup.walk.pace(int(setup.partition.sizes[client]))
+    release = setup.page.release(cast(Plan, setup.plan).bounds, pace, round_)
+    return release.spread * setup.page.at_stake(client, round_)
+
+
+def _used(setup: Setup, round_: int, client: int) -> Used:
+    plan = cast(Plan, setup.plan)
+    multiplier = float(plan.multipliers[client])
+    release = setup.page.release(plan.bounds, setup.walk.pace(int(setup.partition.sizes[client])), round_)
+    stake = setup.page.at_stake(client, round_)
+    return Used(
+        round_,
+        client,
+        multiplier,
+        release.sensitivity * stake,
+        release.weight,
+        multiplier * release.spread * stake,
+    )
+
+
+def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
+    """Rows under `NOISE_HEADINGS`."""
+    return [
+        (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
+        for name, used in noise_used(setup).items()
+    ]
+
+
+def forecast(setup: Setup) -> list[tuple[str, str]]:
+    """A run's privacy as rows of a table: who takes part with what, the cost, and the guarantee in words."""
+    plan = setup.plan
+    if plan is None:
+        return [("guarantee", _NO_NOISE)]
+    sizes = setup.partition.sizes
+    paces = [setup.walk.pace(int(m)) for m in (sizes.min(), sizes.max())]
+    rows = [
+        ("mode", plan.mode),
+        ("rounds a client takes part in", _between(plan.rounds_in)),
+        ("rows of a client", _between(sizes)),
+        (
+            "local steps x rows, smallest and largest client",
+            "; ".join(f"{p.steps} x {p.rows}" for p in paces),
+        ),
+        ("releases of a round that a record can touch", _between(plan.touched)),
+        ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
+        ("noise multiplier of a client", _between(plan.multipliers)),
+    ]
+    if setup.neighbours:
+        rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
+    return rows + _cost(plan)
+
+
+_NO_NOISE = "none: no noise is added, messages are exact functions of the data"
+
+
+def _cost(plan: Plan) -> list[tuple[str, str]]:
+    told = spent(plan, plan.shares)
+    rows = []
+    if plan.claimed_epsilon is not None:
+        rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))
+    if plan.provable:
+        mu = told["mu"]
+        rows += [
+            ("mu of a client", _between(plan.mu(plan.shares))),
+            ("epsilon in total, largest client", f"{told['epsilon']:.6g} at delta {plan.delta:g}"),
+            ("best attacker, from even odds", f"right in {best_guess(mu):.1%} of the cases"),
+            ("best attacker, at 5% false alarms", f"detects {detection(mu):.1%}"),
+        ]
+    return [*rows, ("guarantee", told["guarantee"])]
+
+
+def _between(numbers: Array | Index) -> str:
+    """The smallest and the largest of them."""
+    low, high = f"{numbers.min():.6g}", f"{numbers.max():.6g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def summary(curves: Iterable[tuple[str, Setup]]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Curves as rows under `SUMMARY_HEADINGS`, and what is to be said beside the numbers, each sentence once."""
+    rows: list[tuple[str, ...]] = []
+    owners: dict[str, list[str]] = {}
+    for label, setup in curves:
+        rows.append(_summary_row(label, setup))
+        for text in _remarks(setup):
+            owners.setdefault(text, []).append(label)
+    return rows, [f"{_names(labels)}: {text}" for text, labels in owners.items()]
+
+
+def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
+    plan = setup.plan
+    if plan is None:
+        return (label, "none", *["-"] * (len(SUMMARY_HEADINGS) - 2))
+    used, told = noise_used(setup), spent(plan, plan.shares)
+    sigmas = [f"{used[name].sigma:.4g}" for name in ("first", "smallest", "largest")]
+    cost = ["no guarantee", "-"]
+    if plan.provable:
+        cost = [f"{told['epsilon']:.4g} (delta {plan.delta:g})", f"{told['attacker_accuracy']:.1%}"]
+    return (label, plan.mode, _between(plan.multipliers), *sigmas, *cost)
+
+
+def _remarks(setup: Setup) -> list[str]:
+    """What is to be said beside the numbers."""
+    caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
+    return caveat + [f"warning: {text}" for key, text in setup.outlook() if key == "warning"]
+
+
+def _names(labels: list[str]) -> str:
+    more = len(labels) - _MOST_NAMES
+    return ", ".join(labels) if more <= 0 else f"{', '.join(labels[:_MOST_NAMES])} and {more} more"

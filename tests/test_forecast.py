@@ -1,0 +1,78 @@
+"""What the `privacy` command prints is what a run uses, in every number."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from problems import small
+
+from simulation import inprocess
+from simulation.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
+from twinflower.privacy.mechanism import GaussianNoise
+
+SIZES = {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}
+RUNS = [
+    ("fedpdm-private", SIZES | {"epsilon": 8.0, "step_decay": 0.5}),  # participation, rows, steps
+    ("fedpdm-published", SIZES | {"max_local_steps": 0, "batch_size": 4, "stopping_tolerance": 0.0}),
+    ("scaffold-gradient", SIZES | {"epsilon": 8.0, "noise_multiplier": 0.0}),
+    ("ldp-private", {"rounds": 6}),  # weights
+    ("zcdp-nfl-private", {"topology": "star", "tau": 0.5, "step_decay": 0.5}),  # degrees and weights
+    ("p-admm-private", {"topology": "star"}),
+    ("networked-subgradient", {"privacy": "public-state", "epsilon": 8.0, "clip_norm": 0.3, "tau": 0.9}),
+    ("ssca-groups-private", {}),
+]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The standard deviations of all noise that is drawn."""
+    sigmas = []
+    plain = GaussianNoise.__call__
+
+    def noting(self, value, draw=0, shrink=1.0):
+        sigmas.append(float(self.sigma * shrink))
+        return plain(self, value, draw, shrink)
+
+    monkeypatch.setattr(GaussianNoise, "__call__", noting)
+    return sigmas
+
+
+@pytest.mark.parametrize(("variant", "keys"), RUNS)
+def test_the_printed_numbers_multiply_to_the_sigmas_that_a_run_draws(drawn, variant, keys):
+    setup = small(variant, **keys)
+    rows = noise_rows(setup)
+    assert [row[0] for row in rows] == ["first", "smallest", "largest"]
+    printed = np.array([[float(word) for word in row[3:]] for row in rows])
+    multiplier, sensitivity, weight, sigma = printed.T
+    assert NOISE_HEADINGS[3:] == ("noise multiplier", "sensitivity", "weight", "sigma")
+    assert_allclose(multiplier * sensitivity / np.sqrt(weight), sigma, rtol=2e-5)  # six digits each
+    inprocess.run(setup)
+    assert_allclose(sigma, [drawn[0], min(drawn), max(drawn)], rtol=1e-5)
+
+
+def test_a_ring_is_told_with_its_own_degrees():
+    """(11) with two neighbours, where the release is planned for none."""
+    setup = small("zcdp-nfl-private", topology="ring", clip_norm=0.3)
+    (first, *_), page = noise_rows(setup), setup.page
+    rows = setup.walk.pace(int(setup.partition.sizes[0])).rows
+    assert_allclose(float(first[4]), 2 * 0.3 / (rows * (1 / page.step(1) + 2 * page.rho * 2)), rtol=1e-5)
+    assert ("neighbours of a client", "2") in forecast(setup)
+
+
+def test_a_summary_has_a_line_for_each_curve_and_says_everything_once():
+    published = small("fedpdm-published", stopping_tolerance=0.0)
+    curves = [(f"published {i}", published) for i in range(5)]
+    curves += [("open", small("fedpdm")), ("private", small("fedpdm-private", epsilon=8.0))]
+    rows, remarks = summary(curves)
+    assert [row[0] for row in rows] == [label for label, _ in curves]
+    assert rows[5][1:] == ("none", *["-"] * 6)
+    assert rows[6][-2:] == ("8 (delta 0.0001)", "82.1%")
+    (remark,) = remarks
+    assert remark.startswith("published 0, published 1, published 2 and 2 more: the published dual carries")
+
+
+def test_a_run_without_a_guarantee_is_told_without_numbers_on_it():
+    (row,), (remark,) = summary([("rule", small("fedpdm-published", stopping_tolerance=0.5))])
+    assert row[-2:] == ("no guarantee", "-")
+    assert "stopping rule" in remark
+    told = dict(forecast(small("fedpdm-published", stopping_tolerance=0.5)))
+    assert not any(key.startswith(("epsilon in total", "best attacker", "mu")) for key in told)
