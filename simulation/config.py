@@ -179,6 +179,7 @@ class Config:
         return own | {kebab(n): chosen.get(n, defaults[n]) for n in settings_of(page)}
 
 
+PATHS = ("data_dir", "data_file", "out", "state_dir", "resume_from")  # where a run finds or leaves files
 _INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
                "node-timeout", "round-timeout"}  # fmt: skip
 # What a setting must be, in words and as a test, and the settings
@@ -221,9 +222,9 @@ def parse(raw: Mapping[str, Any]) -> Config:
     for key, value in raw.items():
         name = snake(key)
         if name in OWN_KEYS:
-            own[name] = _typed(key, value, OWN_KEYS[name])
+            own[name] = typed(key, value, OWN_KEYS[name])
         elif name in page_keys:
-            settings[name] = _typed(key, value, page_keys[name])
+            settings[name] = typed(key, value, page_keys[name])
         else:
             raise SettingError(_unknown(key, algorithm, [*OWN_KEYS, *page_keys]))
     return Config(**own, settings=tuple(sorted(settings.items())))
@@ -302,7 +303,8 @@ def _read(text: str) -> Value:
     return text.strip("'\"")
 
 
-def _typed(key: str, value: Any, kind: type) -> Value:
+def typed(key: str, value: Any, kind: type) -> Value:
+    """The value of a key as this kind; SettingError for another."""
     if key in _LISTS and type(value) in (int, float):  # a list of one
         value = str(value)
     if kind is float and type(value) is int and abs(value) < 2**1000:

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from twinflower.errors import RunError
 
-from .config import DEFAULT_CLIENTS, Config
+from .config import DEFAULT_CLIENTS, PATHS, Config, Value
 from .record import to_toml
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -50,8 +51,7 @@ class Engine:
 
     def words(self, config: Config, folder: Path, app: Path = PROJECT) -> list[str]:
         """The arguments of `flwr` for this run."""
-        data_dir = str(Path(config.data_dir).absolute()) if config.data_dir else ""
-        config = replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder.absolute()), data_dir=data_dir)
+        config = _absolute(replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder)))
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_toml(config.items()))
         nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
@@ -72,6 +72,25 @@ class Engine:
         if done.returncode:
             raise RunError(f"flwr {words[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
         return done.stdout
+
+
+def _absolute(config: Config) -> Config:
+    """The same run with every path absolute: Flower's processes work in other folders than the user."""
+    paths: dict[str, Any] = {name: _from_here(value) for name in PATHS if (value := getattr(config, name))}
+    settings = tuple(
+        (name, _graph_file(value) if name == "topology" else value) for name, value in config.settings
+    )
+    return replace(config, settings=settings, **paths)
+
+
+def _graph_file(topology: Value) -> Value:
+    """file:PATH with the path absolute; the name of a graph as it is."""
+    kind, colon, path = str(topology).partition(":")
+    return f"file:{_from_here(path)}" if (kind, colon) == ("file", ":") else topology
+
+
+def _from_here(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 @contextmanager

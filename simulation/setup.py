@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -264,6 +264,19 @@ def weighting_of(config: Config, page: Page | type[Page]) -> str:
 @lru_cache(maxsize=2)
 def prepare(config: Config) -> Setup:
     """Check everything at the door and build what runs. Raises SettingError or DataError."""
+    return _prepare(config, _graph)
+
+
+@lru_cache(maxsize=2)
+def prepare_node(config: Config) -> Setup:
+    """`prepare` for a node, which needs no graph: how many neighbours it has is in its messages.
+
+    So a graph's file is read where the user is, and nowhere else.
+    """
+    return _prepare(config, lambda page, num_clients: ())
+
+
+def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # settings first, without waiting for data
     walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
@@ -293,7 +306,7 @@ def prepare(config: Config) -> Setup:
         objective.shapes[-1][0],
     )
     division = _divide(config, data)
-    page = _with_facts(_page(config, h), config, division)
+    page = _with_facts(_page(config, h), config, division, graph)
     page.check(objective)
     check_clipping(objective, page.privacy)
     page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
@@ -348,7 +361,14 @@ def _divide(config: Config, data: Dataset) -> Partition:
     )
 
 
-def _with_facts(page: Any, config: Config, division: Partition) -> Page:
+def _graph(page: Any, num_clients: int) -> Neighbours:
+    """The graph of a networked method, none of others."""
+    return page.graph(num_clients) if hasattr(page, "graph") else ()
+
+
+def _with_facts(
+    page: Any, config: Config, division: Partition, graph: Callable[[Any, int], Neighbours]
+) -> Page:
     """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
     require(
         not page.needs_all or config.sampled == config.num_clients,
@@ -357,7 +377,7 @@ def _with_facts(page: Any, config: Config, division: Partition) -> Page:
     )
     if not hasattr(page, "facts"):
         return page  # type: ignore[no-any-return]
-    neighbours = page.graph(config.num_clients) if hasattr(page, "graph") else ()
+    neighbours = graph(page, config.num_clients)
     facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm)
     by_rows = weighting_of(config, page) == "rows"
     return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())

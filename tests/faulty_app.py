@@ -1,7 +1,7 @@
 """Flower's app with clients that misbehave on command, for tests on real SuperNodes.
 
-The node config `faults = "nan@3 slow@5"` names what happens in which round. `build` writes the app into a folder; this
-module is its client side.
+The node config `faults = "nan@3 slow@5"`, with `ignore-keys = "faults"`, names what happens in which round. `build`
+writes the app into a folder; this module is its client side.
 """
 
 import re
@@ -104,7 +104,8 @@ def misbehave(
 
 try:
     from .client_app import client_fn
+    from .site import discreet
 
-    app = ClientApp(client_fn, mods=[misbehave])
+    app = ClientApp(client_fn, mods=[misbehave, discreet])
 except ImportError:  # imported by a test, for `build`
     pass

@@ -31,8 +31,9 @@ from twinflower.errors import RunError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method and one on a graph."""
+def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
+    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method and one on a graph from a
+    file beside the user."""
     large = parse(
         {"num-clients": 100, "clients-per-round": 30, "rounds": 3, "batch-size": 4, "max-local-steps": 3}
     )
@@ -45,7 +46,9 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
         assert flower.last_status() == "finished:failed"
         sparse = parse(SMALL | VARIANTS["bsdp-rand-k"])
         flower.run(sparse, tmp_path / "sparse")
-        graph = parse(SMALL | VARIANTS["zcdp-nfl-private"])
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
+        graph = parse(SMALL | VARIANTS["zcdp-nfl-private"] | {"topology": "file:edges"})
         output = flower.run(graph, tmp_path / "graph")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in output

@@ -26,6 +26,7 @@ from problems import small
 import clients.shell
 import clients.store
 from simulation.client_app import site_guard
+from simulation.site import read_site
 from twinflower.algorithms import FedPDM
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget, gdp_mu, guard, ledger, mechanism
@@ -624,10 +625,10 @@ def test_a_damaged_ledger_lets_nothing_out(tmp_path):
 
 
 def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
-    node = {"lifetime-epsilon": 31.0, "state-dir": str(tmp_path)}
+    node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 31.0, "state-dir": str(tmp_path)}
 
     def site(run: str) -> Any:
-        return SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site_guard(SETUP, 0, node, run))
+        return SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site_guard(SETUP, read_site(node), run))
 
     first = site("1")
     limit = first.guard.ledger

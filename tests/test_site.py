@@ -13,6 +13,7 @@ from simulation.config import parse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.setup import prepare
+from simulation.site import read_site
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
@@ -26,7 +27,7 @@ def private(**keys):
 
 
 def guard(node, setup=None, run="1"):
-    return site_guard(setup or private(), 0, node, run)
+    return site_guard(setup or private(), read_site(node), run)
 
 
 def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
@@ -137,8 +138,6 @@ def test_what_is_carried_must_be_small_too(tmp_path):
         (NODE | {"lifetime-epsilon": 29.0}, "allows at most epsilon 29"),
         (NODE | {"max-epsilon": 2.0}, "allows at most epsilon 2"),
         (NODE | {"min-noise-multiplier": 100.0}, "needs a noise-multiplier of at least 100"),
-        (NODE | {"state-dir": "state"}, "state-dir must be an absolute path"),
-        (NODE | {"max-epsilon": "two"}, "max-epsilon must be a number; got 'two'"),
     ],
 )
 def test_a_run_that_breaks_the_sites_rules_is_refused(node, sentence, tmp_path):
@@ -150,6 +149,76 @@ def test_a_site_with_a_policy_takes_no_part_without_privacy():
     with pytest.raises(SettingError, match=r"private runs only \(lifetime-epsilon\)"):
         guard(NODE, small("fedpdm"))
     assert guard({"partition-id": 0, "num-partitions": 8}, small("fedpdm")) is None
+
+
+BARE = {"partition-id": 0, "num-partitions": 8}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        (
+            "max_epsilon",
+            2.0,
+            r"^'max_epsilon' is not a key of this app's node config; did you mean 'max-epsilon'\?",
+        ),
+        ("lifetime_epsilon", 9.0, "did you mean 'lifetime-epsilon'"),
+        ("Max-Epsilon", 2.0, "did you mean 'max-epsilon'"),
+        ("max-epsilom", 2.0, "did you mean 'max-epsilon'"),
+        ("min-noise", 2.0, "did you mean 'min-noise-multiplier'"),
+        ("data-path", "rows", "'data-path' is not a key"),
+        (
+            "wholly-other",
+            1,
+            'known keys: partition-id, num-partitions, .*goes into ignore-keys="wholly-other"',
+        ),
+        ("max-epsilon", "2", "node config max-epsilon must be a number; got '2'"),
+        ("max-epsilon", True, "max-epsilon must be a number; got True"),
+        ("max-epsilon", 0, "max-epsilon must be a finite number above 0; got 0.0"),
+        ("max-epsilon", float("nan"), "max-epsilon must be"),
+        ("lifetime-epsilon", float("inf"), "lifetime-epsilon must be a finite number above 0; got inf"),
+        ("lifetime-epsilon", -1.0, "lifetime-epsilon must be a finite number above 0"),
+        ("lifetime-delta", 1.0, r"lifetime-delta must be in \(0, 1\); got 1"),
+        ("min-noise-multiplier", -1.0, "must be a finite number from 0"),
+        ("allow-non-private", 1, "allow-non-private must be true or false; got 1"),
+        ("allow-non-private", "true", "allow-non-private must be true or false"),
+        ("state-dir", "state", "state-dir must be an absolute path"),
+        ("partition-id", -1, "partition-id must be at least 0; got -1"),
+        ("partition-id", 8, "partition-id must be below num-partitions = 8; got 8"),
+        ("partition-id", "0", "partition-id must be a whole number"),
+        ("ignore-keys", 3, "ignore-keys must be text"),
+    ],
+)
+def test_a_node_config_with_a_mistake_is_refused(key, value, sentence):
+    """A misspelt policy must not be a policy that nobody keeps."""
+    with pytest.raises(SettingError, match=sentence):
+        read_site(BARE | {key: value})
+
+
+def test_keys_of_another_app_are_passed_over_when_the_site_names_them():
+    site = read_site(
+        BARE | {"gpu": 1, "faults": "none", "ignore-keys": "gpu, faults, max-epsilon", "max-epsilon": 2.0}
+    )
+    assert site.max_epsilon == 2.0  # a known key is never passed over
+    with pytest.raises(SettingError, match="'gpus' is not a key"):
+        read_site(BARE | {"gpus": 1, "ignore-keys": "gpu"})
+
+
+def test_a_site_with_rows_of_its_own_needs_a_word_for_runs_without_privacy(own, tmp_path):
+    _, keys = own
+    node = BARE | {"num-partitions": 4, "data-file": str(tmp_path / "0.npz")}
+
+    def join(**settings):
+        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
+
+    with pytest.raises(SettingError, match=r"private runs only \(data-file\); the run has none"):
+        join()
+    with pytest.raises(SettingError, match=r"private runs only \(data-file\)"):
+        join(**{"allow-non-private": False})
+    join(**{"allow-non-private": True})
+    for policy in ({"lifetime-epsilon": 9.0}, {"max-epsilon": 9.0}, {"min-noise-multiplier": 0.0}):
+        with pytest.raises(SettingError, match=f"allow-non-private contradicts {next(iter(policy))}"):
+            join(**{"allow-non-private": True}, **policy)
 
 
 def test_rows_longer_than_the_public_bound_are_refused():
@@ -165,8 +234,8 @@ def test_the_run_cannot_make_a_deployed_site_use_seeded_noise(monkeypatch, tmp_p
     """Outside Flower's simulation engine the guard is the site's, whatever the run config says."""
     seen = []
 
-    def spy(setup, number, node, run):
-        seen.append(site_guard(setup, number, node, run))
+    def spy(setup, site, run):
+        seen.append(site_guard(setup, site, run))
         return seen[-1]
 
     monkeypatch.setattr(client_app, "site_guard", spy)
@@ -212,7 +281,7 @@ class OwnRows(InProcessGrid):
         if node not in self._clients:
             context = self.context(node)
             file = self.setup.config.data_file.replace("server", str(node - 1))
-            context.node_config["data-file"] = file
+            context.node_config |= {"data-file": file, "allow-non-private": True}
             context.run_config = self.setup.config.items()
             self._clients[node] = client_app.client_fn(context).numpy_client
         return self._clients[node]
@@ -229,7 +298,7 @@ def test_rows_of_ones_own_give_the_same_model_as_divided_ones(own):
 
 def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path):
     _, keys = own
-    node = {"partition-id": 1, "num-partitions": 4}
+    node = {"partition-id": 1, "num-partitions": 4, "allow-non-private": True}
 
     def join(**settings):
         return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
@@ -242,26 +311,6 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
     keys = keys | {"dataset": "digits"}
     with pytest.raises(SettingError, match="takes part in runs of the dataset own only; got dataset digits"):
         join(**{"data-file": str(tmp_path / "1.npz")})
-
-
-def test_a_private_site_does_not_say_what_is_in_a_file_the_run_names(tmp_path):
-    (tmp_path / "letter").write_text("secret")
-    keys = {"dataset": "libsvm:letter", "data-dir": str(tmp_path), "privacy": "public-state", "epsilon": 8.0}
-    context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), keys)
-    with pytest.raises(DataError, match="own log says why$"):
-        client_app.client_fn(context)
-
-
-@pytest.mark.parametrize("wrong", [{"num-classes": 9}, {"num-features": 63}])
-def test_a_private_site_does_not_say_what_is_wrong_with_its_rows(own, tmp_path, wrong, capsys):
-    keys = own[1] | {"privacy": "public-state", "epsilon": 8.0} | wrong
-    node = {"partition-id": 1, "num-partitions": 4, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
-    context = Context(1, 1, node | {"data-file": str(tmp_path / "1.npz")}, RecordDict(), keys)
-    with pytest.raises(
-        DataError, match="^the site's data do not fit the run's settings; its own log says why$"
-    ):
-        client_app.client_fn(context)
-    assert "1.npz" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

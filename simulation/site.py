@@ -1,0 +1,230 @@
+"""A deployed site: what its node config says, which runs it takes part in, and what it tells a server that it refuses.
+
+Nothing that a run says is trusted here. A site opens the files that its own node config names, and no others. What it
+finds in them never leaves it in words: the server reads a sentence that the run's settings and the site's policy alone
+decide, or one of a few fixed ones. The site's own log has the rest.
+
+    partition-id, num-partitions     which part of the data it holds, and of how many
+    data-dir                         folder of the known data sets' files
+    data-file                        the site's own rows; such a node takes part in runs of the dataset own only
+    state-dir                        where its ledgers are, absolute, default ~/.twinflower; if it is given, duals
+                                     and replies are kept there, too, so that a restarted node goes on
+    lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
+    max-epsilon, max-delta           most that one run may plan
+    min-noise-multiplier             least sigma / sensitivity
+    allow-non-private                true: runs without privacy may use the data-file
+    ignore-keys                      keys of other apps on the same node, with commas between
+
+A node with lifetime-epsilon, max-epsilon, min-noise-multiplier or a data-file takes part in private runs only, unless
+allow-non-private says otherwise. A key that is not in this table is refused: it may be a misspelt policy.
+"""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from logging import ERROR
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message
+from flwr.common.logger import log
+
+from twinflower.data.sets import OWN
+from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
+from twinflower.privacy.ledger import LedgerError
+
+from .config import PATHS, Config, kebab, parse_run_config, snake, typed
+
+PARTITION = ("partition-id", "num-partitions")
+_RAISED = 2  # Flower's code for an exception in a client app
+_POLICY = ("lifetime-epsilon", "max-epsilon", "min-noise-multiplier")
+_LOG = "the site's own log says why"
+_WITHHELD: dict[type[Exception], str] = {
+    LedgerError: f"this site's ledger cannot vouch for what was spent; {_LOG}",
+    ReplyError: f"this site did not accept the request; {_LOG}",
+    Exception: f"this site cannot answer; {_LOG}",
+}
+
+
+class Refusal(SettingError):
+    """Why a site takes no part, in words that the server may read."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A checked node config; see the module's docstring. None: the key was not given."""
+
+    partition_id: int
+    num_partitions: int
+    data_dir: str = ""
+    data_file: str = ""
+    state_dir: str = ""
+    lifetime_epsilon: float | None = None
+    lifetime_delta: float = 1e-4
+    max_epsilon: float | None = None
+    max_delta: float = 1e-4
+    min_noise_multiplier: float | None = None
+    allow_non_private: bool = False
+    ignore_keys: str = field(default="", compare=False)
+
+    @property
+    def promises(self) -> list[str]:
+        """Keys of the node config by which it takes part in private runs only."""
+        policy = [key for key in _POLICY if getattr(self, snake(key)) is not None]
+        return policy + ["data-file"] * (bool(self.data_file) and not self.allow_non_private)
+
+    def check_privacy(self, private: bool) -> None:
+        """SettingError for a run without privacy on a site that does not allow it."""
+        require(
+            private or not self.promises,
+            f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none",
+        )
+
+    def config(self, run: Mapping[str, Any]) -> Config:
+        """The run's configuration as it holds here: every path is the site's own, and nothing is downloaded.
+
+        SettingError for a run that this site takes no part in.
+        """
+        config, count = parse_run_config(run).with_clients(self.num_partitions), self.num_partitions
+        require(
+            config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes"
+        )
+        self._check_dataset(config.dataset)
+        self.check_privacy(dict(config.settings).get("privacy", "none") != "none")
+        own: dict[str, Any] = dict.fromkeys(PATHS, "") | {
+            "data_dir": self.data_dir,
+            "data_file": self.data_file,
+        }
+        return replace(config, **own, download=False)
+
+    def _check_dataset(self, dataset: str) -> None:
+        require(
+            not dataset.startswith("libsvm:"),
+            "a deployed site opens no file that a run names: give its rows as data-file in the node config, and run "
+            "the dataset own",
+        )
+        require(
+            dataset != OWN or bool(self.data_file),
+            'a run of the dataset own needs --node-config "data-file=PATH" on every node',
+        )
+        require(
+            dataset == OWN or not self.data_file,
+            f"a node with a data-file takes part in runs of the dataset own only; got dataset {dataset}",
+        )
+
+
+_ANY: Callable[[Any], bool] = lambda value: True  # noqa: E731  in a table
+_ABOVE_0: tuple[str, Callable[[Any], bool]] = ("a finite number above 0", lambda v: 0 < v < inf)
+_DELTA: tuple[str, Callable[[Any], bool]] = ("in (0, 1)", lambda v: 0 < v < 1)
+_KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
+    "partition-id": (int, "at least 0", lambda v: v >= 0),
+    "num-partitions": (int, "at least 1", lambda v: v >= 1),
+    "data-dir": (str, "", _ANY),
+    "data-file": (str, "", _ANY),
+    "state-dir": (
+        str,
+        "an absolute path, or a restart elsewhere begins anew",
+        lambda v: not v or Path(v).expanduser().is_absolute(),
+    ),
+    "lifetime-epsilon": (float, *_ABOVE_0),
+    "lifetime-delta": (float, *_DELTA),
+    "max-epsilon": (float, *_ABOVE_0),
+    "max-delta": (float, *_DELTA),
+    "min-noise-multiplier": (float, "a finite number from 0", lambda v: 0 <= v < inf),
+    "allow-non-private": (bool, "", _ANY),
+    "ignore-keys": (str, "", _ANY),
+}
+
+
+def read_site(node: Mapping[str, Any]) -> Site:
+    """The site of a node config; SettingError for unknown keys, wrong types and broken rules."""
+    ignored = {word.strip() for word in str(node.get("ignore-keys", "")).split(",")}
+    own = {key: value for key, value in node.items() if key not in ignored - _KEYS.keys()}
+    for key in own.keys() - _KEYS.keys():
+        raise SettingError(_unknown(key))
+    site = _checked({snake(key): _value(key, value) for key, value in own.items()})
+    require(
+        site.partition_id < site.num_partitions,
+        f"node config partition-id must be below num-partitions = {site.num_partitions}; got {site.partition_id}",
+    )
+    policy = [key for key in site.promises if key != "data-file"]
+    require(
+        not (site.allow_non_private and policy),
+        f"node config allow-non-private contradicts {', '.join(policy)}: runs without privacy would spend more than "
+        "any budget; leave one of them away",
+    )
+    return site
+
+
+def _checked(values: dict[str, Any]) -> Site:
+    require(
+        {"partition_id", "num_partitions"} <= values.keys(),
+        'a node needs --node-config "partition-id=I num-partitions=N"',
+    )
+    return Site(**values)
+
+
+def _value(key: str, value: Any) -> Any:
+    kind, rule, holds = _KEYS[key]
+    value = typed(f"node config {key}", value, kind)
+    require(holds(value), f"node config {key} must be {rule}; got {value}")
+    return value
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(kebab(key).lower(), _KEYS, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(_KEYS)}"
+    return (
+        f"'{key}' is not a key of this app's node config; {hint} (a key of another app on this node goes into "
+        f'ignore-keys="{key}")'
+    )
+
+
+def simulated(node: Mapping[str, Any]) -> bool:
+    """Whether this process is a worker of Flower's simulation engine, which says no more of a node than its partition.
+
+    Neither can be brought about by a message or by a run's settings.
+    """
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized()) and set(node) == set(PARTITION)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around what depends on the run's settings and the site's policy alone: such errors the server may read."""
+    try:
+        yield
+    except TwinflowerError as error:
+        raise Refusal(str(error)) from None
+
+
+def discreet(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A mod: whatever goes wrong at a deployed site, the server reads a `Refusal` or a fixed sentence.
+
+    A simulation's errors are the user's own.
+    """
+    if simulated(context.node_config):
+        return call_next(message, context)
+    try:
+        return call_next(message, context)
+    except Exception as error:  # noqa: BLE001  of whatever type: its text may hold what a file holds
+        _note(error)
+        return Message(Error(_RAISED, sentence(error)), reply_to=message)
+
+
+def _note(error: Exception) -> None:
+    """Everything, for the site's own log; a mistake in one sentence, a defect with its traceback."""
+    if isinstance(error, TwinflowerError):
+        log(ERROR, "twinflower: %s", error)
+    else:
+        log(ERROR, "twinflower: a request could not be answered", exc_info=error)
+
+
+def sentence(error: Exception) -> str:
+    """What the server reads of an error."""
+    if isinstance(error, Refusal):
+        return str(error)
+    return next(text for kind, text in _WITHHELD.items() if isinstance(error, kind))

@@ -1,0 +1,294 @@
+"""Nothing of a site's files leaves it in words: a server reads answers, refusals made before a file is open, and a few
+fixed sentences. Every request goes through the app that `flwr run` loads on a node."""
+
+import gzip
+import io
+import logging
+import zipfile
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from numpy.testing import assert_array_equal
+from problems import small
+
+from simulation import client_app, inprocess, setup, site
+from simulation.config import parse
+from simulation.inprocess import InProcessGrid
+from simulation.loop import run_strategy
+from simulation.setup import prepare
+from strategies.nodes import question
+from strategies.records import record_of
+from twinflower import objectives
+from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.errors import DataError, ReplyError, RunError, SettingError
+from twinflower.privacy.ledger import FileLedger, LedgerError
+
+MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
+START = np.zeros(6)
+RUN = {"dataset": "own", "num-features": 2, "num-classes": 2, "client-sizes": "3,3", "num-clients": 2}
+PRIVATE = {"privacy": "public-state", "epsilon": 8.0}
+CANNOT = site._WITHHELD[Exception]
+ROWS = b"1 1:1 2:0.5\n0 1:0.5\n1 2:1\n"
+
+
+class Deployed(InProcessGrid):
+    """Nodes with these node configs, asked by a server with this run config, which need not be what a node is told."""
+
+    def __init__(self, run, *nodes):
+        super().__init__(small("fedpdm"))
+        self.run_config, self.nodes = run, nodes
+
+    def get_node_ids(self):
+        return range(1, 1 + len(self.nodes))
+
+    def context(self, node):
+        if node not in self.contexts:
+            config = {"partition-id": node - 1, "num-partitions": len(self.nodes)} | self.nodes[node - 1]
+            self.contexts[node] = Context(1, node, config, RecordDict(), dict(self.run_config))
+        return self.contexts[node]
+
+    def answer(self, message):
+        context = self.context(message.metadata.dst_node_id)
+        try:
+            return client_app.app(message, context)
+        except Exception as error:  # noqa: BLE001  what Flower tells of it
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+
+def ask(run, node, start=START, round_=1):
+    """What the first node answers to the two kinds of questions, as everything that a server can read of it."""
+    grid = Deployed(run, node, {})
+    content = {"fitins.parameters": record_of([start]), "fitins.config": ConfigRecord({"round": round_})}
+    messages = [question(1), Message(RecordDict(content), 1, "train")]
+    return grid.send_and_receive(messages)
+
+
+def readable(reply):
+    return reply.error.reason if reply.has_error() else str(dict(reply.content.items()))
+
+
+def says(run, node, **asked):
+    """The sentences of the refusals; nothing that is answered at all holds the mark."""
+    replies = list(ask(run, node, **asked))
+    assert not [reply for reply in replies if MARK in readable(reply)]
+    return {readable(reply) for reply in replies if reply.has_error()}
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A site with rows and a state-dir of its own, and a home that is nobody's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").write_bytes(ROWS)
+    return {
+        "data-file": str(tmp_path / "rows"),
+        "lifetime-epsilon": 9.0,
+        "state-dir": str(tmp_path / "state"),
+    }
+
+
+def test_the_site_of_these_tests_answers(node):
+    assert says(RUN | PRIVATE, node) == set()
+
+
+# -------------------------------------------------------------------------------- files that a run names
+
+
+def test_a_record_does_not_leave_as_a_graph_that_cannot_be_read(tmp_path):
+    """A server names a file of the site as the graph; what could not be parsed of it was the first record's label."""
+    (tmp_path / "patients").write_text(f"{MARK} 1:0.5 2:1\n")
+    run = {"algorithm": "zcdp-nfl", "topology": f"file:{tmp_path / 'patients'}", "num-clients": 2}
+    start = small("fedpdm").start
+    for keys in (run, run | PRIVATE, run | PRIVATE | {"topology": "file:/nowhere"}):
+        policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path)} if "privacy" in keys else {}
+        grid = Deployed(keys, policy, policy)
+        (reply,) = grid.send_and_receive([question(1)])
+        assert not reply.has_error()  # the file is not even opened
+        assert says(keys, policy, start=start) <= {
+            site._WITHHELD[ReplyError]
+        }  # a start is no inbox of this method
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"dataset": "ijcnn1", "data-dir": "{}"},
+        {"dataset": "a6a", "data-dir": "{}"},
+        {"dataset": "adult", "data-dir": "{}"},
+        {"dataset": "mnist", "data-dir": "{}"},
+        {"dataset": "libsvm:ijcnn1", "data-dir": "{}"},
+        {"dataset": "libsvm:ijcnn1"},
+        {"dataset": "own", "data-file": "{}/ijcnn1", "num-features": 2, "client-sizes": "1,1"},
+        {"resume-from": "{}/ijcnn1"},
+        {"state-dir": "{}/ijcnn1"},
+        {"out": "{}/ijcnn1"},
+    ],
+)
+def test_a_site_opens_no_file_that_a_run_names(tmp_path, run, private):
+    for name in ("ijcnn1", "a9a", "adult.data", "adult.test", "train-images-idx3-ubyte"):
+        (tmp_path / name).write_text(f"{MARK} 1:{MARK}x\n")
+    before = sorted(tmp_path.rglob("*"))
+    run = {"num-clients": 2} | {key: str(v).format(tmp_path) for key, v in run.items()}
+    run |= {"num-features": 2} if run.get("dataset") == "own" else {}
+    policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path / "state")} if private else {}
+    told = says(run | (PRIVATE if private else {}), policy, start=small("fedpdm").start)
+    assert sorted(p for p in tmp_path.rglob("*") if "/state" not in str(p)) == before
+    if "dataset" in run:
+        assert len(told) == 1
+
+
+def test_no_file_that_stands_in_the_nodes_working_folder_is_read_either(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patients").write_text(f"{MARK} 1:{MARK}x\n")
+    (sentence,) = says({"dataset": "libsvm:patients", "num-clients": 2}, {})
+    assert "opens no file that a run names" in sentence
+
+
+def test_a_graph_file_is_read_by_the_server_alone(tmp_path, monkeypatch):
+    """The run through the nodes' app has the bits of one process that knows the graph."""
+    (tmp_path / "graph").write_text("0 1\n1 2\n2 3\n3 0\n0 2\n")
+    keys = {"algorithm": "zcdp-nfl", "topology": f"file:{tmp_path / 'graph'}", "num-clients": 4, "rounds": 3}
+    there = prepare(parse(keys))
+    expected = inprocess.run(there).model
+    grid = Deployed(keys | {"topology": "file:/nowhere"}, {}, {}, {}, {})
+    assert_array_equal(run_strategy(there, grid, "inprocess").model, expected)
+
+
+# ------------------------------------------------------------------------ whatever is wrong with the files
+
+
+def npz(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def archive(name, content):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        file.writestr(name, content)
+    return stream.getvalue()
+
+
+GOOD = np.ones((3, 2))
+CORRUPT = {
+    "a label": ("rows", MARK.encode() + b"x 1:1\n" + ROWS),
+    "a class": ("rows", ROWS[:-6] + MARK.encode() + b" 2:1\n"),
+    "a number that is no class": ("rows", ROWS[:-6] + b"0." + MARK.encode() + b" 2:1\n"),
+    "an index": ("rows", ROWS + f"1 {MARK}x:1\n".encode()),
+    "a column too far": ("rows", ROWS + f"1 {MARK}:1\n".encode()),
+    "index zero": ("rows", b"\n" * (int(MARK[:4])) + b"1 0:1\n" + ROWS),
+    "a negative index": ("rows", ROWS + f"1 -{MARK}:1\n".encode()),
+    "indices in disorder": ("rows", ROWS + f"1 {MARK}:1 1:1\n".encode()),
+    "a value": ("rows", ROWS + f"1 1:{MARK}x\n".encode()),
+    "infinity": ("rows", ROWS + f"1 1:1e{MARK}\n".encode()),
+    "text": ("rows", f"name,diagnosis\nmiller,{MARK}\n".encode()),
+    "bytes": ("rows", MARK.encode() + bytes(range(256))),
+    "nothing": ("rows", b""),
+    "other rows": ("rows", ROWS * int(MARK[:3])),
+    "packed": ("rows.gz", gzip.compress(MARK.encode() + ROWS)[:-9]),
+    "packed bytes": ("rows.gz", MARK.encode()),
+    "packed text": ("rows.bz2", b"BZh9" + MARK.encode()),
+    "no archive": ("rows.npz", MARK.encode()),
+    "half an archive": ("rows.npz", b"PK\x03\x04" + MARK.encode()),
+    "other names": ("rows.npz", npz(**{MARK: GOOD})),
+    "other members": ("rows.npz", archive("features.npy", MARK)),
+    "a header": ("rows.npz", archive("features.npy", b"\x93NUMPY\x01\x00" + MARK.encode() * 40)),
+    "objects": ("rows.npz", npz(features=np.array([[MARK, None]], dtype=object), labels=np.zeros(1))),
+    "words": ("rows.npz", npz(features=np.array([[MARK]]), labels=np.zeros(1))),
+    "columns": ("rows.npz", npz(features=np.ones((3, int(MARK[:4]))), labels=np.zeros(3))),
+    "rows": ("rows.npz", npz(features=np.ones((int(MARK[:5]), 2)), labels=np.zeros(int(MARK[:5])))),
+    "classes": ("rows.npz", npz(features=GOOD, labels=np.full(3, int(MARK)))),
+    "a class between": ("rows.npz", npz(features=GOOD, labels=np.full(3, float("0." + MARK)))),
+    "nan": ("rows.npz", npz(features=np.full((3, 2), np.nan), labels=np.full(3, int(MARK)))),
+    "complex": ("rows.npz", npz(features=GOOD * int(MARK) * 1j, labels=np.zeros(3))),
+    "too long": ("rows.npz", npz(features=np.full((3, 2), float(MARK)), labels=np.zeros(3))),
+}
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("kind", CORRUPT)
+def test_no_corrupt_file_is_quoted(tmp_path, node, kind, private):
+    name, content = CORRUPT[kind]
+    (tmp_path / name).write_bytes(content)
+    allowed = node if private else {"allow-non-private": True}
+    run = RUN | (PRIVATE if private else {}) | {"row-norm": 0.0 if kind == "too long" else 1.0}
+    run |= {"clip-norm": 1.0} if kind == "too long" else {}
+    told = says(run, allowed | {"data-file": str(tmp_path / name)})
+    assert told == ({CANNOT} if kind != "too long" else set())
+
+
+def test_no_other_row_is_counted_aloud(node, tmp_path):
+    """A count is no mark: 3 rows are promised, and 571 are there."""
+    (tmp_path / "rows").write_bytes(ROWS * 190 + b"1 1:1\n")
+    (sentence,) = says(RUN | PRIVATE, node)
+    assert not any(letter.isdigit() for letter in sentence)
+
+
+@pytest.mark.parametrize("content", ["", f"{MARK}\n", f"0123456789abcdef {MARK}\n"])
+@pytest.mark.parametrize("kind", ["ledger", "round"])
+def test_no_file_of_the_sites_own_is_quoted(node, tmp_path, content, kind):
+    assert not says(RUN | PRIVATE, node)
+    files = list((tmp_path / "state").rglob(f"*.{kind}"))
+    assert len(files) == 1
+    files[0].write_text(content)
+    told = says(RUN | PRIVATE, node, round_=2)
+    empty_ledger = kind == "ledger" and not content  # is a new one
+    assert told == (set() if empty_ledger else {site._WITHHELD[LedgerError] if kind == "ledger" else CANNOT})
+
+
+class Odd(Exception):
+    """An error that cannot even be told."""
+
+    def __str__(self):
+        raise RuntimeError(MARK)
+
+
+ERRORS = [
+    ValueError(MARK), KeyError(MARK), IndexError(MARK), MemoryError(MARK), RuntimeError(MARK), OSError(5, MARK, MARK),
+    UnicodeDecodeError("utf-8", MARK.encode(), 0, 1, MARK), np.linalg.LinAlgError(MARK), zipfile.BadZipFile(MARK),
+    ZeroDivisionError(MARK), RecursionError(MARK), StopIteration(MARK), AssertionError(MARK), TypeError(MARK),
+    ExceptionGroup(MARK, [ValueError(MARK)]), SettingError(MARK), DataError(MARK), ReplyError(MARK), RunError(MARK),
+    LedgerError(MARK), np.exceptions.AxisError(MARK), Odd(MARK),
+]  # fmt: skip
+STAGES = [
+    (setup, "load_own"), (client_app, "prepare_node"), (setup.Setup, "at_site"), (client_app, "read_bytes"),
+    (FedPDM, "check"), (FedPDM, "unpack_inbox"), (FedPDM, "release"), (FileLedger, "charge"),
+    (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (FedPDM, "pack_upload"), (FedPDM, "state_shapes"),
+    (site, "read_site"), (client_app, "read_site"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_no_error_is_quoted_wherever_it_comes_from(node, monkeypatch, error):
+    for place, name in STAGES:
+        with monkeypatch.context() as patch:
+
+            def fail(*args, **kwargs):
+                raise error
+
+            patch.setattr(place, name, fail)
+            setup.prepare_node.cache_clear()
+            assert says(RUN | PRIVATE, node) <= set(site._WITHHELD.values())
+
+
+def test_the_sites_own_log_has_the_whole_story(node, tmp_path, caplog):
+    (tmp_path / "rows").write_text(f"{MARK}x 1:1\n")
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        assert says(RUN | PRIVATE, node) == {CANNOT}
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert f"{MARK}x" in caplog.text
+
+
+def test_a_refusal_by_policy_is_told(node):
+    (sentence,) = says(RUN | PRIVATE | {"epsilon": 9.5}, node)
+    assert "allows at most epsilon 9 at delta 0.0001" in sentence
+    (sentence,) = says(RUN, node)
+    assert (
+        sentence
+        == "this site takes part in private runs only (lifetime-epsilon, data-file); the run has none"
+    )
