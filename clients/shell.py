@@ -7,6 +7,7 @@ is kept, so a repeated request gets the same numbers again and moves no dual twi
 
 import math
 from collections.abc import Mapping
+from logging import WARNING
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from flwr.app import Array as WireArray
 from flwr.app import ConfigRecord, Context
 from flwr.client import Client, NumPyClient
 from flwr.common import FitIns, FitRes
+from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.page import Page
@@ -137,7 +139,8 @@ class PageClient(NumPyClient):
             return self._again(asked)
         try:
             kept = (self._finish if asked.closing else self._work)(last, parameters, asked)
-        except BudgetSpent:
+        except BudgetSpent as spent:
+            log(WARNING, "round %s is refused: %s", asked.round, spent)
             return Answer([], 0, ConfigRecord({"round": asked.round, "refused": True}))
         self.store.save(asked.session, kept, asked.settled)
         return self._answer(kept)

@@ -1,4 +1,4 @@
-"""The command line: list, run, tune, privacy, graph, figure, compare, deploy."""
+"""The command line: list, run, tune, privacy, graph, figure, compare, deploy, ledger."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
 from twinflower.topologies import TOPOLOGIES
 
-from . import cohort, inprocess
+from . import books, cohort, inprocess
 from .checkpoint import Checkpoints
 from .config import DEFAULT_CLIENTS, Config, parse_text
 from .deployment import rehearse
@@ -212,6 +212,22 @@ def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs 
     for row in comparison(folders):
         table.add_row(*row)
     console.print(table)
+
+
+@app.command()
+def ledger(
+    folder: Annotated[
+        Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
+    ],
+) -> None:
+    """What was spent on a node's data, what is left of the lifetime budget, and by which runs."""
+    found = books.read_books(folder.expanduser())
+    told = ((books.HEADINGS, books.accounts(found)), (books.RUN_HEADINGS, books.runs(found)))
+    for headings, rows in told:
+        table = Table(*headings)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
 
 
 def main() -> None:

@@ -53,8 +53,9 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     plan = setup.plan
     if plan is None:
         return None
+    number = site.partition_id
     return Guard(
-        plan.bounds, float(plan.multipliers[site.partition_id]), plan.budget, _ledger(site), lambda round_: secret,
+        plan.bounds, float(plan.multipliers[number]), plan.budget_of(number), _ledger(site), lambda round_: secret,
         secret=True, run=run, config=setup.config.digest, row_norm=setup.row_norm,
     )  # fmt: skip
 

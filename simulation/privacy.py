@@ -7,7 +7,7 @@ participation are public; the server may choose its broadcasts adaptively.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +69,10 @@ class Plan:
     def budget(self) -> Budget:
         """A client's filter for this run."""
         return Budget(self.mu_limit**2)
+
+    def budget_of(self, client: int) -> Budget:
+        """The filter, with what this client is going to spend in all its rounds."""
+        return replace(self.budget, planned=float(self.mu(self.shares)[client] ** 2))
 
     @property
     def epsilon_limit(self) -> float:

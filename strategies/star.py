@@ -378,7 +378,7 @@ class StarStrategy(Strategy):
         if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
             raise ReplyError("the reply's records have the wrong kind")
         if metrics.get("refused") is True:
-            raise ReplyError("it refuses: its privacy budget is spent")
+            raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
         if type(stamp) is not int or stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         if metrics.get("session", self._session) != self._session:

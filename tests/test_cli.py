@@ -17,6 +17,8 @@ from simulation.record import COLUMNS, read_rows
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError
+from twinflower.privacy import Budget
+from twinflower.privacy.ledger import Charge, FileLedger
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -435,3 +437,30 @@ def test_a_graph_is_told_and_drawn(call, tmp_path):
     status, _, error = call("graph", file, "--out", tmp_path / "nowhere" / "ring.png")
     assert status == 2
     assert error.startswith("error: the graph cannot be drawn")
+
+
+def test_the_ledger_of_a_node_is_told(call, tmp_path):
+    folder = tmp_path / "state"
+    site = FileLedger(folder / "node-0.ledger", "known data sets, node 0", 10.0, 1e-4)
+    for round_ in (1, 2):
+        site.charge(Charge("7", round_, 1.0, 2.0, 1, 0.25), Budget(1e9))
+    status, out, _ = call("ledger", str(folder))
+    assert status == 0
+    for words in ("known data sets, node 0", "epsilon 10, delta 0.0001", "node-0.ledger", "2.533", "9.327"):
+        assert words in out, out
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "is no folder"),
+        (lambda path: path.mkdir(), "holds no ledger"),
+        (lambda path: (path.mkdir(), (path / "a.ledger").write_text("x\n")), "is damaged"),
+        (lambda path: (path.mkdir(), (path / "a.ledger").mkdir()), "cannot be opened"),
+    ],
+)
+def test_a_folder_without_a_good_ledger_is_one_sentence(call, tmp_path, make, sentence):
+    make(tmp_path / "state")
+    status, out, err = call("ledger", str(tmp_path / "state"))
+    assert status == 2
+    assert out == "" and sentence in err and err.count("\n") == 1 and "Traceback" not in err

@@ -1,7 +1,9 @@
 """The ledger: no kill, fault or damage makes it count too little, and a spent budget stays spent."""
 
 import errno
+import fcntl
 import json
+import logging
 import os
 import signal
 import stat
@@ -25,13 +27,23 @@ from problems import small
 
 import clients.shell
 import clients.store
+from simulation.books import accounts, runs
 from simulation.client_app import site_guard
 from simulation.site import read_site
 from twinflower.algorithms import FedPDM
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
-from twinflower.privacy import Budget, gdp_mu, guard, ledger, mechanism
+from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, guard, ledger, mechanism
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerError, check_charge, fingerprint
+from twinflower.privacy.ledger import (
+    BudgetSpent,
+    Charge,
+    FileLedger,
+    LedgerError,
+    check_charge,
+    fingerprint,
+    read_ledger,
+)
+from twinflower.privacy.release import Release
 
 TESTS = Path(__file__).resolve().parent
 PLENTY = Budget(1e9)
@@ -97,6 +109,16 @@ def run_here(code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_ledger_that_is_locked_for_a_moment_is_waited_for(tmp_path):
+    site, other = filled(tmp_path, 1), (tmp_path / "site.ledger").open()
+    fcntl.flock(other, fcntl.LOCK_EX)
+    timer = threading.Timer(0.3, other.close)
+    timer.start()
+    site.charge(one(2), PLENTY)
+    timer.join()
+    assert rounds(site) == [1, 2]
 
 
 @pytest.mark.usefixtures("quick")
@@ -307,7 +329,7 @@ def test_what_is_not_a_plain_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, end):
-    site = filled(tmp_path, 1)
+    site = replace(filled(tmp_path, 1), patience=0.1)
     code = (
         "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); "
         "print('locked', flush=True); input()"
@@ -801,3 +823,109 @@ def test_stopped_at_any_line_nothing_is_lost_and_the_run_goes_on(tmp_path, start
     found = labs(tmp_path, *((start, "Guard", how, set()) for how in ("kill", "interrupt", "error")))
     assert [faults for _, faults in found] == [[]] * 3
     assert min(steps for steps, _ in found) > 60
+
+
+# ------------------------------------------------------------------------------------ a run that could not finish
+
+
+def test_a_run_begins_only_if_all_of_it_fits_what_is_left(tmp_path):
+    """8 of 10 are spent: a run that plans 8 more is refused in its first round, and nothing is charged for it."""
+    site, eight = book(tmp_path, 10.0), Budget.for_target(8.0, 1e-4)
+    site.charge(one(1, "earlier", eight.mu_max_squared), eight)
+    before = site.path.read_bytes()
+    share = eight.mu_max_squared / 12
+    for round_ in (1, 2, 12):
+        with pytest.raises(
+            BudgetSpent, match=r"plans epsilon 8, and of .* 10, .* left allows 4.719: it does not begin"
+        ):
+            site.charge(one(round_, "next", share), replace(eight, planned=eight.mu_max_squared))
+    assert site.path.read_bytes() == before
+    small = Budget.for_target(4.7, 1e-4)
+    for round_ in range(1, 13):  # what fits begins, and goes on whatever is left by then
+        site.charge(
+            one(round_, "small", small.mu_max_squared / 12), replace(small, planned=small.mu_max_squared)
+        )
+    assert rounds(site)[1:] == list(range(1, 13))
+
+
+def test_a_deployed_client_refuses_such_a_run_at_once_and_its_log_says_why(tmp_path, caplog):
+    node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 40.0, "state-dir": str(tmp_path)}
+    site = site_guard(SETUP, read_site(node), "2")
+    most = Budget.for_target(40.0, 1e-4).mu_max_squared
+    site.ledger.charge(one(1, "earlier", 0.7 * most), PLENTY)
+    before = site.ledger.path.read_bytes()
+    asked = SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site)
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    for round_ in (1, 2, 5):
+        assert ask(asked, round_) == ([], 0, {"round": round_, "refused": True})
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert site.ledger.path.read_bytes() == before
+    assert "the run plans epsilon 30, and of the lifetime budget epsilon 40" in caplog.text
+
+
+def test_a_client_plans_its_own_rounds(tmp_path):
+    """With a fixed noise whoever is asked less often spends less, and may begin where the busiest may not."""
+    setup = small("fedpdm-gradient", rounds=6)
+    costs = setup.plan.mu(setup.plan.shares) ** 2
+    rare, busy = int(np.where(costs > 0, costs, np.inf).argmin()), int(costs.argmax())
+    assert 0 < 1.5 * costs[rare] < costs[busy]
+    for number, begins in ((rare, True), (busy, False)):
+        lifetime = gdp_epsilon(np.sqrt(1.2 * costs[busy]), 1e-4)
+        folder = str(tmp_path / str(number))
+        node = {
+            "partition-id": number,
+            "num-partitions": 8,
+            "lifetime-epsilon": lifetime,
+            "state-dir": folder,
+        }
+        site = site_guard(setup, read_site(node), "run")
+        site.ledger.charge(one(1, "earlier", 0.3 * costs[busy]), PLENTY)
+        if begins:
+            site.open(Release(1.0), 1)
+        else:
+            with pytest.raises(BudgetSpent, match="does not begin"):
+                site.open(Release(1.0), 1)
+
+
+# ------------------------------------------------------------------------------------- told to those who keep it
+
+
+def test_a_reader_sees_what_was_charged(tmp_path):
+    site = book(tmp_path, 10.0)
+    for run, round_, cost in (("a", 1, 0.25), ("b", 1, 0.5), ("a", 2, 0.25)):
+        site.charge(one(round_, run, cost), PLENTY)
+    text = site.path.read_bytes()
+    found = read_ledger(site.path)
+    assert (found.data, found.epsilon, found.delta) == ("data", 10.0, 1e-4)
+    assert found.charges == site.charges()
+    most = Budget.for_target(10.0, 1e-4).mu_max_squared
+    assert found.left == pytest.approx(most - 1.0)
+    ((_, lifetime, spent, left, number, name),) = accounts([("site.ledger", found)])
+    assert (lifetime, number, name) == ("epsilon 10, delta 0.0001", "2", "site.ledger")
+    assert float(spent) == pytest.approx(gdp_epsilon(1.0, 1e-4), rel=1e-3)
+    assert float(left) == pytest.approx(gdp_epsilon(np.sqrt(most - 1.0), 1e-4), rel=1e-3)
+    told = [(run, count, float(epsilon)) for _, run, count, epsilon, *_ in runs([("site.ledger", found)])]
+    half = pytest.approx(gdp_epsilon(np.sqrt(0.5), 1e-4), rel=1e-3)
+    assert told == [("a", "2", half), ("b", "1", half)]
+    assert site.path.read_bytes() == text
+    put(site.path, text[:-9])  # a torn last line was never acted on
+    assert len(read_ledger(site.path).charges) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "cannot be opened: No such file"),
+        (b"", "is no ledger"),
+        (b"patients\n", "is damaged"),
+        (ledger._line(b"", {"some": "json"}), "is no ledger"),
+        (ledger._line(b"", [1]), "is no ledger"),
+    ],
+)
+def test_what_is_no_ledger_is_told_in_one_sentence(tmp_path, content, sentence):
+    path = tmp_path / "site.ledger"
+    if content is not None:
+        put(path, content)
+    with pytest.raises(LedgerError, match=sentence):
+        read_ledger(path)
+    assert path.exists() == (content is not None)

@@ -783,7 +783,9 @@ def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.multipliers[2] ** 2))
     strategy.start(grid, record_of([setup.start]), num_rounds=4)
     assert [list(r.rejected) for r in strategy.rounds] == [[], [], [2], [2]]
-    assert strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent"
+    assert (
+        strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent, or too small for the run"
+    )
     again = {"round": 9, "session": strategy.snapshot().session}
     assert poor.fit([setup.start], again) == ([], 0, {"round": 9, "refused": True})
     with pytest.raises(ReplyError, match="another session"):  # which would have a budget of its own

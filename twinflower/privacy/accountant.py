@@ -241,14 +241,17 @@ class Budget:
     Counted in mu^2. A plan that spends the budget exactly must not fail at its last release because
     10,000 sums were rounded, so the sum may exceed the maximum by the factor 1 + `ROUNDING`, altogether
     and not per release. Using all of that makes mu larger by 5e-10 of itself, and nothing more.
+    planned: what is meant to be spent, 0 if nobody knows; a lasting ledger lets nothing begin that it could not finish.
     """
 
     mu_max_squared: float
     spent: float = 0.0
+    planned: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive("mu_max_squared", self.mu_max_squared)
         check_not_negative("spent", self.spent)
+        check_not_negative("planned", self.planned)
 
     @classmethod
     def for_target(cls, epsilon: float, delta: float) -> "Budget":

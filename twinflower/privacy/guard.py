@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -95,6 +95,7 @@ class Guard:
         budget = Budget.for_target(epsilon, delta)
         units = math.fsum(page.release(bounds, pace, t).units for t in range(1, rounds + 1))
         multiplier = math.sqrt(units / budget.mu_max_squared)
+        budget = replace(budget, planned=budget.mu_max_squared)
         return cls(bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm)
 
     def check_rows(self, features: Array) -> None:

@@ -17,21 +17,23 @@ whoever may write the file can also compute them.
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import TwinflowerError
-from .accountant import Budget
+from .accountant import Budget, gdp_epsilon
 
 _CHECKSUM = 16  # hexadecimal digits at the start of a line, then a blank
+_PAUSE = 0.05  # seconds between two tries to lock
 _TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # how every proper beginning of a line looks
 
 
@@ -81,26 +83,27 @@ class FileLedger:
     """The ledger of one site's data at `path`.
 
     data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every record in them,
-    fixed by the first charge. The file is locked while it is read and written; a second process is refused,
-    not queued, and symbolic links are not followed.
+    fixed by the first charge. The file is locked while it is read and written; a second process waits for at most
+    `patience` seconds and is refused then, and symbolic links are not followed.
     """
 
     path: Path
     data: str
     epsilon: float
     delta: float
+    patience: float = 5.0
 
     def charge(self, charge: Charge, budget: Budget) -> None:
-        """See `Ledger.charge`. When it raises, nothing was charged, or the charge stands: never half of it."""
+        """See `Ledger.charge`. When it raises, nothing was charged, or the charge stands: never half of it.
+
+        The first charge of a run is refused unless everything that the run plans fits what is left of the lifetime.
+        """
         with self._locked() as file:
             book = self._read(file)
             in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
             known = _start(run=charge.run, round=charge.round) in book
             _check(charge, known, budget, in_run)
-            if not replace(Budget.for_target(self.epsilon, self.delta), spent=ever).fits(charge.cost):
-                raise BudgetSpent(
-                    f"the lifetime budget epsilon {self.epsilon:g}, delta {self.delta:g} is spent"
-                )
+            self._check_lifetime(ever, 0.0 if in_run else budget.planned, charge.cost)
             sums = {"run_sum": in_run + charge.cost, "sum": ever + charge.cost}
             text = b"" if book else self._header
             self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
@@ -108,8 +111,19 @@ class FileLedger:
     def charges(self) -> list[Charge]:
         """All charges so far."""
         with self._locked() as file:
-            entries = [json.loads(line[_CHECKSUM:]) for line in self._read(file).split(b"\n")[1:-1]]
-        return [Charge(**{f.name: entry[f.name] for f in fields(Charge)}) for entry in entries]
+            return _charges(self._read(file))
+
+    def _check_lifetime(self, spent: float, planned: float, cost: float) -> None:
+        """BudgetSpent where the lifetime's rest is short of a run's plan, or of one charge."""
+        budget = replace(Budget.for_target(self.epsilon, self.delta), spent=spent)
+        lifetime = f"the lifetime budget epsilon {self.epsilon:g}, delta {self.delta:g}"
+        if planned and not budget.fits(planned):
+            raise BudgetSpent(
+                f"the run plans epsilon {_epsilon(planned, self.delta)}, and of {lifetime} what is left allows "
+                f"{_epsilon(budget.remaining, self.delta)}: it does not begin, and nothing is spent"
+            )
+        if not budget.fits(cost):
+            raise BudgetSpent(f"{lifetime} is spent")
 
     @property
     def _header(self) -> bytes:
@@ -126,7 +140,7 @@ class FileLedger:
         with file:
             with self._told("locked"):
                 os.fchmod(file.fileno(), 0o600)
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file, fcntl.LOCK_EX, self.patience)
             yield file
 
     def _read(self, file: FileIO) -> bytes:
@@ -134,11 +148,7 @@ class FileLedger:
         with self._told("read"):
             file.seek(0)
             text = file.readall()
-        book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
-        if not (_in_order(book) and _torn(book, tail)):
-            raise LedgerError(
-                f"the ledger {self.path} is damaged: what was spent is not known, and nothing is released any more"
-            )
+        book = _whole_lines(self.path, text)
         if book and not book.startswith(self._header):
             raise LedgerError(
                 f"the ledger {self.path} was made for other data or another lifetime budget: restore the "
@@ -161,17 +171,50 @@ class FileLedger:
                     os.fsync(file.fileno())
                 raise
 
-    @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _told(self, done: str) -> AbstractContextManager[None]:
         """Trouble with the file in one sentence."""
-        try:
-            yield
-        except BlockingIOError:
-            raise LedgerError(f"the ledger {self.path} is in use by another process") from None
-        except OSError as error:
-            raise LedgerError(
-                f"the ledger {self.path} cannot be {done}, and nothing is released: {error.strerror}"
-            ) from None
+        return _told(self.path, f"{done}, and nothing is released")
+
+
+class Book(NamedTuple):
+    """What a ledger's file says: whose data, the lifetime budget, and all charges."""
+
+    data: str
+    epsilon: float
+    delta: float
+    charges: list[Charge]
+
+    @property
+    def left(self) -> float:
+        """mu^2 that may still be spent."""
+        spent = math.fsum(charge.cost for charge in self.charges)
+        return replace(Budget.for_target(self.epsilon, self.delta), spent=spent).remaining
+
+
+def read_ledger(path: Path, patience: float = 5.0) -> Book:
+    """A ledger's content, for a reader who does not know whose data it is of; nothing is written.
+
+    Raises LedgerError where it is damaged, or no ledger.
+    """
+    with _told(path, "opened"):
+        file = FileIO(path, "r", opener=_open)
+    with file, _told(path, "read"):
+        _lock(file, fcntl.LOCK_SH, patience)
+        book = _whole_lines(path, file.readall())
+    try:
+        head = json.loads(book[_CHECKSUM : book.index(b"\n")])
+        return Book(head["data"], head["epsilon"], head["delta"], _charges(book))
+    except (ValueError, KeyError, TypeError):
+        raise LedgerError(f"{path} is no ledger") from None
+
+
+def _charges(book: bytes) -> list[Charge]:
+    entries = [json.loads(line[_CHECKSUM:]) for line in book.split(b"\n")[1:-1]]
+    return [Charge(**{f.name: entry[f.name] for f in fields(Charge)}) for entry in entries]
+
+
+def _epsilon(cost: float, delta: float) -> str:
+    return f"{gdp_epsilon(math.sqrt(cost), delta):.4g}"
 
 
 def fingerprint(*arrays: memoryview | bytes) -> str:
@@ -210,6 +253,16 @@ def _sealed(before: bytes, body: bytes) -> bytes:
     return digest.hexdigest()[:_CHECKSUM].encode() + b" " + body + b"\n"
 
 
+def _whole_lines(path: Path, text: bytes) -> bytes:
+    """The file without a torn last line; LedgerError unless every byte is as it was written."""
+    book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
+    if not (_in_order(book) and _torn(book, tail)):
+        raise LedgerError(
+            f"the ledger {path} is damaged: what was spent is not known, and nothing is released any more"
+        )
+    return book
+
+
 def _in_order(book: bytes) -> bool:
     """Whether whole lines, perhaps none, are what was written: their last checksum covers them all."""
     last = book.rfind(b"\n", 0, -1) + 1
@@ -240,6 +293,29 @@ def _sum(book: bytes, name: str, start: bytes) -> float:
 
 
 # --- the disk ---
+
+
+@contextmanager
+def _told(path: Path, done: str) -> Iterator[None]:
+    """Trouble with the file in one sentence."""
+    try:
+        yield
+    except BlockingIOError:
+        raise LedgerError(f"the ledger {path} is in use by another process") from None
+    except OSError as error:
+        raise LedgerError(f"the ledger {path} cannot be {done}: {error.strerror}") from None
+
+
+def _lock(file: FileIO, kind: int, patience: float) -> None:
+    """The lock, when whoever has it lets go within so many seconds; else BlockingIOError."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_PAUSE)
 
 
 def _open(path: str, flags: int) -> int:

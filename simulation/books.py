@@ -1,0 +1,67 @@
+"""The ledgers in a site's folder, told to the people who keep it: what was spent, what is left, and by which runs."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from twinflower.errors import SettingError
+from twinflower.privacy import gdp_epsilon
+from twinflower.privacy.ledger import Book, Charge, read_ledger
+
+HEADINGS = ("data", "lifetime", "spent", "left for a run", "runs", "ledger")
+RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "first charge", "last charge")
+
+
+def read_books(folder: Path) -> list[tuple[str, Book]]:
+    """Name and content of each ledger in the folder; SettingError if there is none, LedgerError for a damaged one."""
+    if not folder.is_dir():
+        raise SettingError(f"{folder} is no folder: give the state-dir of a node, or its ~/.twinflower")
+    paths = sorted(folder.glob("*.ledger"))
+    if not paths:
+        raise SettingError(f"{folder} holds no ledger: give the state-dir of a node, or its ~/.twinflower")
+    return [(path.name, read_ledger(path)) for path in paths]
+
+
+def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
+    """A row of HEADINGS for each ledger. Epsilons do not add up: what is left is what one more run may plan."""
+    return [
+        (
+            _data(book),
+            f"epsilon {book.epsilon:g}, delta {book.delta:g}",
+            _epsilon(book.charges, book.delta),
+            f"{gdp_epsilon(math.sqrt(book.left), book.delta):.4g}",
+            str(len(_runs(book.charges))),
+            name,
+        )
+        for name, book in books
+    ]
+
+
+def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
+    """A row of RUN_HEADINGS for each run, in the order of the first charges."""
+    for _, book in books:
+        for run, charges in _runs(book.charges).items():
+            times = [charge.time for charge in charges]
+            told = _epsilon(charges, book.delta), _date(min(times)), _date(max(times))
+            yield _data(book), run, str(len(charges)), *told
+
+
+def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:
+    order = {run: place for place, run in reversed(list(enumerate(charge.run for charge in charges)))}
+    together = sorted(charges, key=lambda charge: order[charge.run])
+    return {run: list(group) for run, group in groupby(together, key=lambda charge: charge.run)}
+
+
+def _data(book: Book) -> str:
+    """The data set; rows of the site's own by the beginning of their fingerprint."""
+    return book.data if " " in book.data else book.data[:12]
+
+
+def _epsilon(charges: list[Charge], delta: float) -> str:
+    return f"{gdp_epsilon(math.sqrt(math.fsum(charge.cost for charge in charges)), delta):.4g}"
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
