@@ -31,7 +31,8 @@ def guard(node, setup=None, run="1"):
 
 
 def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
-    site = guard(NODE | {"state-dir": str(tmp_path)})
+    node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 100.0}
+    site = guard(node)
     assert site.secret
     assert site.draws(1) is secret
     setup = private()
@@ -40,9 +41,7 @@ def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
     assert metrics == {"round": 1, "session": "1", "born": 1}
     (ledger,) = tmp_path.glob("*.ledger")
     assert len(ledger.read_text().splitlines()) == 2
-    other = setup.client(
-        0, Context(2, 1, {}, RecordDict(), {}), guard(NODE | {"state-dir": str(tmp_path)}, run="2")
-    )
+    other = setup.client(0, Context(2, 1, {}, RecordDict(), {}), guard(node, run="2"))
     (second,), _, _ = other.fit([setup.start], {"round": 1})
     assert not np.any(first == second)
 
