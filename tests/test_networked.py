@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
+import networkx as nx
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -41,6 +42,7 @@ N, D, WALK = 6, 5, Walk(0, 1)
 SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)
 RIDGE = make_objective("least-squares", D, 0, l2=0.2)
 EVERYONE = np.arange(N)
+FITTING = [name for name in TOPOLOGIES if name != "torus"]  # which has no room for 6 clients
 
 
 def on(graph, page, num_clients=N, rounds=200, **settings):
@@ -107,7 +109,7 @@ def edgewise(graph, rho, eta, rounds, noise):
     return sent, np.array([sum(mu[k, o] + gamma[o, k] for o in graph[k]) for k in range(N)])
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", FITTING)
 def test_edgewise_admm_is_the_reduced_form(name):
     graph = make_graph(name, N, degree=2.0)
     page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
@@ -229,7 +231,7 @@ def test_metropolis_weights_after_a_death_are_those_of_the_graph_that_is_left():
 # --------------------------------------------------------------------------------- optima
 
 
-ENDS = [(ZCDPNFL, name, h, 2000) for name in TOPOLOGIES for h in [ElasticNet(0.05, 0.1)]]
+ENDS = [(ZCDPNFL, name, h, 2000) for name in FITTING for h in [ElasticNet(0.05, 0.1)]]
 ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 400)]
 
 
@@ -252,7 +254,7 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
     assert np.linalg.norm(ends[0] - ends[1]) > 0.05
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", FITTING)
 def test_least_absolute_deviation_comes_near_its_optimum(name):
     f, graph = make_objective("absolute", D, 0), make_graph(name, N, 4)
     page = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
@@ -711,11 +713,77 @@ def test_graphs_are_what_they_say(name):
     numbers = spectrum(graph)
     assert numbers.connectivity > 1e-9
     expected = {"regular": 24, "small-world": 24, "ring": 12, "path": 11, "star": 11, "complete": 66}
+    expected |= {"grid": 17, "torus": 24}  # 3 by 4
     assert numbers.edges == expected.get(name, numbers.edges)
     closed = {
-        "ring": 2 - 2 * np.cos(2 * np.pi / 12), "path": 2 - 2 * np.cos(np.pi / 12), "star": 1.0, "complete": 12.0
+        "ring": 2 - 2 * np.cos(2 * np.pi / 12), "path": 2 - 2 * np.cos(np.pi / 12), "star": 1.0, "complete": 12.0,
+        "grid": 2 - 2 * np.cos(np.pi / 4), "torus": 2.0,  # of a path and a cycle of 4
     }  # fmt: skip
     assert_allclose(numbers.connectivity, closed.get(name, numbers.connectivity))
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "rows", "columns"),
+    [("grid", 4, 2, 2), ("grid", 14, 2, 7), ("grid", 36, 6, 6), ("torus", 9, 3, 3), ("torus", 20, 4, 5)],
+)
+def test_neighbours_in_a_lattice(name, clients, rows, columns):
+    """Client row * columns + column has those above, below, left and right of it; on a torus around the edge, too."""
+    wanted = []
+    for row, column in np.ndindex(rows, columns):
+        around = [(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+        if name == "torus":
+            around = [(i % rows, j % columns) for i, j in around]
+        inside = [(i, j) for i, j in around if 0 <= i < rows and 0 <= j < columns]
+        wanted.append(tuple(sorted(i * columns + j for i, j in inside)))
+    assert make_graph(name, clients) == tuple(wanted)
+
+
+@pytest.mark.parametrize("name", ["grid", "torus"])
+@pytest.mark.parametrize("clients", [2, 3, 5, 13, 127])
+def test_a_lattice_needs_rows_and_columns(name, clients):
+    with pytest.raises(
+        SettingError, match=rf"num-clients = rows \* columns with at least \d of each.*got {clients}$"
+    ):
+        make_graph(name, clients)
+
+
+@pytest.mark.parametrize("clients", [6, 8, 10, 14])
+def test_a_torus_has_at_least_three_rows(clients):
+    with pytest.raises(SettingError, match="at least 3 of each, such as 9 or 12"):
+        make_graph("torus", clients)
+
+
+def test_the_degree_of_a_random_geometric_graph():
+    """Mean degree of 300 graphs of 40 clients that are connected nearly always: within four standard errors of 14."""
+    graphs = [make_graph("random-geometric", 40, 14.0, seed=s) for s in range(300)]
+    means = np.array([np.mean([len(others) for others in graph]) for graph in graphs])
+    assert abs(means.mean() - 14.0) < 4 * means.std(ddof=1) / np.sqrt(len(means))
+
+
+def test_random_geometric_graphs_follow_their_seed():
+    graphs = [make_graph("random-geometric", 20, 6.0, seed=s) for s in (0, 0, 1)]
+    assert graphs[0] == graphs[1] != graphs[2]
+
+
+def test_a_random_geometric_graph_closes_triangles():
+    """In the plane 1 - sqrt(27) / (4 pi) = 0.59 of a client's neighbours are neighbours; 6 in 39 in a random graph."""
+    graphs = [make_graph(name, 40, 6.0, seed=3) for name in ("random-geometric", "erdos-renyi")]
+    near, far = (nx.transitivity(nx.from_scipy_sparse_array(adjacency(graph))) for graph in graphs)
+    assert near > 0.45 > 0.3 > far
+
+
+@pytest.mark.parametrize(
+    ("clients", "degree", "says"),
+    [
+        (2, 3.0, "at most 0.9749; got 3"),
+        (10, 0.0, "must be above 0"),
+        (10, 9.0, "at most 8.774; got 9"),
+        (60, 2.0, "no random geometric graph of 60 clients with degree 2 of 200 was connected: raise degree"),
+    ],
+)
+def test_impossible_random_geometric_graphs(clients, degree, says):
+    with pytest.raises(SettingError, match=says):
+        make_graph("random-geometric", clients, degree)
 
 
 @pytest.mark.parametrize(
@@ -753,7 +821,7 @@ def test_a_graph_from_a_file(tmp_path):
         ({"tau": 0.0}, "tau must be in"),
         ({"tail": 2.0}, "tail must be in"),
         ({"dead_after": -1}, "dead-after"),
-        ({"topology": "torus"}, "topology must be one of"),
+        ({"topology": "donut"}, "topology must be one of"),
         ({"topology": "erdos-renyi", "degree": 9.0}, "degree must be above 0"),
         ({"topology": "regular", "degree": 2.5}, "whole degree"),
         ({"topology": "small-world", "degree": 3.0}, "even degree"),

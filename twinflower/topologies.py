@@ -3,13 +3,14 @@
 A graph is what pages and the relay need of it: for each client its neighbours, ascending. It is public.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
-from scipy import sparse
+from scipy import optimize, sparse
 
 from .arrays import Array, Mask
 from .errors import SettingError, require
@@ -19,6 +20,7 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 _DENSE = 128  # nodes
 _TRIES = 10_000  # draws of a random graph until one is connected
+_GEOMETRIC_TRIES = 200  # each takes longer
 
 
 class Spectrum(NamedTuple):
@@ -34,11 +36,11 @@ class Spectrum(NamedTuple):
     largest: float
 
 
-def _random(draw: Callable[[int], Any], seed: int, told: str) -> Any:
+def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIES) -> Any:
     """The first connected graph of those drawn from (seed, "graph")."""
-    numbers = stream(seed, "graph").integers(2**31, size=_TRIES)
+    numbers = stream(seed, "graph").integers(2**31, size=tries)
     graph = next((g for g in map(draw, map(int, numbers)) if nx.is_connected(g)), None)
-    require(graph is not None, f"no {told} of {_TRIES:,} was connected: raise degree")
+    require(graph is not None, f"no {told} of {tries:,} was connected: raise degree")
     return graph
 
 
@@ -71,6 +73,42 @@ def _small_world(n: int, degree: float, rewiring: float, seed: int) -> Any:
     )
 
 
+def _grid(n: int, *_: Any) -> Any:
+    return _lattice(n, 2, "grid", periodic=False)
+
+
+def _torus(n: int, *_: Any) -> Any:
+    return _lattice(n, 3, "torus", periodic=True)
+
+
+def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
+    """Rows by columns, as square as n allows; clients are numbered row by row."""
+    rows = max((side for side in range(least, math.isqrt(n) + 1) if n % side == 0), default=0)
+    require(
+        rows > 0,
+        f"a {name} needs num-clients = rows * columns with at least {least} of each, such as {least * least} or "
+        f"{least * (least + 1)}; got {n}",
+    )
+    graph = nx.grid_2d_graph(rows, n // rows, periodic=periodic)
+    return nx.convert_node_labels_to_integers(graph, ordering="sorted")
+
+
+def _random_geometric(n: int, degree: float, rewiring: float, seed: int) -> Any:
+    most = _closer(1.0) * (n - 1)
+    require(
+        0 < degree <= most,
+        f"degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; got {degree:g}",
+    )
+    radius = optimize.brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
+    graph = f"random geometric graph of {n} clients with degree {degree:g}"  # half of them are with ln(n) + 2
+    return _random(lambda s: nx.random_geometric_graph(n, radius, seed=s), seed, graph, _GEOMETRIC_TRIES)
+
+
+def _closer(radius: float) -> float:
+    """Probability that two uniform points of the unit square are within a radius of at most 1."""
+    return math.pi * radius**2 - 8 / 3 * radius**3 + radius**4 / 2
+
+
 def _ring(n: int, *_: Any) -> Any:
     return nx.cycle_graph(n) if n > 2 else nx.path_graph(n)
 
@@ -80,6 +118,9 @@ TOPOLOGIES: dict[str, Callable[[int, float, float, int], Any]] = {
     "regular": _regular,
     "small-world": _small_world,
     "ring": _ring,
+    "grid": _grid,
+    "torus": _torus,
+    "random-geometric": _random_geometric,
     "path": lambda n, *_: nx.path_graph(n),
     "star": lambda n, *_: nx.star_graph(n - 1),
     "complete": lambda n, *_: nx.complete_graph(n),
@@ -93,7 +134,9 @@ def make_graph(
     such as a weight, is passed over).
 
     degree: the mean of erdos-renyi, everybody's of regular, and of the ring behind small-world, of whose edges a
-    share `rewiring` is moved. Random graphs are drawn from (seed, "graph") until one is connected.
+    share `rewiring` is moved. It is also the mean of random-geometric, where clients lie uniformly in a square and are
+    neighbours within a radius. grid and torus are as nearly square as num_clients allows. Random graphs are drawn from
+    (seed, "graph") until one is connected.
 
     Raises SettingError for a name or number that makes no sense, a file that cannot be read, and a graph that is not
     connected or has other nodes than 0..num_clients - 1, or an edge from a node to itself.
