@@ -77,8 +77,12 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def overlap(constraints: Sequence[Constraint]) -> int:
-    """In how many of the groups one record can be."""
+def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int]:
+    """How many bounds are on the cost or a feature, on the class that has most, and on the class next to it.
+
+    A record is in every group of the first kind that its features say, and in the groups of one class.
+    """
     classes = [c.number for c in constraints if c.kind == "class"]
-    most = max(map(classes.count, classes), default=0)
-    return sum(c.kind != "class" for c in constraints) + most
+    most = sorted((classes.count(number) for number in set(classes)), reverse=True)
+    first, second, *_ = *most, 0, 0
+    return len(constraints) - len(classes), first, second
