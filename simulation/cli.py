@@ -31,7 +31,7 @@ from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
-from .record import Result, results_folder, write_config, write_run
+from .record import Result, broken_bounds, results_folder, write_config, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
 from .tune import read_tuning, tune
@@ -110,6 +110,7 @@ def run(
     if not plan.single:
         draw_experiment(plan, folder)
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
+    _say_broken_bounds(plan, folder)
     if failures:
         raise RunError("; ".join(failures))
 
@@ -153,6 +154,7 @@ def deploy(
     folder = results_folder(out or config.out, plan.name)
     console.print(rehearse(config, folder, secure), highlight=False)
     console.print(f"results: {folder}", soft_wrap=True, highlight=False)
+    _say_broken_bounds(plan, folder)
 
 
 @app.command()
@@ -449,6 +451,18 @@ def _tell_guarantee(results: list[Result]) -> None:
     if told:
         worst = max(told, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"])
         console.print(f"privacy: {worst['guarantee']}", highlight=False, soft_wrap=True)
+
+
+def _say_broken_bounds(plan: Experiment, folder: Path) -> None:
+    """The last line of a command names the curves that exceed a bound; that a bound is not met is no error."""
+    parts = []
+    for curve in plan.curves:
+        seeds = [broken_bounds(plan.folder(folder, curve, seed)) for seed in plan.seeds]
+        if broken := [excess for excess in seeds if excess is not None]:
+            name = ": ".join(filter(None, (curve.panel, curve.label)))
+            parts.append(f"{name} ({len(broken)} of {len(seeds)} seeds, by up to {max(broken):.3g})")
+    if parts:
+        console.print(f"bounds NOT met: {'; '.join(parts)}", soft_wrap=True, highlight=False)
 
 
 def _bounds(results: list[Result]) -> str:

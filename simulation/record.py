@@ -325,6 +325,14 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise SettingError(f"{folder / 'summary.json'} is missing or not the summary of a run") from None
 
 
+def broken_bounds(folder: Path) -> float | None:
+    """By how much the finished run in a folder exceeds its bounds; None if it keeps them, or has none."""
+    path = folder / "summary.json"
+    if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("bounds_met") is not False:
+        return None
+    return read_rows(folder)[-1]["excess"]
+
+
 def read_rows(folder: Path) -> list[dict[str, float]]:
     """metrics.csv of a run folder; SettingError if it is not one of ours."""
     try:

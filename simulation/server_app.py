@@ -56,11 +56,14 @@ def _run(grid: Grid, config: Config) -> None:
     write_run(result, folder)
     checkpoints.clear()
     draw_run(folder)
-    if (met := result.summary()["bounds_met"]) is not None:
-        print(f"bounds {'met' if met else 'NOT met'}", flush=True)
     if told := result.privacy():
         print(f"privacy: {told['guarantee']}", flush=True)
     print(f"results: {folder}", flush=True)
+    if (met := result.summary()["bounds_met"]) is not None:
+        print(
+            f"bounds {'met' if met else 'NOT met'} ({result.rows[-1]['excess']:+.3g} from the limit)",
+            flush=True,
+        )
     if result.failure:
         raise RunError(result.failure)
 

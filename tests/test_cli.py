@@ -373,6 +373,26 @@ def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monke
     assert "; 3 replies left out\n" in told
 
 
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_the_last_line_names_the_bounds_that_are_not_met(call, tmp_path, runtime):
+    """Also those of a run that had ended before it was resumed; the status is 0."""
+    path, out = tmp_path / "bounds.toml", tmp_path / "out"
+    path.write_text(
+        "seeds = [0, 1]\n[run]\nalgorithm = 'ssca-constrained'\nregulariser = 'none'\nrounds = 2\n"
+        "[[curve]]\nlabel = 'loose'\nconstraints = 'cost <= 9'\n"
+        "[[curve]]\nlabel = 'tight'\npanel = 'hard'\nconstraints = 'cost <= 0.01'\n"
+    )
+    status, said, _ = call("run", path, "--runtime", runtime, "--out", out)
+    excess = max(read_rows(out / "hard-tight" / f"seed-{seed}")[-1]["excess"] for seed in (0, 1))
+    last = f"bounds NOT met: hard: tight (2 of 2 seeds, by up to {excess:.3g})"
+    assert (status, said.splitlines()[-1]) == (0, last)
+    (out / "loose" / "seed-0" / "summary.json").unlink()
+    assert call("run", "--resume", out)[1].splitlines()[-1] == last
+    met = call("run", path, "--set", "constraints=cost <= 9", "--runtime", runtime, "--out", tmp_path / "met")
+    assert "NOT met" not in met[1]
+    assert met[1].splitlines()[-1].startswith("results: ")
+
+
 def test_compare_names_a_summary_that_is_none(call, tmp_path):
     assert call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[0] == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
