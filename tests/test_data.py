@@ -11,6 +11,7 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data import sets
@@ -123,11 +124,21 @@ def test_a_split_is_alike_in_every_class(fraction):
 
 def test_a_split_loses_and_repeats_nothing():
     dataset = load_dataset("digits", bias=False)
-    raw = sets.sklearn_sets.load_digits()
+    raw = sklearn.datasets.load_digits()
     both = np.vstack([dataset.features, dataset.test_features])
     labels = np.concatenate([dataset.labels, dataset.test_labels])
     mine, theirs = np.column_stack([both * 16, labels]), np.column_stack([raw.data, raw.target])
     assert_array_equal(mine[np.lexsort(mine.T)], theirs[np.lexsort(theirs.T)])
+
+
+def test_tables_read_without_scikit_learn_are_those_it_loads():
+    for file, header, load in [
+        ("digits.csv.gz", 0, sklearn.datasets.load_digits),
+        ("breast_cancer.csv", 1, sklearn.datasets.load_breast_cancer),
+    ]:
+        (features, labels), expected = sets._shipped(file, header), load()
+        assert_array_equal(features, expected.data)
+        assert_array_equal(labels, expected.target)
 
 
 def test_a_split_without_test_rows_is_refused(tmp_path):
@@ -677,7 +688,7 @@ def openml(monkeypatch):
             raise stand_in.answer
         return stand_in.answer
 
-    monkeypatch.setattr(sets.sklearn_sets, "fetch_openml", fetch)
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
     monkeypatch.setattr(sets, "PUBLISHED_ROWS", {"mnist": (7, 3), "adult": (4, 2)})
     return stand_in
 

@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
 
 from ..errors import DataError
 
@@ -139,6 +138,8 @@ def read_libsvm(
 
 def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
     """A sparse table (rows, largest index + 1) and labels (rows,); an index below `least` is refused."""
+    from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]  # a second; most sets do without
+
     content = read_bytes(path)
     try:
         table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)

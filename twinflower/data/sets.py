@@ -12,13 +12,13 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import datasets as sklearn_sets  # type: ignore[import-untyped]
 
 from ..errors import DataError, require
 from ..randomness import stream
@@ -247,17 +247,32 @@ def _test_rows(labels: Labels, fraction: float, seed: int) -> NDArray[np.bool_]:
 # ------------------------------------------------------------------------- embedded in scikit-learn
 
 
+# A deployed node runs every message in a new process, and importing scikit-learn would take half of its time. So
+# tables are read from scikit-learn's folder as they are, and its functions are imported where they are called.
+
+
 def _digits(source: Source) -> Dataset:
-    bunch = sklearn_sets.load_digits()
-    return _hold_out(source, bunch.data / 16, bunch.target, 10)
+    features, labels = _shipped("digits.csv.gz")
+    return _hold_out(source, features / 16, labels, 10)
 
 
 def _breast_cancer(source: Source) -> Dataset:
-    bunch = sklearn_sets.load_breast_cancer()
-    return _standardised(_hold_out(source, bunch.data, bunch.target, 2))
+    return _standardised(_hold_out(source, *_shipped("breast_cancer.csv", header=1), 2))
+
+
+def _shipped(file: str, header: int = 0) -> Table:
+    """A table of numbers from scikit-learn's folder of data; the last column holds the classes."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError("scikit-learn is not installed, and its data sets come with it")
+    path = Path(package.origin).parent / "datasets" / "data" / file
+    table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", skiprows=header)
+    return table[:, :-1], table[:, -1].astype(np.int64)
 
 
 def _diabetes(source: Source) -> Dataset:
+    from sklearn import datasets as sklearn_sets  # type: ignore[import-untyped]
+
     bunch = sklearn_sets.load_diabetes()
     raw = _hold_out(source, bunch.data, bunch.target, 0)
     labels, test_labels = _standardise(raw.labels.astype(np.float64), raw.test_labels.astype(np.float64))
@@ -287,6 +302,8 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
 
 def _fetch(source: Source, openml_name: str, version: int) -> Any:
     """scikit-learn's bunch, cached in data_dir; categories come as codes, missing entries as NaN."""
+    from sklearn import datasets as sklearn_sets
+
     with warnings.catch_warnings(action="ignore"):  # retries are announced as warnings
         bunch = sklearn_sets.fetch_openml(
             openml_name,
