@@ -31,6 +31,7 @@ from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
+from .processes import Interrupted
 from .record import Result, broken_bounds, results_folder, write_config, write_run
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
@@ -152,8 +153,10 @@ def deploy(
     _require_rows(plan)
     config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
     folder = results_folder(out or config.out, plan.name)
-    console.print(rehearse(config, folder, secure), highlight=False)
-    console.print(f"results: {folder}", soft_wrap=True, highlight=False)
+    try:
+        rehearse(config, folder, secure, _say_line)
+    except KeyboardInterrupt as signal:
+        _say(f"interrupted; all processes are ended, their logs are in {folder / 'logs'}", _status(signal))
     _say_broken_bounds(plan, folder)
 
 
@@ -254,11 +257,20 @@ def _interruptible(plan: Experiment, folder: Path) -> Iterator[None]:
     """Ctrl-C says what is left of the run."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as signal:
         if plan.single and not plan.curves[0].config.checkpoint_every:
             (folder / _BEGUN_ON).unlink(missing_ok=True)
-            _say("interrupted; without checkpoint-every nothing is kept", 130)
-        _say(f"interrupted; go on with: python -m simulation run --resume {folder}", 130)
+            _say("interrupted; without checkpoint-every nothing is kept", _status(signal))
+        _say(f"interrupted; go on with: python -m simulation run --resume {folder}", _status(signal))
+
+
+def _status(signal: KeyboardInterrupt) -> int:
+    """Of a command that a signal has ended."""
+    return signal.status if isinstance(signal, Interrupted) else 130
+
+
+def _say_line(line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _runtime(asked: str, resume: Path | None) -> str:
@@ -371,7 +383,7 @@ def _left(plan: Experiment, folder: Path, curve: Curve) -> list[int]:
 
 def _run_flower(plan: Experiment, folder: Path) -> list[str]:
     failures = []
-    with engine() as flower:
+    with engine(_say_line) as flower:
         for curve in plan.curves:
             for seed in _left(plan, folder, curve):
                 failures += _run_on(flower, curve, seed, plan.folder(folder, curve, seed))
@@ -380,9 +392,7 @@ def _run_flower(plan: Experiment, folder: Path) -> list[str]:
 
 def _run_on(flower: Engine, curve: Curve, seed: int, folder: Path) -> list[str]:
     try:
-        console.print(
-            flower.run(_resumable(replace(curve.config, seed=seed), folder), folder), highlight=False
-        )
+        flower.run(_resumable(replace(curve.config, seed=seed), folder), folder)
         return []
     except RunError as error:
         return [f"{curve.label}: {error}"]

@@ -20,11 +20,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from .config import Config, Value
-from .engine import CONNECTION, Engine, end, free_ports, place_of_its_own, spawn, superlink, write_connection
+from .engine import (
+    CONNECTION,
+    Engine,
+    Tell,
+    command_of,
+    furnish,
+    silent,
+    start_superlink,
+    write_connection,
+)
+from .processes import Tail, free_ports, place_of_its_own
 from .record import to_toml
 from .setup import prepare
 
 _PEM = serialization.Encoding.PEM
+_LOOK_FOR_MESSAGES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # seconds; Flower's default is 1
 
 
 @dataclass(frozen=True)
@@ -45,17 +56,13 @@ class Deployment(Engine):
         """
         config: dict[str, Value] = {"partition-id": number, "num-partitions": count, **(settings or {})}
         words = " ".join(to_toml(config).replace(" = ", "=").split("\n"))
-        home = self.home / f"node-{number}"
+        home, name = self.home / f"node-{number}", _name(number)
         home.mkdir(exist_ok=True)
-        command = [
-            "flower-supernode",
-            "--superlink",
-            f"127.0.0.1:{self.port}",
-            "--port",
-            str(free_ports(1)[0]),
-        ]
-        command += ["--node-config", words.strip(), *self._credentials(key or f"node-{number}-key")]
-        self.nodes[number] = spawn(command, self.environment | {"FLWR_HOME": str(home)}, home / "log")
+        command = [command_of("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--port", str(free_ports(1)[0]), "--node-config", words.strip()]
+        command += self._credentials(key or f"node-{number}-key")
+        self.watched[name] = Tail(self.place.log(name))
+        self.nodes[number] = self.place.start(name, command, {"FLWR_HOME": str(home)})
 
     def _credentials(self, key: str) -> list[str]:
         if not self.secure:
@@ -76,31 +83,44 @@ class Deployment(Engine):
 
     def log_of(self, number: int) -> str:
         """What a node has written."""
-        return (self.home / f"node-{number}" / "log").read_text(errors="replace")
+        return self.place.log(_name(number)).read_text(errors="replace")
+
+    def heard(self, line: str) -> str:
+        """As of every process, and that a node is there."""
+        return "connected" if _CONNECTED in line else super().heard(line)
+
+
+_CONNECTED = "SuperNode ID: "  # in a node's log
+
+
+def _name(number: int) -> str:
+    return f"node-{number}"
 
 
 @contextmanager
-def deployment(secure: bool = False) -> Iterator[Deployment]:
-    """Start a SuperLink; end it, its nodes, and everything they started, on leaving."""
-    with place_of_its_own() as (home, environment):
+def deployment(secure: bool = False, logs: Path | None = None, tell: Tell = silent) -> Iterator[Deployment]:
+    """Start a SuperLink; end it, its nodes, and everything they started, on leaving.
+
+    logs: folder of the log files; by default they end with the rest.
+    """
+    with place_of_its_own(logs) as place:
+        furnish(place)
+        place.environment |= _LOOK_FOR_MESSAGES
         (port,) = free_ports(1)
-        words = _secured(home) if secure else ["--insecure"]
-        trust = f'root-certificates = "{home / "ca.crt"}"\n' if secure else "insecure = true\n"
-        write_connection(home, f'address = "127.0.0.1:{port}"\n{trust}')
-        with superlink(home, environment, port, [*words, "--disable-runtime-dependency-installation"]):
-            running = Deployment(environment, home, False, port, secure)
-            try:
-                yield running
-            finally:
-                for process in running.nodes.values():
-                    end(process)
+        tell(f"starting a SuperLink on port {port}; logs: {place.logs}")
+        words = _secured(place.home) if secure else ["--insecure"]
+        trust = f'root-certificates = "{place.home / "ca.crt"}"\n' if secure else "insecure = true\n"
+        write_connection(place.home, f'address = "127.0.0.1:{port}"\n{trust}')
+        start_superlink(place, port, [*words, "--disable-runtime-dependency-installation"])
+        yield Deployment(place, tell=tell, port=port, secure=secure)
 
 
-def rehearse(config: Config, folder: Path, secure: bool = False) -> str:
-    """One run of a configuration on as many SuperNodes as it has clients; returns Flower's output.
+def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = silent) -> None:
+    """One run of a configuration on as many SuperNodes as it has clients; tells what happens while it happens.
 
     Every node keeps state and ledger in a folder of its own that ends with the rehearsal, and allows a lifetime budget
-    just above what the run plans. Raises RunError unless Flower says finished:completed.
+    just above what the run plans. Logs go to logs/ in the run's folder. Raises RunError unless Flower says
+    finished:completed.
     """
     setup = prepare(config)
     own: dict[str, Value] = {}
@@ -108,13 +128,30 @@ def rehearse(config: Config, folder: Path, secure: bool = False) -> str:
         own = {"lifetime-epsilon": 1.001 * setup.plan.epsilon_limit, "lifetime-delta": config.delta}
     if config.data_dir:
         own["data-dir"] = str(Path(config.data_dir).absolute())
-    with deployment(secure) as running:
+    with deployment(secure, _empty(folder.absolute() / "logs"), tell) as running:
         for number in range(config.num_clients):
-            if secure:
-                running.register(number)
             own["state-dir"] = str(running.home / f"node-{number}" / "state")
-            running.start_node(number, config.num_clients, own)
-        return running.run(config, folder)
+            _start(running, number, config.num_clients, own)
+        running.run(config, folder)
+        tell("ending all processes")
+
+
+def _empty(logs: Path) -> Path:
+    """A folder for logs, without those of an earlier try."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("*.log"):
+        log.unlink()
+    return logs
+
+
+def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value]) -> None:
+    """A node without which the rehearsal is of no use."""
+    if running.secure:
+        running.register(number)
+    running.start_node(number, count, own)
+    running.place.running[_name(number)] = running.nodes[number]
+    running.tell(f"{_name(number)}: {'registered, ' if running.secure else ''}started")
+    running.look_at_nodes()
 
 
 def _secured(home: Path) -> list[str]:

@@ -6,48 +6,96 @@ ends with the command. `deployment` does the same with SuperNodes.
 
 import json
 import os
-import signal
-import socket
+import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from twinflower.errors import RunError
 
 from .config import DEFAULT_CLIENTS, PATHS, Config, Value
+from .processes import Place, Tail, free_ports, place_of_its_own
 from .record import to_toml
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONNECTION = "ours"
-_START_TIMEOUT = 60.0
-_STOP_TIMEOUT = 20.0
+SUPERLINK = "superlink"
+_PAUSE = 0.2  # seconds between two looks at the logs
+
+Tell = Callable[[str], None]  # takes a line for the user
+
+
+def silent(line: str) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A running simulation SuperLink and the environment that finds it."""
+    """A running simulation SuperLink and the place that it runs in."""
 
-    environment: dict[str, str]
-    home: Path
+    place: Place
     simulated: bool = True
+    tell: Tell = silent
+    watched: dict[str, Tail] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        """FLWR_HOME."""
+        return self.place.home
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of everything that is started for it."""
+        return self.place.environment
 
     def run(self, config: Config, folder: Path, app: Path = PROJECT) -> str:
-        """One `flwr run` that writes its run folder; returns Flower's output.
+        """One `flwr run` that writes its run folder; tells its lines while they come, and returns Flower's output.
 
-        Raises RunError unless Flower says finished:completed.
+        Raises RunError unless Flower says finished:completed, or as soon as a process ends that should not.
         """
-        output = self.flwr(*self.words(config, folder, app))
+        log = self.place.log("flwr-run")
+        tail, begin = Tail(log), log.stat().st_size if log.exists() else 0
+        process = self.begin(config, folder, app)
+        while process.poll() is None:
+            self._look(tail)
+            time.sleep(_PAUSE)
+        self._look(tail)
+        output = log.read_bytes()[begin:].decode(errors="replace")
         status = self.last_status()
         if status != "finished:completed":
             lines = [line for line in output.splitlines() if line.startswith("twinflower: ")]
             raise RunError(lines[-1][12:] if lines else f"flwr run ended as {status}:\n{output[-2000:]}")
         return output
+
+    def begin(self, config: Config, folder: Path, app: Path = PROJECT) -> subprocess.Popen[bytes]:
+        """`flwr run` in the background, writing to the log flwr-run."""
+        command = [command_of("flwr"), *self.words(config, folder, app)]
+        return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
+
+    def _look(self, tail: Tail) -> None:
+        """Tell what is new; RunError if a process has ended."""
+        for line in tail.lines():
+            if (told := plain(line)) and not _NOISE.match(told):
+                self.tell(told)
+        self.look_at_nodes()
+        self.place.check()
+
+    def look_at_nodes(self) -> None:
+        """Tell the warnings in the logs that are watched."""
+        for name, tail in self.watched.items():
+            for line in tail.lines():
+                if told := self.heard(line):
+                    self.tell(f"{name}: {told}")
+
+    def heard(self, line: str) -> str:
+        """What a line of such a log should tell the user: warnings and errors of Flower's, and sentences of ours."""
+        found = _ALARM.match(plain(line))
+        return (found[2] or found[3] or "") if found else ""
 
     def words(self, config: Config, folder: Path, app: Path = PROJECT) -> list[str]:
         """The arguments of `flwr` for this run."""
@@ -67,8 +115,9 @@ class Engine:
     def flwr(self, *words: str) -> str:
         """Output of Flower's own command line; RunError if it fails."""
         done = subprocess.run(
-            [_command("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True
-        )
+            [command_of("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True,
+            start_new_session=True,
+        )  # fmt: skip
         if done.returncode:
             raise RunError(f"flwr {words[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
         return done.stdout
@@ -93,39 +142,39 @@ def _from_here(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE = re.compile(
+    r"(INFO|DEBUG) *:|Using SuperLink: |Success|\(ClientAppActor|Loading project conf|🎊|\[Round \d"
+)
+_ALARM = re.compile(r"(WARNING|ERROR) *:\s*(.*)|(twinflower: .*)")
+
+
+def plain(line: str) -> str:
+    """A line of a log without colours."""
+    return _COLOUR.sub("", line).rstrip()
+
+
 @contextmanager
-def engine() -> Iterator[Engine]:
+def engine(tell: Tell = silent) -> Iterator[Engine]:
     """Start a simulation SuperLink; end it, and everything it started, on leaving."""
-    with place_of_its_own() as (home, environment):
+    with place_of_its_own() as place:
+        furnish(place)
         port, control = free_ports(2)
-        write_connection(home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
-        words = [
-            "--insecure",
-            "--simulation",
-            "--isolation",
-            "subprocess",
-            "--control-api-address",
-            f"127.0.0.1:{control}",
-        ]
-        with superlink(home, environment, port, words):
-            yield Engine(environment, home)
+        write_connection(place.home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
+        words = ["--insecure", "--simulation", "--isolation", "subprocess"]
+        start_superlink(place, port, [*words, "--control-api-address", f"127.0.0.1:{control}"])
+        yield Engine(place, tell=tell)
 
 
-@contextmanager
-def place_of_its_own() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A temporary FLWR_HOME and the environment that leads there; ends whatever was started in it."""
-    with tempfile.TemporaryDirectory(prefix="twinflower-", ignore_cleanup_errors=True) as name:
-        environment = os.environ | {
-            "FLWR_HOME": name,
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        try:
-            yield Path(name), environment
-        finally:
-            _end_strays(name)
+def furnish(place: Place) -> None:
+    """Make the place a FLWR_HOME, quiet and off the network."""
+    place.environment |= {
+        "FLWR_HOME": str(place.home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def write_connection(home: Path, text: str) -> None:
@@ -133,77 +182,13 @@ def write_connection(home: Path, text: str) -> None:
     (home / "config.toml").write_text(f"[superlink.{CONNECTION}]\n{text}")
 
 
-@contextmanager
-def superlink(
-    home: Path, environment: dict[str, str], port: int, words: list[str], commands: Path | None = None
-) -> Iterator[None]:
-    """A SuperLink that listens on the port while the context lasts; commands: folder of another Python's Flower."""
-    command = [
-        "flower-superlink",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--database",
-        str(home / "state.db"),
-    ]
-    process = spawn([*command, *words], environment, home / "superlink.log", commands)
-    try:
-        await_port(port, process, home / "superlink.log")
-        yield
-    finally:
-        end(process)
+def start_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
+    """A SuperLink that listens on the port; commands: folder of another Python's Flower."""
+    command = [command_of("flower-superlink", commands), "--host", "127.0.0.1", "--port", str(port)]
+    place.keep(SUPERLINK, [*command, "--database", str(place.home / "state.db"), *words])
+    place.await_port(port)
 
 
-def spawn(
-    command: list[str], environment: dict[str, str], log: Path, commands: Path | None = None
-) -> subprocess.Popen[bytes]:
-    """Start one of Flower's commands in a session of its own, writing to a log."""
-    with log.open("a") as file:
-        return subprocess.Popen(
-            [_command(command[0], commands), *command[1:]], env=environment, cwd=log.parent, stdout=file, stderr=file,
-            start_new_session=True,
-        )  # fmt: skip
-
-
-def _end_strays(home: str) -> None:
-    """End what Flower and Ray started for this FLWR_HOME in sessions of their own (where there is /proc)."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if f"\0FLWR_HOME={home}".encode() in b"\0" + (entry / "environ").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
-def _command(name: str, folder: Path | None = None) -> str:
+def command_of(name: str, folder: Path | None = None) -> str:
     """A console script of the Python that runs us, or of the one in this folder."""
     return str((folder or Path(sys.executable).parent) / name)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
-def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until somebody listens; RunError if the process ends or a minute passes first."""
-    deadline = time.monotonic() + _START_TIMEOUT
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.2)
-    raise RunError(f"Flower's SuperLink did not start: {log.read_text()[-1000:]}")
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the whole process group to end, then insist."""
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, request)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_TIMEOUT)

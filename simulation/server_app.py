@@ -15,6 +15,7 @@ from .config import Config, check, parse_run_config
 from .experiment import check_resumable
 from .figures import draw_run
 from .loop import run_strategy
+from .polling import PollingGrid
 from .record import results_folder, write_config, write_run
 from .setup import prepare
 
@@ -52,6 +53,8 @@ def _run(grid: Grid, config: Config) -> None:
             "checkpoint-every needs a state-dir, where simulated clients keep their state",
         )
     write_config(setup.config, folder)
+    if runtime == "deployment":
+        grid = PollingGrid(grid)
     result = run_strategy(setup, grid, runtime, print_row, checkpoints)
     write_run(result, folder)
     checkpoints.clear()

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +21,20 @@ from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
 
-from simulation import inprocess
+from simulation import inprocess, janitor
 from simulation.config import parse
-from simulation.deployment import deployment, rehearse
-from simulation.engine import _command
+from simulation.deployment import Deployment, deployment, rehearse
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_summary
 from simulation.setup import prepare
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
+from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger
 
 pytestmark = pytest.mark.deployment
+PROJECT = Path(__file__).resolve().parent.parent
 
 JOB = {"num-clients": 3, "batch-size": 20, "max-local-steps": 3, "round-timeout": 300.0}
 ROWS: list[tuple[str, str, str]] = []
@@ -88,14 +91,6 @@ def start(running, count, **own):
         settings = {"state-dir": str(running.home / f"state-{number}"), **own.get(f"n{number}", {})}
         settings |= {"ignore-keys": "faults"} if "faults" in settings else {}
         running.start_node(number, count, {key: value for key, value in settings.items() if value})
-
-
-def begin(running, config, folder, app):
-    """`flwr run` in the background."""
-    words = [_command("flwr"), *running.words(config, folder, app)]
-    return subprocess.Popen(
-        words, env=running.environment, cwd=running.home, stdout=subprocess.PIPE, text=True
-    )
 
 
 def wait_for(folder, round_, process, seconds=400):
@@ -173,15 +168,15 @@ def test_nodes_that_die(tmp_path, app):
     with deployment() as running:
         own = {"n2": {"state-dir": ""}}
         start(running, 3, **own)
-        process = begin(running, config, folder, app)
+        process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
         running.kill_node(1)
         running.kill_node(2)
         time.sleep(5)
         running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
         running.start_node(2, 3)
-        output, _ = process.communicate(timeout=600)
-        assert running.last_status() == "finished:completed", output
+        process.wait(timeout=600)
+        assert running.last_status() == "finished:completed", running.place.tail("flwr-run")
     told = rounds_in(folder)
     absent = {
         (int(c), done["round"]) for done in told for c, why in done["rejected"].items() if why == "no reply"
@@ -236,12 +231,12 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
     config, folder = parse(keys), tmp_path / "run"
     with deployment() as running:
         start(running, 3)
-        process = begin(running, config, folder, app)
+        process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
         time.sleep(9)  # into the third or fourth round
         for pid in processes(running, "flwr-serverapp"):
             os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=300)
+        process.wait(timeout=300)
         assert running.last_status() != "finished:completed"
         assert not (folder / "summary.json").exists()
         running.run(replace(config, resume_from=str(folder)), folder, app)
@@ -289,9 +284,94 @@ def test_tls_and_registered_nodes_only(tmp_path):
 
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
     config, before = parse({"num-clients": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
-    rehearse(config, tmp_path / "run")
+    told = []
+    rehearse(config, tmp_path / "run", tell=told.append)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
+    assert "node-0: started" in told and "node-1: connected" in told
+    assert [line.split()[1] for line in told if line.startswith("round ")] == ["0", "1", "2"]
+    assert not [line for line in told if "INFO" in line], told
+    assert {path.stem for path in (tmp_path / "run" / "logs").glob("*.log")} == {
+        "superlink", "flwr-run", "node-0", "node-1",
+    }  # fmt: skip
     assert set(Path("/tmp").glob("twinflower-*")) <= before
+
+
+def a_command(folder, *words):
+    """One of our commands in a temporary folder of its own; the process, and the file it prints to."""
+    out = folder / "out"
+    with out.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "simulation", *words, "--out", str(folder / "run")], cwd=PROJECT, stdout=file,
+            stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
+        )  # fmt: skip
+    return process, out
+
+
+def everything_of(folder):
+    """Live processes that have this temporary folder, with their descendants."""
+    living = dict(janitor._living())
+    return {p for home in folder.glob("twinflower-*") for p in janitor._family(home, living)}
+
+
+@pytest.fixture
+def short():
+    """A folder whose name is short enough for Ray's sockets."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+DEPLOY = ["deploy", "experiments/digits.toml", "--set", "num-clients=2", "--set", "rounds=20", "--secure"]
+FLOWER = [
+    "run",
+    "experiments/digits.toml",
+    "--set",
+    "num-clients=2",
+    "--set",
+    "rounds=2000",
+    "--runtime",
+    "flower",
+]
+PHASES = {"starting": (DEPLOY, "starting a SuperLink"), "nodes": (DEPLOY, "node-0: registered")}
+PHASES |= {"rounds": (DEPLOY, "round    1"), "flower": (FLOWER, "round    1")}
+FATES = [
+    ("starting", signal.SIGTERM), ("starting", signal.SIGKILL), ("nodes", signal.SIGHUP), ("nodes", signal.SIGKILL),
+    ("rounds", signal.SIGTERM), ("rounds", signal.SIGINT), ("rounds", signal.SIGKILL), ("flower", signal.SIGTERM),
+    ("flower", signal.SIGKILL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "number"), FATES, ids=[f"{p}-{n.name}" for p, n in FATES])
+def test_nothing_is_left_of_a_command_that_is_ended(short, phase, number):
+    """Neither a process, in whatever session, nor a key."""
+    words, line = PHASES[phase]
+    process, out = a_command(short, *words)
+    deadline = time.monotonic() + 400
+    while not any(told.startswith(line) for told in out.read_text().splitlines()):
+        assert process.poll() is None and time.monotonic() < deadline, out.read_text()
+        time.sleep(0.1)
+    members = everything_of(short)
+    assert members or phase == "starting"
+    process.send_signal(number)
+    status = process.wait(120)
+    deadline = time.monotonic() + 60
+    while (number == signal.SIGKILL) and time.monotonic() < deadline and [*short.glob("twinflower-*")]:
+        time.sleep(0.1)
+    assert not [*short.glob("twinflower-*")]
+    assert not members & dict(janitor._living()).keys()
+    if number != signal.SIGKILL:
+        assert status == 128 + number
+        assert out.read_text().splitlines()[-1].startswith("error: interrupted")
+    else:
+        assert status == -number
+
+
+def test_a_node_that_ends_early_is_told_with_the_end_of_its_log(tmp_path, monkeypatch):
+    """Without the file of its key."""
+    monkeypatch.setattr(Deployment, "register", lambda running, number: None)
+    with pytest.raises(RunError) as told:
+        rehearse(parse({"num-clients": 2, "rounds": 2}), tmp_path / "run", secure=True)
+    assert "node-0 ended early with status" in str(told.value)
+    assert "node-0-key" in str(told.value)
 
 
 def one_variant_each():

@@ -18,13 +18,14 @@ from packaging.version import Version
 from problems import SMALL, VARIANTS, small
 
 from clients import BSDPFedPDMClient, FedPDMClient
-from simulation import inprocess
+from simulation import inprocess, polling
 from simulation.config import parse
 from simulation.engine import engine
 from simulation.inprocess import InProcessGrid
 from simulation.record import read_rows
 from simulation.setup import prepare
 from strategies import FedPDM
+from strategies.nodes import question
 from strategies.records import record_of
 from twinflower.errors import RunError
 
@@ -37,8 +38,11 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
     large = parse(
         {"num-clients": 100, "clients-per-round": 30, "rounds": 3, "batch-size": 4, "max-local-steps": 3}
     )
-    with engine() as flower:
+    told = []
+    with engine(told.append) as flower:
         output = flower.run(large, tmp_path / "flower")
+        assert [line.split()[1] for line in told if line.startswith("round ")] == ["0", "1", "2", "3"]
+        assert not [line for line in told if "INFO" in line or "Using SuperLink" in line], told
         assert flower.last_status() == "finished:completed"
         assert f"results: {tmp_path / 'flower'}" in output
         with pytest.raises(RunError, match="rho \\* step-size must be below 2"):
@@ -126,6 +130,63 @@ def test_no_federation_is_shipped():
     """`flwr run` would rewrite the user's own configuration."""
     app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]
     assert set(app) == {"app"}
+
+
+def test_a_nodes_process_imports_no_more_than_it_needs():
+    """Every message to a deployed node is a new process: scikit-learn alone would take half of its time."""
+    text = (
+        "import sys, simulation.client_app\n"
+        "from simulation.config import parse\n"
+        "from simulation.setup import prepare\n"
+        "prepare(parse({'dataset': 'digits', 'num-clients': 3, 'privacy': 'public-state', 'epsilon': 8.0}))\n"
+        "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+class Slow(InProcessGrid):
+    """Replies come one at a time, each at a later look; the last never."""
+
+    def push_messages(self, messages):
+        self.there = [*super().push_messages(messages)]
+        self.looks = 0
+        return [*self.there, None]  # None: Flower could not send it
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        assert set(message_ids) <= set(self.there)
+        return super().pull_messages(sorted(message_ids)[:1] if self.looks % 2 == 0 else [])
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise AssertionError("it waits 3 seconds between two looks")
+
+
+@pytest.fixture
+def no_sleep(monkeypatch):
+    """Time that passes only where somebody sleeps; the sleeps."""
+    slept = []
+    monkeypatch.setattr(polling.time, "sleep", slept.append)
+    monkeypatch.setattr(polling.time, "monotonic", lambda: sum(slept))
+    return slept
+
+
+def test_replies_are_looked_for_at_growing_intervals(no_sleep):
+    setup = prepare(parse({"num-clients": 3}))
+    grid = polling.PollingGrid(Slow(setup))
+    replies = grid.send_and_receive([question(node) for node in (1, 2, 3)], timeout=3600.0)
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2, 3]
+    assert len(no_sleep) == 6 and sum(no_sleep) < 3
+    assert grid.send_and_receive([], timeout=3600.0) == []
+
+
+def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
+    grid = polling.PollingGrid(Slow(prepare(parse({"num-clients": 3}))))
+    grid.grid.pull_messages = lambda ids: []
+    assert grid.send_and_receive([question(1)], timeout=100.0) == []
+    assert 100 <= sum(no_sleep) <= 103  # the last wait is at most 3 s
+    assert no_sleep == sorted(no_sleep) and no_sleep[0] == 0.2 and no_sleep[-1] == 3.0
+    assert len(no_sleep) < 70
 
 
 def test_private_parts_of_flower_are_where_we_know_them():

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from simulation.engine import CONNECTION, free_ports, place_of_its_own, superlink, write_connection
+from simulation.engine import CONNECTION, furnish, start_superlink, write_connection
+from simulation.processes import free_ports, place_of_its_own
 from twinflower.algorithms import FedPDM
 from twinflower.batches import Walk
 from twinflower.central import minimise
@@ -190,19 +191,22 @@ def test_flwr_run_in_a_clean_environment(wheel_file, tmp_path, capsys):
     for name in ("strategies", "clients", "simulation"):
         assert installed(python, name) == ""
     app = shutil.copytree(METERS, tmp_path / "meters", ignore=shutil.ignore_patterns("__pycache__"))
-    with place_of_its_own() as (home, environment):
-        environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": ""}
-        environment = {k: v for k, v in environment.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    with place_of_its_own() as place:
+        furnish(place)
+        home = place.home
+        place.environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": ""}
+        for name in ("PYTHONPATH", "PYTHONHOME"):
+            place.environment.pop(name, None)
         port, control = free_ports(2)
         write_connection(home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
         words = ["--insecure", "--simulation", "--isolation", "subprocess"]
         words += ["--control-api-address", f"127.0.0.1:{control}"]
-        with superlink(home, environment, port, words, python.parent):
-            for method in ("sparse", "drift"):
-                out = tmp_path / f"{method}.npy"
-                output = flwr(python, environment, home, app, f"method='{method}' rounds=40 out='{out}'")
-                assert told(output)[0] < 0.1, output
-                assert np.load(out).shape == (data.FEATURES,)
+        start_superlink(place, port, words, python.parent)
+        for method in ("sparse", "drift"):
+            out = tmp_path / f"{method}.npy"
+            output = flwr(python, place.environment, home, app, f"method='{method}' rounds=40 out='{out}'")
+            assert told(output)[0] < 0.1, output
+            assert np.load(out).shape == (data.FEATURES,)
     left = subprocess.run(["pgrep", "-f", str(home)], capture_output=True, text=True).stdout
     assert left == ""
     assert not home.exists()

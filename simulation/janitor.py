@@ -1,0 +1,118 @@
+"""Ends everything that a command has started and removes its folder, even after the command itself was killed.
+
+What a command starts carries the environment variable MARK with the command's folder as its value, and so does whatever
+these processes start, in any session. Run as a script, `python janitor.py FOLDER` waits until its standard input is
+closed, which happens when the command ends for whatever reason, and then clears up. Only the standard library is used:
+the script must be ready before the command starts anything else.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MARK = "TWINFLOWER_FOLDER"
+GROUPS = "process-groups"  # file in the folder with the groups that were started, for systems without /proc
+PROC = Path("/proc")
+_LAST_WORD = 10.0  # seconds after SIGKILL; only a process that hangs in the kernel takes longer
+_PAUSE = 0.05
+
+Address = tuple[int, str]  # what kill(2) takes, and the time of birth, for numbers are used again
+
+
+def clear(folder: Path, grace: float, hurry: Callable[[], bool] = lambda: False) -> list[int]:
+    """End every process of this folder, then remove it; returns the numbers of processes that cannot be ended.
+
+    They get SIGTERM and `grace` seconds, or until `hurry`, which is asked all the while, says yes, and then SIGKILL.
+    """
+    known: set[Address] = set()
+    if grace > 0:
+        _send(signal.SIGTERM, _present(folder, known))
+    _wait(grace, lambda: hurry() or not _present(folder, known))
+    _wait(_LAST_WORD, lambda: _killed(_present(folder, known), hurry))
+    left = sorted(abs(number) for number, _ in _present(folder, known))
+    shutil.rmtree(folder, ignore_errors=True)
+    return left
+
+
+def _wait(seconds: float, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not done():
+        time.sleep(_PAUSE)
+
+
+def _killed(addresses: set[Address], hurry: Callable[[], bool]) -> bool:
+    _send(signal.SIGKILL, addresses)
+    hurry()
+    return not addresses
+
+
+def _send(request: signal.Signals, addresses: set[Address]) -> None:
+    for number, _ in addresses:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(number, request)
+
+
+def _present(folder: Path, known: set[Address]) -> set[Address]:
+    """Whoever belongs to the folder now, or did so before and still lives; known grows."""
+    if not PROC.is_dir():
+        return _groups(folder)
+    living = dict(_living())
+    known |= _family(folder, living)
+    return known & living.keys()
+
+
+def _family(folder: Path, living: dict[Address, int]) -> set[Address]:
+    """Processes with the mark, and their descendants: Ray's workers write their title over their environment."""
+    numbers = {number for number, _ in living if _marked(number, folder)}
+    while more := {number for (number, _), parent in living.items() if parent in numbers} - numbers:
+        numbers |= more
+    return {(number, born) for number, born in living if number in numbers}
+
+
+def _living() -> Iterator[tuple[Address, int]]:
+    """Every process that is not a zombie, and its parent."""
+    for entry in PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if words[0] not in "ZX":
+                yield (int(entry.name), words[19]), int(words[1])
+
+
+def _marked(number: int, folder: Path) -> bool:
+    with suppress(OSError):
+        variables = (PROC / str(number) / "environ").read_bytes().split(b"\0")
+        return os.fsencode(f"{MARK}={folder}") in variables
+    return False
+
+
+def _groups(folder: Path) -> set[Address]:
+    """Without /proc: the process groups that the command started; those that Flower starts end with their parents."""
+    with suppress(OSError):
+        numbers = (folder / GROUPS).read_text().split()
+        return {(-int(number), "") for number in numbers if _exists(-int(number))}
+    return set()
+
+
+def _exists(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, PermissionError):  # the latter for a group of zombies
+        return False
+    return True
+
+
+def main(folder: Path) -> None:
+    """Wait for the command's end, whatever signals say, and clear up behind it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    clear(folder, grace=0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

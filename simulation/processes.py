@@ -1,0 +1,223 @@
+"""The processes of one command, in a folder of its own: none of them outlives the command, and neither does the folder.
+
+`place_of_its_own` clears up on leaving, on SIGINT, SIGTERM and SIGHUP, and through `janitor`, a small process beside
+the command, when the command was killed. Every process writes its log into a file.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from twinflower.errors import RunError
+
+from . import janitor
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+_START_TIMEOUT = 60.0
+_LAST_LINES = 15
+_PAUSE = 0.1
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the command to end; `status` is what a shell expects of it then."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+@dataclass
+class Place:
+    """A command's folder, the environment that leads there, and what was started.
+
+    logs: folder of the log files. running: processes that have no business to end before the command does, by the names
+    of their logs. started: all of them.
+    """
+
+    home: Path
+    environment: dict[str, str]
+    logs: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(
+        self, name: str, command: list[str], environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own, writing to NAME.log; it may end when it likes."""
+        with self.log(name).open("ab") as file:
+            process = subprocess.Popen(
+                command, env=self.environment | (environment or {}), cwd=self.home, stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+        self.started.append(process)
+        with (self.home / janitor.GROUPS).open("a") as groups:
+            groups.write(f"{process.pid}\n")
+        return process
+
+    def keep(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+        """Start a command that has no business to end."""
+        self.running[name] = self.start(name, command, environment)
+
+    def check(self) -> None:
+        """RunError if a process has ended that should not; with the end of its log."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                how = _how(process.returncode)
+                raise RunError(
+                    f"{name} ended early with {how}; the end of {self.log(name)}:\n{self.tail(name)}"
+                )
+
+    def bury(self) -> None:
+        """Take note of those that have ended, which otherwise stay behind as zombies."""
+        for process in self.started:
+            process.poll()
+
+    def log(self, name: str) -> Path:
+        """Where a process writes."""
+        return self.logs / f"{name}.log"
+
+    def tail(self, name: str) -> str:
+        """The last lines of a log."""
+        lines = self.log(name).read_text(errors="replace").rstrip().splitlines()
+        return "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
+
+    def await_port(self, port: int) -> None:
+        """Wait until somebody listens; RunError if a process ends or a minute passes first."""
+        deadline = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline:
+            self.check()
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            time.sleep(_PAUSE)
+        names = ", ".join(self.running)
+        raise RunError(
+            f"{names} did not listen on port {port} within {_START_TIMEOUT:g} s; logs: {self.logs}"
+        )
+
+
+@contextmanager
+def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
+    """A temporary folder and what is started for it; all of it is gone on leaving. Logs go there, too, or elsewhere.
+
+    Raises Interrupted, after that, where a signal asked for the end.
+    """
+    with _Signals() as signals, _janitor() as home:
+        place = Place(home, os.environ | {janitor.MARK: str(home)}, logs or home)
+
+        def urgent() -> bool:
+            place.bury()
+            return signals.waiting > 0
+
+        try:
+            with signals.raising():
+                yield place
+        finally:
+            left = janitor.clear(home, _GRACE, urgent)
+            place.bury()
+            if left:
+                print(f"warning: could not end processes {left}", file=sys.stderr)
+
+
+@contextmanager
+def _janitor() -> Iterator[Path]:
+    """A temporary folder that a process of its own removes, with all that runs for it, if this one is killed."""
+    home = Path(tempfile.mkdtemp(prefix="twinflower-"))
+    words = [sys.executable, "-I", "-S", janitor.__file__, str(home)]
+    watching = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield home
+    finally:
+        with suppress(BrokenPipeError):
+            watching.communicate()  # closes the pipe, which tells it to look for itself
+
+
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP as an exception, once, and only where `raising` says so.
+
+    got: the first signal, 0 for none. waiting: how many came where none is raised.
+    """
+
+    def __init__(self) -> None:
+        self.got = 0
+        self.armed = False
+        self.waiting = 0
+        self.before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> "_Signals":
+        for number in SIGNALS:
+            with suppress(ValueError):  # not in the main thread: signals are somebody else's
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # ignored under nohup
+                    self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        if self.got and not isinstance(error, Interrupted):
+            raise Interrupted(self.got) from None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.got = self.got or number
+        if self.armed:
+            self.armed = False
+            raise Interrupted(number)
+        self.waiting += 1
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Here the first signal is raised; before and behind, it waits."""
+        self.armed = True
+        try:
+            if self.got:
+                raise Interrupted(self.got)
+            yield
+        finally:
+            self.armed = False
+
+
+def _how(status: int) -> str:
+    return f"status {status}" if status >= 0 else signal.Signals(-status).name
+
+
+class Tail:
+    """The lines that a log gets from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = path.stat().st_size if path.exists() else 0
+        self.rest = ""
+
+    def lines(self) -> list[str]:
+        """Whole lines since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.place)
+            more = file.read()
+        self.place += len(more)
+        *whole, self.rest = (self.rest + more.decode(errors="replace")).split("\n")
+        return whole
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports

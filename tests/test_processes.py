@@ -1,0 +1,256 @@
+"""What a command starts ends with it: after every signal, at every moment, in any session, and its folder with it.
+
+The processes here are small ones that ignore every request to end; those of Flower are in test_deployment.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulation import janitor, processes
+from simulation.processes import Interrupted, Tail, place_of_its_own
+from twinflower.errors import RunError
+
+PROJECT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0  # seconds; far above what anything here takes
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+DEAF = "import signal, subprocess, sys, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\n"
+WAIT = "time.sleep(600)\n"
+
+
+def parent_of(text, **how):
+    """A process that hears nothing, and has a child that runs this text in a session of its own."""
+    return (
+        f"{DEAF}subprocess.Popen([sys.executable, '-c', {text!r}], start_new_session=True, **{how})\n{WAIT}"
+    )
+
+
+# The youngest has lost its environment.
+FAMILY = parent_of(parent_of(DEAF + WAIT, env={}))
+
+COMMAND = f"""
+import sys, time
+from simulation import processes
+BEFORE
+try:
+    with processes.place_of_its_own() as place:
+        (place.home / "key").write_text("secret")
+        place.keep("family", [sys.executable, "-c", {FAMILY!r}])
+        print(place.home, flush=True)
+        INSIDE
+except processes.Interrupted as signal:
+    print("after", flush=True)
+    sys.exit(signal.status)
+print("ended well", flush=True)
+"""
+
+
+def alive(members):
+    return members & dict(janitor._living()).keys()
+
+
+def until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def family_of(home):
+    """The three processes of FAMILY, once they are there."""
+    found = set()
+
+    def complete():
+        found.clear()
+        found.update(janitor._family(home, dict(janitor._living())))
+        return len(found) == 3
+
+    until(complete, "the family never came")
+    return found
+
+
+def command(before="", inside="time.sleep(600)"):
+    """A command that has started a family; its process, folder and family."""
+    text = COMMAND.replace("BEFORE", before).replace("INSIDE", inside)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=PROJECT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    home = Path(process.stdout.readline().strip())
+    return process, home, family_of(home)
+
+
+@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_ends_everything(number):
+    process, home, members = command()
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert output == "after\n"
+    assert not alive(members)
+    assert not home.exists()
+
+
+@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
+def test_killing_the_command_ends_everything():
+    """Nobody is left to clear up but the janitor, which no signal to the command's group reaches."""
+    process, home, members = command()
+    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE)
+    until(lambda: not alive(members) and not home.exists(), "something was left")
+
+
+@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
+def test_a_second_signal_does_not_wait():
+    """The grace is longer than this test would wait."""
+    process, home, members = command(before=f"processes._GRACE = {100 * PATIENCE}")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert not alive(members)
+    assert not home.exists()
+
+
+def test_a_signal_during_the_ordinary_end_is_told_after_it():
+    waits = f"processes._GRACE = {100 * PATIENCE}"
+    process, home, members = command(before=waits, inside="time.sleep(2); print('leaving', flush=True)")
+    assert process.stdout.readline() == "leaving\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (143, "after\n")
+    assert not alive(members) and not home.exists()
+
+
+def test_what_was_told_to_ignore_hangups_goes_on():
+    """As under nohup."""
+    ignores = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    process, home, members = command(before=ignores, inside="time.sleep(2)")
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (0, "ended well\n")
+    assert not alive(members) and not home.exists()
+
+
+def test_signals_are_as_before_afterwards():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with place_of_its_own():
+        assert all(
+            signal.getsignal(number) != handler for number, handler in zip(SIGNALS, before, strict=True)
+        )
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_signal_is_raised_once_where_it_may_be():
+    with pytest.raises(Interrupted) as told, place_of_its_own() as place:
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(PATIENCE)
+    assert told.value.status == 129
+    assert not place.home.exists()
+
+
+def test_an_error_of_the_caller_ends_everything_and_is_passed_on():
+    with pytest.raises(ZeroDivisionError), place_of_its_own() as place:
+        place.keep("deaf", [sys.executable, "-c", f"{DEAF}time.sleep(600)"])
+        _ = 1 // 0
+    assert place.running["deaf"].wait(PATIENCE)
+    assert not place.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("sys.exit(3)", "status 3"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+    ids=["exit", "killed"],
+)
+def test_a_process_that_ends_early_is_one_clear_error(tmp_path, end, how):
+    text = f"import os, sys\nfor i in range(100): print('line', i)\nsys.stdout.flush()\n{end}"
+    with place_of_its_own(tmp_path) as place:
+        place.check()
+        place.keep("node-7", [sys.executable, "-c", text])
+        place.running["node-7"].wait(PATIENCE)
+        with pytest.raises(RunError) as told:
+            place.check()
+    sentence, *log = str(told.value).splitlines()
+    assert sentence == f"node-7 ended early with {how}; the end of {tmp_path / 'node-7.log'}:"
+    assert log[-1].strip() == "line 99" and len(log) < 30
+    assert (tmp_path / "node-7.log").exists()
+
+
+def test_a_process_that_never_listens_is_an_error(monkeypatch):
+    monkeypatch.setattr(processes, "_START_TIMEOUT", 0.5)
+    with place_of_its_own() as place:
+        place.keep("silent", [sys.executable, "-c", "import time; time.sleep(600)"])
+        with pytest.raises(RunError, match="silent did not listen on port"):
+            place.await_port(*processes.free_ports(1))
+
+
+def test_without_proc_the_groups_are_ended(monkeypatch):
+    monkeypatch.setattr(janitor, "PROC", Path("/no/such/folder"))
+    with place_of_its_own() as place:
+        place.keep("deaf", [sys.executable, "-c", f"{DEAF}print(flush=True)\ntime.sleep(600)"])
+        until(lambda: place.log("deaf").stat().st_size, "it never began")
+    assert place.running["deaf"].wait(PATIENCE) == -signal.SIGKILL
+    assert not place.home.exists()
+
+
+def test_others_are_left_alone():
+    """A process of another command, with another folder, and the command itself."""
+    with place_of_its_own() as one:
+        one.keep("one", [sys.executable, "-c", "import time; time.sleep(600)"])
+        with place_of_its_own() as other:
+            other.keep("other", [sys.executable, "-c", "import time; time.sleep(600)"])
+        assert other.running["other"].poll() is not None
+        one.check()
+
+
+def test_a_tail_gives_whole_lines_once(tmp_path):
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert tail.lines() == []
+    with path.open("w") as file:
+        for text, lines in [("a\nb", ["a"]), ("", []), ("c\nd\n", ["bc", "d"]), ("e", []), ("\n", ["e"])]:
+            file.write(text)
+            file.flush()
+            assert tail.lines() == lines
+    assert Tail(path).lines() == []
+
+
+def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
+    """Ended while it waits for a SuperLink that does not come and does not listen to requests to end."""
+    deaf = tmp_path / "flower-superlink"
+    deaf.write_text(f"#!{sys.executable}\n{DEAF}{WAIT}")
+    deaf.chmod(0o755)
+    text = f"from simulation import cli, engine; engine.command_of = lambda *_: {str(deaf)!r}; cli.main()"
+    words = [
+        "deploy",
+        "experiments/digits.toml",
+        "--set",
+        "num-clients=2",
+        "--secure",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, *words], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    until(lambda: [*tmp_path.glob("twinflower-*/process-groups")], "nothing was started")
+    assert [*tmp_path.glob("twinflower-*/server.key")]
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert (
+        errors
+        == f"error: interrupted; all processes are ended, their logs are in {tmp_path / 'run' / 'logs'}\n"
+    )
+    assert output.startswith("starting a SuperLink on port ") and output.count("\n") == 1
+    assert not [*tmp_path.glob("twinflower-*")]
