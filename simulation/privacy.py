@@ -190,8 +190,11 @@ def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Ind
     """The papers' noise: (18) at the epsilon of (20)/(36), and what it really amounts to."""
     z = np.array([_published_multiplier(config, walk.pace(int(m)), int(m)) for m in sizes])
     true_costs = _true_costs(page, bounds, walk, sizes, config)
+    caveat, provable = _published_caveat(page, true_costs)
+    if config.clip == "batch":
+        caveat += "; clip-norm bounds the mean gradient of a batch, not that of a record"
     return Plan(
-        "as-published", config.delta, z, bounds, *load, load.mu(z), *_published_caveat(page, true_costs),
+        "as-published", config.delta, z, bounds, *load, load.mu(z), caveat, provable,
         config.epsilon or None, true_costs,
     )  # fmt: skip
 

@@ -657,6 +657,8 @@ def test_as_published_either_clipping_is_the_papers_g():
     )
     releases = [s.page.release(s.plan.bounds, s.walk.pace(180), 1) for s in (by_rows, by_batch)]
     assert releases[0] == releases[1]
+    assert "bounds the mean gradient of a batch" in by_batch.plan.caveat
+    assert "of a batch" not in by_rows.plan.caveat
     models = [inprocess.run(s).model for s in (by_rows, by_batch)]
     assert not np.array_equal(*models)
 
