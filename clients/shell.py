@@ -184,14 +184,14 @@ class PageClient(NumPyClient):
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
-        inbox, before = self.page.unpack_inbox(parameters, d), self._state(last)
+        inbox, before = self.page.inbox.unpack(parameters, d), self._state(last)
         noise = self._open(asked, [*inbox, *before])
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
                 before, inbox, self.objective, batches, noise, round_
             )
-        reply = self.page.pack_upload(upload, d)
+        reply = self.page.upload.pack(upload, d)
         for array in reply:
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
@@ -202,7 +202,7 @@ class PageClient(NumPyClient):
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the last inbox; a function of what was released before and of what is public."""
-        inbox, before = self.page.unpack_inbox(parameters, self.objective.d), self._state(last)
+        inbox, before = self.page.inbox.unpack(parameters, self.objective.d), self._state(last)
         self._bind(asked.session)
         return self._kept(self.page.finish(before, inbox), [], last, asked, {})
 
@@ -223,11 +223,8 @@ class PageClient(NumPyClient):
         """The state after the last round, or the first."""
         if last is None:
             return self.page.init_client(self.start)
-        shapes = self.page.state_shapes(self.objective.d)
-        fields = (
-            _state_array(last.arrays, name, shape) for name, shape in zip(shapes._fields, shapes, strict=True)
-        )
-        return type(shapes)(*fields)
+        shapes = self.page.state.shapes(self.objective.d)
+        return self.page.state.kind(**{n: _state_array(last.arrays, n, shape) for n, shape in shapes.items()})
 
     def _kept(
         self, state: Any, reply: Arrays, last: Kept | None, asked: _Asked, told: dict[str, Any]

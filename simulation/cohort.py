@@ -231,7 +231,7 @@ class Cohort:
             self._states.update(((s, i), state) for i, state in enumerate(unstack(mine, self.n)))
 
     def _account(self, round_: int, clients: Index, steps: Index, fired: Mask) -> Round:
-        up, down = self.page.bits(self.objective.d)
+        up, down = (layout.bits(self.objective.d) for layout in (self.page.upload, self.page.inbox))
         told = (np.nan, np.nan) if self.plans[0] else (float(steps.mean()), float(fired.mean()))
         asked, accepted = len(clients), len(steps)
         lost = dict.fromkeys(range(asked - accepted), "its update is not finite")

@@ -88,7 +88,7 @@ class Recorder:
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate x and add a row; own are the method's own columns (`own_columns`)."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
-        per_upload = self.setup.page.paper_bits(self.setup.objective.d)
+        per_upload = self.setup.page.upload.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
         row = {"round": round_, **self.setup.evaluate(x)} | {
             "uplink_bits": sum(r.uplink_bits for r in self.rounds),

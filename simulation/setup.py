@@ -309,7 +309,8 @@ def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
     page = _with_facts(_page(config, h), config, division, graph)
     page.check(objective)
     check_clipping(objective, page.privacy)
-    page.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
+    for layout in (page.inbox, page.upload):
+        layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     plan = make_plan(config, page, objective, walk, division.sizes)
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
 

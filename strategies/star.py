@@ -174,6 +174,11 @@ class StarStrategy(Strategy):
         if self._snapshot:
             self._restore(self._snapshot)
 
+    @property
+    def _entries(self) -> int:
+        """d, the number of entries of the model."""
+        return int(self.page.model(self.server).shape[-1])
+
     def resume(self, snapshot: Snapshot) -> None:
         """Let the next start go on from here."""
         self._snapshot = snapshot
@@ -320,7 +325,7 @@ class StarStrategy(Strategy):
         """One node's message; nodes whose inboxes hold the very same arrays share the packed ones."""
         same = tuple(map(id, inbox))  # the arrays live in _asked, so no id is used twice
         if same not in packed:
-            packed[same] = record_of(self.page.pack_inbox(inbox))
+            packed[same] = record_of(self.page.inbox.pack(inbox, self._entries))
         return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
@@ -384,7 +389,7 @@ class StarStrategy(Strategy):
         if metrics.get("session", self._session) != self._session:
             raise ReplyError("the reply belongs to another run")
         arrays = [from_npy(array.data) for array in records.values()]
-        upload = self.page.unpack_upload(arrays, asked.inbox)
+        upload = self.page.upload.unpack(arrays, self._entries, asked.inbox)
         self._check_norms(arrays)
         self._check_birth(asked.client, metrics.get("born"))
         return upload, dict(metrics)
@@ -407,7 +412,7 @@ class StarStrategy(Strategy):
         self._born[client] = born
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
-        up, down = self.page.bits(self.page.model(self.server).shape[-1])
+        up, down = self.page.upload.bits(self._entries), self.page.inbox.bits(self._entries)
         asked, accepted = tuple(a.client for a in self._asked.values()), len(metrics)
         steps, stopped = _mean(metrics, "local-steps"), _mean(metrics, "stopped")
         return Round(

@@ -288,3 +288,8 @@ def central_optimum(objective: LinearModel, h: Any, rows: Batch, steps: int = 20
     for _ in range(steps):
         x = h.prox(x - step * objective.grad(x, rows), step)
     return x
+
+
+def bits_of(page, d):
+    """Bits of one upload and of one inbox on the wire."""
+    return page.upload.bits(d), page.inbox.bits(d)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, random_shards, small, state_of
+from problems import bits_of, central_optimum, convex_problem, random_shards, small, state_of
 
 from simulation.inprocess import InProcessGrid
 from strategies.records import record_of
@@ -558,10 +558,10 @@ def test_bad_settings_are_named(page, settings, text):
 def test_bits_of_the_messages():
     """SCAFFOLD's control variates cost nothing on the way up, and as much as x0 on the way down."""
     d, number = 7850, 64
-    assert FedAvg().bits(d) == FedProx().bits(d) == ((d + 1) * number, d * number)
-    assert Scaffold().bits(d) == ((d + 1) * number, (2 * d + 1) * number)
-    assert FedDyn().bits(d) == (d * number, (d + 1) * number)
-    assert ISRLDP().bits(d) == (d * number, d * number)
+    assert bits_of(FedAvg(), d) == bits_of(FedProx(), d) == ((d + 1) * number, d * number)
+    assert bits_of(Scaffold(), d) == ((d + 1) * number, (2 * d + 1) * number)
+    assert bits_of(FedDyn(), d) == (d * number, (d + 1) * number)
+    assert bits_of(ISRLDP(), d) == (d * number, d * number)
     thin = Scaffold(uplink_ratio=0.1, downlink_ratio=0.5)
-    assert thin.bits(d) == (785 * (number + 13) + number, 2 * 3925 * (number + 13) + number)
-    assert thin.paper_bits(d) == 32 * 785
+    assert bits_of(thin, d) == (785 * (number + 13) + number, 2 * 3925 * (number + 13) + number)
+    assert thin.upload.paper_bits(d) == 32 * 785

@@ -90,14 +90,14 @@ def test_messages_survive_the_wire(variant):
     _, upload, _ = page.client_update(
         page.init_client(setup.start), inbox, setup.objective, batches, noise_of(setup, np.array(2), 3), 3
     )
-    back = page.unpack_inbox(page.pack_inbox(inbox), d)
+    back = page.inbox.unpack(page.inbox.pack(inbox, d), d)
     for sent, received in zip(inbox, back, strict=True):
         assert_array_equal(received, sent)
-    wire = page.pack_upload(upload, d)
-    for sent, received in zip(upload, page.unpack_upload(wire, inbox), strict=True):
+    wire = page.upload.pack(upload, d)
+    for sent, received in zip(upload, page.upload.unpack(wire, d, inbox), strict=True):
         assert_array_equal(received, sent)
-    bits_up, bits_down = page.bits(d)
-    for bits, arrays in ((bits_up, wire), (bits_down, page.pack_inbox(inbox))):
+    bits_up, bits_down = page.upload.bits(d), page.inbox.bits(d)
+    for bits, arrays in ((bits_up, wire), (bits_down, page.inbox.pack(inbox, d))):
         assert 0 <= sum(8 * a.nbytes for a in arrays) - bits < 8  # filled up to a byte
 
 
@@ -129,7 +129,7 @@ def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
     setup = small(variant)
     context = Context(1, 1, {}, RecordDict(), {})
     server = setup.page.init_server(setup.start, 8, np.array(0, np.uint64))
-    request = setup.page.pack_inbox(setup.page.broadcast(server, 1, np.array(1)))
+    request = setup.page.inbox.pack(setup.page.broadcast(server, 1, np.array(1)), setup.objective.d)
     first, rows, metrics = setup.client(1, context).fit(request, {"round": 1})
     kept = dict(context.state.items())
     again, _, same = setup.client(1, context).fit(request, {"round": 1})
@@ -149,12 +149,14 @@ def test_a_later_round_goes_on_from_the_stored_state(variant):
     state = page.init_client(setup.start)
     for round_ in (1, 2):
         inbox = page.broadcast(server, round_, np.array(1))
-        reply, _, _ = setup.client(1, context).fit(page.pack_inbox(inbox), {"round": round_})
+        reply, _, _ = setup.client(1, context).fit(
+            page.inbox.pack(inbox, setup.objective.d), {"round": round_}
+        )
         batches = setup.walk.batches(setup.shards, 1, 0, round_)
         state, upload, _ = page.client_update(
             state, inbox, setup.objective, batches, noise_of(setup, np.array(1), round_), round_
         )
-        for ours, theirs in zip(page.pack_upload(upload, d), reply, strict=True):
+        for ours, theirs in zip(page.upload.pack(upload, d), reply, strict=True):
             assert_array_equal(ours, theirs)
 
 

@@ -137,7 +137,7 @@ def test_indices_out_of_range_or_twice_are_left_out():
         bad = upload.indices.copy()
         bad[place] = index
         with pytest.raises(ReplyError, match="indices must be distinct, ascending and below 650"):
-            page.unpack_upload(page.pack_upload(upload._replace(indices=bad), d), inbox)
+            page.upload.unpack(page.upload.pack(upload._replace(indices=bad), d), d, inbox)
 
 
 def test_when_all_replies_are_bad_the_run_says_so_and_stops():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, random_shards
+from problems import bits_of, central_optimum, convex_problem, random_shards
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
 from twinflower.algorithms.page import Report
@@ -210,7 +210,7 @@ def test_entries_nobody_sent_are_zero_or_kept(missing, unheard):
     everything = [[9.0, 8.0, 0.0, 4.0], [0.0, 6.0, 5.0, 4.0]]
     for y in (np.array([[0.0, 0.0, 3.0, 4.0], [0.0, 2.0, 0.0, 4.0]]), *[np.delete(everything, 3, 1)] * 2):
         padded = np.pad(y, ((0, 0), (0, 4 - y.shape[1])))
-        uploads = page.upload(padded, page.broadcast(server, 1, np.array([0, 1])), ONCE)
+        uploads = page.message(padded, page.broadcast(server, 1, np.array([0, 1])), ONCE)
         server = page.server_update(server, uploads, np.array([0, 1]), 1)
     assert_array_equal(server.x0, [8.5, 6.5, 4.5, unheard])
 
@@ -287,7 +287,7 @@ def test_bits_count_values_indices_and_the_papers_way():
     d = 7850
     page = BSDPFedPDM(uplink_ratio=0.1, downlink_ratio=0.5)
     assert index_bits(d) == 13
-    assert page.bits(d) == (785 * (64 + 13), 3925 * (64 + 13))
-    assert page.paper_bits(d) == 32 * 785
-    assert FedPDM().bits(d) == (64 * d, 64 * d)
-    assert BSDPFedPDM(uplink="rand-k", uplink_ratio=0.1).bits(d) == (785 * 64, 64 * d + 64)
+    assert bits_of(page, d) == (785 * (64 + 13), 3925 * (64 + 13))
+    assert page.upload.paper_bits(d) == 32 * 785
+    assert bits_of(FedPDM(), d) == (64 * d, 64 * d)
+    assert bits_of(BSDPFedPDM(uplink="rand-k", uplink_ratio=0.1), d) == (785 * 64, 64 * d + 64)

@@ -92,7 +92,7 @@ def test_clients_work_in_a_plain_client_app(variant, client_class):
         setup.page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0)
     )
     request = {
-        "fitins.parameters": record_of(setup.page.pack_inbox(inbox)),
+        "fitins.parameters": record_of(setup.page.inbox.pack(inbox, setup.objective.d)),
         "fitins.config": ConfigRecord({"round": 1}),
     }
     reply = app(Message(RecordDict(request), 1, "train"), context).content
@@ -100,7 +100,7 @@ def test_clients_work_in_a_plain_client_app(variant, client_class):
     metrics = {"round": 1, "session": "1", "born": 1, "local-steps": 3, "stopped": False}
     assert dict(reply["fitres.metrics"]) == metrics
     arrays = [array.numpy() for array in reply["fitres.parameters"].values()]
-    setup.page.unpack_upload(arrays, inbox)
+    setup.page.upload.unpack(arrays, setup.objective.d, inbox)
     question = Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), 1, "get_properties")
     answer = app(question, context).content["getpropertiesres.properties"]
     assert dict(answer) == {"partition-id": 0, "num-partitions": 8}

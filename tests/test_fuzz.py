@@ -205,7 +205,7 @@ def test_replies(variant, share):
         for upload, metrics in good.values():
             assert not broken
             assert metrics["round"] == 1
-            assert packed_as(content["fitres.parameters"], setup.page.pack_upload(upload, d))
+            assert packed_as(content["fitres.parameters"], setup.page.upload.pack(upload, d))
             assert all(np.isfinite(part).all() for part in upload)
     assert tracemalloc.get_traced_memory()[0] - before < ROOM
 
@@ -253,8 +253,8 @@ def test_requests(variant, first, share):
         metrics = reply.content["fitres.metrics"]
         assert metrics["round"] == content["fitins.config"]["round"]
         if "refused" not in metrics and metrics["round"] > int(not first):
-            inbox = page.unpack_inbox([from_npy(a.data) for a in content["fitins.parameters"].values()], d)
-            assert packed_as(content["fitins.parameters"], page.pack_inbox(inbox))
+            inbox = page.inbox.unpack([from_npy(a.data) for a in content["fitins.parameters"].values()], d)
+            assert packed_as(content["fitins.parameters"], page.inbox.pack(inbox, d))
         context.state.clear()
         context.state.update(clean)
 

@@ -31,6 +31,7 @@ from simulation.books import accounts, runs
 from simulation.client_app import site_guard
 from simulation.site import read_site
 from twinflower.algorithms import FedPDM
+from twinflower.algorithms.layout import Layout
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, guard, ledger, mechanism
 from twinflower.privacy.guard import Guard
@@ -497,9 +498,9 @@ def listening(note: Any) -> ExitStack:
         stack.enter_context(patch.object(owner, name, step))
 
     for owner, name, event in (
-        (FedPDM, "unpack_inbox", "validate"), (FedPDM, "release", "sensitivity"), (Budget, "fits", "budget"),
+        (Layout, "unpack", "validate"), (FedPDM, "release", "sensitivity"), (Budget, "fits", "budget"),
         (os, "write", "append"), (os, "fsync", "fsync"), (FedPDM, "client_update", "train"),
-        (mechanism.GaussianNoise, "__call__", "noise"), (FedPDM, "pack_upload", "reply"),
+        (mechanism.GaussianNoise, "__call__", "noise"), (Layout, "pack", "reply"),
     ):  # fmt: skip
         listen(owner, name, event)
     return stack
@@ -623,9 +624,7 @@ def test_a_lost_context_does_not_draw_a_second_noise(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError(), KeyboardInterrupt()])
-@pytest.mark.parametrize(
-    "step", [(FedPDM, "client_update"), (FedPDM, "pack_upload"), (clients.shell, "to_npy")]
-)
+@pytest.mark.parametrize("step", [(FedPDM, "client_update"), (Layout, "pack"), (clients.shell, "to_npy")])
 def test_what_fails_after_the_charge_keeps_the_charge(tmp_path, step, error):
     site = book(tmp_path)
     one_client = client(site)

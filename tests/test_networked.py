@@ -643,8 +643,8 @@ def test_a_node_refuses_a_number_of_neighbours_that_it_cannot_have(degree):
     page = on(make_graph("ring", N), PADMM, **PRIVATE)
     inbox = [np.zeros(D), np.zeros(D), np.array(degree), np.array(0)]
     with pytest.raises(ReplyError, match="degree must be"):
-        page.unpack_inbox(inbox, D)
-    assert page.unpack_inbox([*inbox[:2], np.array(2.0), np.array(0)], D).degree == 2
+        page.inbox.unpack(inbox, D)
+    assert page.inbox.unpack([*inbox[:2], np.array(2.0), np.array(0)], D).degree == 2
 
 
 def test_exact_steps_are_refused_where_they_cannot_be_exact():

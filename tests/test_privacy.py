@@ -459,7 +459,7 @@ class PrivateIndices(BSDPFedPDM):
 
         new, _, report = FedPDM.client_update(self, state, inbox, objective, batches, spy, round_)
         clean = 2 * seen[0] - inbox.x0 - state.dual / self.rho
-        return new, self.upload(clean, inbox, report), report
+        return new, self.message(clean, inbox, report), report
 
 
 class NoMean(FedPDM):

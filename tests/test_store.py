@@ -152,7 +152,8 @@ def test_the_names_are_on_the_disk(tmp_path, monkeypatch):
 
 
 def ask(client, round_, **config):
-    return client.fit(SETUP.page.pack_inbox(inbox(round_)), {"round": round_, "session": "s", **config})
+    request = SETUP.page.inbox.pack(inbox(round_), SETUP.objective.d)
+    return client.fit(request, {"round": round_, "session": "s", **config})
 
 
 def inbox(round_):

@@ -104,8 +104,12 @@ class TopK:
         k = kept_entries(self.ratio, d)
         return k * (VALUE_BITS + (index_bits(d) if k < d else 0))
 
+    def arrays(self, d: int) -> int:
+        """Number of wire arrays: values, and packed indices if not all entries are sent."""
+        return 1 if kept_entries(self.ratio, d) == d else 2
+
     def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
-        """Wire arrays of one code: values, and packed indices if not all entries are sent."""
+        """Wire arrays of one code."""
         return [code.values] if len(code.values) == d else [code.values, pack_indices(code.indices, d)]
 
     def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
@@ -131,8 +135,12 @@ class RandK:
         """Bits of one message: values only, the seed came with the request."""
         return kept_entries(self.ratio, d) * VALUE_BITS
 
+    def arrays(self, d: int) -> int:
+        """Number of wire arrays: the values."""
+        return 1
+
     def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
-        """Wire arrays of one code: its values."""
+        """Wire arrays of one code."""
         return [code.values]
 
     def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
+from .layout import FloatCount, Layout, Point
 
 
 class Tentative(NamedTuple):
@@ -23,6 +24,10 @@ class Tentative(NamedTuple):
     before: Array
     after: Array
     round: Array
+
+
+TENTATIVE = Layout(Tentative, Point("before"), Point("after"), FloatCount("round"))
+PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=2), FloatCount("round"))
 
 
 def untouched(start: Array) -> Tentative:

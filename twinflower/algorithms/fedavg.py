@@ -37,7 +37,7 @@ from ..privacy.release import Noise
 from ..regularisers import Subdifferentiable, Zero
 from .base import LocalMethod
 from .local import Subgradient, Walked, reach
-from .messages import Nothing, Upload, check_choice
+from .messages import NOTHING, Nothing, Upload, check_choice
 from .page import Report
 
 
@@ -82,6 +82,8 @@ class FedAvg(LocalMethod):
             "server-prox, or privacy gradient",
         )
 
+    state = NOTHING
+
     def init_client(self, start: Array) -> Any:
         """Nothing."""
         return Nothing()
@@ -95,7 +97,7 @@ class FedAvg(LocalMethod):
     ) -> tuple[Any, Upload, Report]:
         """Q local steps; sends where they end."""
         x, report = self.descend(objective, inbox.x0, 0.0, batches, noise, round_)
-        return state, self.upload(x, inbox, report), report
+        return state, self.message(x, inbox, report), report
 
     def descend(
         self, objective: Objective, x0: Array, shift: Array | float, batches: Batches, noise: Noise, round_: int
@@ -124,7 +126,3 @@ class FedAvg(LocalMethod):
         if np.ndim(step) == 0:
             return self.regulariser.prox(u, float(step))
         return np.stack([self.proximal(v, s) for v, s in zip(u, np.asarray(step), strict=True)])
-
-    def state_shapes(self, d: int) -> Any:
-        """None."""
-        return Nothing()

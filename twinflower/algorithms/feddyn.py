@@ -20,6 +20,7 @@ Privacy. "public-state" computes the dual from the noisy x that is sent; "gradie
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,13 +30,12 @@ from ..batches import Batches
 from ..errors import require
 from ..objectives import Objective
 from ..privacy.release import Noise
-from ..sparsifiers import VALUE_BITS
-from ..wire import checked, expect_arrays
 from .base import check_pull
-from .echo import Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
+from .layout import Count, Layout
 from .messages import Upload
-from .page import Arrays, Report
+from .page import Report
 
 
 class Inbox(NamedTuple):
@@ -81,6 +81,13 @@ class FedDyn(FedAvg):
         """alpha."""
         return self.alpha
 
+    state = TENTATIVE
+
+    @cached_property
+    def inbox(self) -> Layout:
+        """The echo, x0, and the seed for rand-k."""
+        return Layout(Inbox, Count("heard"), *self.point)
+
     def init_client(self, start: Array) -> Tentative:
         """dual = 0."""
         return untouched(start)
@@ -100,7 +107,7 @@ class FedDyn(FedAvg):
         """Local steps, then the dual moves with what is sent."""
         dual = confirmed(state, inbox.heard)
         x, report = self.descend(objective, inbox.x0, -dual, batches, noise, round_)
-        upload = self.upload(x, inbox, report)
+        upload = self.message(x, inbox, report)
         return tentative(dual, dual + self._change(upload, inbox.x0), round_), upload, report
 
     def _change(self, upload: Upload, x0: Array) -> Array:
@@ -118,22 +125,3 @@ class FedDyn(FedAvg):
         heard = hear(server.heard, clients, round_)
         x0 = self.proximal(mean, 1.0 / self.alpha)
         return self.averaged(server._replace(x0=x0, mean=mean, drift=drift, heard=heard), round_)
-
-    def state_shapes(self, d: int) -> Tentative:
-        """(d,), (d,), ()."""
-        return Tentative((d,), (d,), ())  # type: ignore[arg-type]
-
-    def pack_inbox(self, inbox: Inbox) -> Arrays:
-        """The echo, x0, and the seed for rand-k."""
-        return [np.asarray(inbox.heard), *super().pack_inbox(inbox)]
-
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
-        """Inverse of `pack_inbox`."""
-        expect_arrays(arrays, max(len(arrays), 2))
-        x0, kept, seed = super().unpack_inbox(arrays[1:], d)
-        return Inbox(x0, kept, seed, checked("heard", arrays[0], (), np.int64))
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """FedAvg's without the step count, and down the echo."""
-        up, down = super().bits(d)
-        return up, down + VALUE_BITS

@@ -21,6 +21,7 @@ is then false. "public-state" adds the noise to x, so that dual and y are functi
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from ..objectives import Objective
 from ..privacy.release import Bounds, Noise, Release, published_sensitivity
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .base import LocalMethod, check_pull
+from .layout import Layout, Point
 from .messages import Upload, check_choice
 from .page import Report
 
@@ -100,6 +102,11 @@ class FedPDM(LocalMethod):
         """rho."""
         return self.rho
 
+    @cached_property
+    def state(self) -> Layout:
+        """The dual, and x for a warm start."""
+        return Layout(State, Point("dual"), Point("x", per_entry=self.local_start == "warm"))
+
     def init_client(self, start: Array) -> State:
         """dual = 0; the first warm start is the public start."""
         return State(np.zeros_like(start), start if self.local_start == "warm" else start[..., :0])
@@ -120,7 +127,7 @@ class FedPDM(LocalMethod):
         )                                                                       # (10a), (11)
         dual = dual + self.rho * (x0 - x)                                       # (10c)
         y = x - dual / self.rho                                                 # (10d)
-        upload = self.upload(y, inbox, report)
+        upload = self.message(y, inbox, report)
         if self.privacy == "as-published":  # after thinning out: 003 (18), (19)
             noisy = noise(upload.y, shrink=self._share_of_noise(round_, report, batches))
             upload = upload._replace(y=noisy)                                   # (12)
@@ -157,7 +164,3 @@ class FedPDM(LocalMethod):
         everybody = np.arange(memory.last.shape[-2])
         shares = self.facts.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
         return memory, mean_of_memory(memory, self.unheard(server), shares)
-
-    def state_shapes(self, d: int) -> State:
-        """dual (d,), x (d,) or (0,)."""
-        return State((d,), (d if self.local_start == "warm" else 0,))  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ class ISRLDP(FedAvg):
         """One gradient."""
         g = noise(objective.grad(inbox.x0, next(iter(batches))))
         once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
-        return state, self.upload(g, inbox, once), once
+        return state, self.message(g, inbox, once), once
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One noisy gradient, whatever max-local-steps."""

@@ -33,6 +33,7 @@ from ..objectives import Objective
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Bounds, Noise, Pace, Release
 from ..regularisers import ZERO, Regulariser
+from .layout import Layout, Point
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import Dense, Vector, check_choice
 from .page import NO_FACTS, Facts, Report, to_nodes
@@ -98,6 +99,8 @@ class LDPPrimalDual(Dense):
             f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
         )
         read_shares(self.shares)
+
+    state = Layout(State, Point("sent"), Point("dual"), Point("x"))
 
     @property
     def pull(self) -> float:
@@ -195,7 +198,3 @@ class LDPPrimalDual(Dense):
     def _prox(self, z: Array) -> Array:
         """The paper's (6) has step gamma/n for s = 1; the box of Algorithm 1 agrees."""
         return self.regulariser.prox(z, self.step_size * self.pull)
-
-    def state_shapes(self, d: int) -> State:
-        """(d,) each."""
-        return State((d,), (d,), (d,))  # type: ignore[arg-type]

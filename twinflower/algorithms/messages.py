@@ -6,17 +6,18 @@ an entry by the number of those who sent it (20), (23). Ratios of 1 send whole p
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..errors import ReplyError, require
+from ..errors import require
 from ..randomness import stream
-from ..sparsifiers import VALUE_BITS, Code, RandK, TopK, kept_entries, make_sparsifier, scatter
-from ..wire import checked, expect_arrays
+from ..sparsifiers import Code, RandK, TopK, make_sparsifier, scatter
 from .averaging import mean_of_senders
-from .page import Arrays, Defaults, Report, to_nodes
+from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
+from .page import Defaults, Report, to_nodes
 
 
 class Inbox(NamedTuple):
@@ -79,7 +80,7 @@ class Messages(Defaults):
         code = self.down.encode(x, np.zeros((), np.uint64))
         return scatter(code, x.shape[-1])[0], code.indices
 
-    def upload(self, y: Array, inbox: Any, report: Report) -> Upload:
+    def message(self, y: Array, inbox: Any, report: Report) -> Upload:
         """The message of a client whose point is y (..., d).
 
         y is noisy before its largest entries are chosen, which is then post-processing. The paper adds noise
@@ -120,62 +121,22 @@ class Messages(Defaults):
     def _seeded(self) -> bool:
         return self.uplink == "rand-k" and self.uplink_ratio < 1
 
-    def pack_inbox(self, inbox: Any) -> Arrays:
-        """The kept entries of x0, their packed places unless all are kept, and the seed for rand-k."""
-        return self.pack_point(inbox.x0, inbox.kept) + ([np.asarray(inbox.seed)] if self._seeded else [])
+    @cached_property
+    def inbox(self) -> Layout:
+        """x0, and the seed for rand-k."""
+        return Layout(Inbox, *self.point)
 
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
-        """Zero-padded x0 (d,)."""
-        point = self.arrays_of_point(d)
-        expect_arrays(arrays, point + self._seeded)
-        seed = checked("seed", arrays[-1], (), np.uint64) if self._seeded else np.zeros((), dtype=np.uint64)
-        return Inbox(*self.unpack_point("x0", arrays[:point], d), seed)
+    @property
+    def point(self) -> tuple[Field, ...]:
+        """The fields of `Inbox`, for methods that send more."""
+        seed = Seed("seed") if self._seeded else Absent("seed", np.zeros((), dtype=np.uint64))
+        return Thinned("x0", "kept", self.down), seed
 
-    def pack_point(self, x: Array, kept: Index) -> Arrays:
-        """Wire arrays of a thinned point (d,)."""
-        return [x] if self.downlink_ratio == 1 else self.down.pack(Code(kept, x[kept]), len(x))
-
-    def unpack_point(self, name: str, arrays: Arrays, d: int) -> tuple[Array, Index]:
-        """Inverse of `pack_point`; ReplyError for anything else."""
-        if self.downlink_ratio == 1:
-            return checked(name, arrays[0], (d,)), np.empty(0, dtype=np.int64)
-        code = self.down.unpack(arrays, d, np.zeros((), np.uint64))
-        return scatter(code, d)[0], code.indices
-
-    def arrays_of_point(self, d: int) -> int:
-        """Number of wire arrays of a thinned point."""
-        return 1 if kept_entries(self.downlink_ratio, d) == d else 2
-
-    def pack_upload(self, upload: Upload, d: int) -> Arrays:
-        """The entries, their packed places for top-k, and the number of steps where it is needed."""
-        whole = self.uplink_ratio == 1
-        point = [upload.y] if whole else self.up.pack(Code(upload.indices, upload.y), d)
-        return point + ([np.asarray(upload.steps)] if self.counts_steps else [])
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Upload:
-        """Inverse of `pack_upload`, everything checked."""
-        d, steps = inbox.x0.shape[-1], np.empty(0, dtype=np.int64)
-        if self.counts_steps:
-            expect_arrays(arrays, len(arrays) or 1)
-            steps, arrays = _steps(arrays[-1]), arrays[:-1]
-        if self.uplink_ratio < 1:
-            code = self.up.unpack(arrays, d, inbox.seed)
-            return Upload(code.values, code.indices, steps)
-        expect_arrays(arrays, 1)
-        return Upload(checked("y", arrays[0], (d,)), np.empty(0, dtype=np.int64), steps)
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """k entries up and k' down, with indices where they are needed; a seed and a step count are numbers.
-
-        Raises SettingError where k or k' is 0.
-        """
-        kept_entries(self.downlink_ratio, d, "downlink-ratio")
-        up = self.up.bits(d) if self.uplink_ratio < 1 else d * VALUE_BITS
-        return up + VALUE_BITS * self.counts_steps, self.down.bits(d) + VALUE_BITS * self._seeded
-
-    def paper_bits(self, d: int) -> int:
-        """32 k."""
-        return 32 * kept_entries(self.uplink_ratio, d)
+    @cached_property
+    def upload(self) -> Layout:
+        """The entries sent, and the number of steps where it is needed."""
+        steps = Count("steps", least=1) if self.counts_steps else Absent("steps", np.empty(0, dtype=np.int64))
+        return Layout(Upload, Entries("y", "indices", self.up), steps)
 
 
 class Nothing(NamedTuple):
@@ -188,40 +149,22 @@ class Vector(NamedTuple):
     x: Array
 
 
+NOTHING = Layout(Nothing)
+VECTOR = Layout(Vector, Point("x"))
+
+
 class Dense(Defaults):
     """Messages of a method that sends one whole vector each way."""
 
-    def pack_inbox(self, inbox: Any) -> Arrays:
+    @property
+    def inbox(self) -> Layout:
         """x."""
-        return [inbox.x]
+        return VECTOR
 
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
-        """x (d,)."""
-        expect_arrays(arrays, 1)
-        return Vector(checked("x", arrays[0], (d,)))
-
-    def pack_upload(self, upload: Vector, d: int) -> Arrays:
+    @property
+    def upload(self) -> Layout:
         """x."""
-        return [upload.x]
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
-        """x (d,), as long as the inbox's."""
-        return self.unpack_inbox(arrays, inbox.x.shape[-1])  # type: ignore[no-any-return]
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """d numbers each way."""
-        return d * VALUE_BITS, d * VALUE_BITS
-
-    def paper_bits(self, d: int) -> int:
-        """32 d."""
-        return 32 * d
-
-
-def _steps(array: Any) -> Index:
-    steps = checked("steps", array, (), np.int64)
-    if steps < 1:
-        raise ReplyError(f"steps must be at least 1, got {steps}")
-    return steps
+        return VECTOR
 
 
 def check_choice(key: str, value: str, known: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ Privacy. Everything but the gradient is public: the one release of a round moves
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,12 +23,10 @@ from ..arrays import Array, Index
 from ..batches import Batches
 from ..objectives import Objective
 from ..privacy.release import Noise
-from ..sparsifiers import VALUE_BITS
 from ..topologies import adjacency
-from ..wire import checked, expect_arrays
-from .fedavg import Nothing
-from .messages import Vector
-from .page import Arrays, Report
+from .layout import Layout, Point
+from .messages import NOTHING, Nothing, Vector
+from .page import Report
 from .relay import Relayed, Server, rows_of_node
 
 
@@ -45,6 +44,12 @@ class NetworkedSubgradient(Relayed):
     name: ClassVar[str] = "networked-subgradient"
     title: ClassVar[str] = "networked subgradient (004): neighbours average with Metropolis weights, to compare"
     forgetful: ClassVar[bool] = True
+
+    state = NOTHING
+    @cached_property
+    def inbox(self) -> Layout:
+        """Both."""
+        return Layout(Inbox, Point("own"), Point("mixed"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,20 +81,3 @@ class NetworkedSubgradient(Relayed):
         slope = objective.grad(inbox.own, next(iter(batches))) + self.subgradient(inbox.own)
         once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
         return state, Vector(noise(inbox.mixed - self.step(round_) * slope)), once
-
-    def state_shapes(self, d: int) -> Any:
-        """Nothing."""
-        return Nothing()
-
-    def pack_inbox(self, inbox: Inbox) -> Arrays:
-        """Both."""
-        return list(inbox)
-
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
-        """Inverse of `pack_inbox`."""
-        expect_arrays(arrays, 2)
-        return Inbox(checked("own", arrays[0], (d,)), checked("mixed", arrays[1], (d,)))
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """d numbers up, 2 d down."""
-        return d * VALUE_BITS, 2 * d * VALUE_BITS

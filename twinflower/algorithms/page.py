@@ -21,8 +21,7 @@ and, for methods that need them (`Defaults` has the others' answers):
     outlook(bounds, noise_multiplier, pace, start) -> rows   what a private run will reach, before it starts
     multiplier(epsilon, delta, releases)        -> z          noise by an accounting of the method's own
 
-States, inboxes and uploads are NamedTuples of arrays. `pack`/`unpack` say how an inbox or an upload
-crosses the wire, and `unpack` accepts nothing that `pack` would not have written.
+States, inboxes and uploads are NamedTuples of arrays, declared by `inbox`, `upload` and `state` (`layout`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +36,8 @@ from ..batches import Batches
 from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Noise, Pace, Release
 from ..regularisers import Regulariser
+from .layout import Layout
 
-Arrays = list[NDArray[Any]]
 T = TypeVar("T", bound=np.generic)
 
 
@@ -97,6 +96,18 @@ class Page(Protocol):
     @property
     def regulariser(self) -> Regulariser:
         """h of the problem."""
+
+    @property
+    def inbox(self) -> Layout:
+        """What goes from the server to one node."""
+
+    @property
+    def upload(self) -> Layout:
+        """What comes back."""
+
+    @property
+    def state(self) -> Layout:
+        """What a client keeps."""
 
     def init_client(self, start: Array) -> Any:
         """Client state before the first round; start (..., d) is public."""
@@ -160,27 +171,6 @@ class Page(Protocol):
     def multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a plain release by a rule of the method's own, for a total (epsilon, delta) of a
         client's releases; None for exact accounting."""
-
-    def pack_inbox(self, inbox: Any) -> Arrays:
-        """Wire arrays of one node's inbox."""
-
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Any:
-        """Inverse of pack_inbox; ReplyError for anything else."""
-
-    def pack_upload(self, upload: Any, d: int) -> Arrays:
-        """Wire arrays of one client's upload."""
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Any:
-        """Inverse of pack_upload given the inbox that was answered; ReplyError for anything else."""
-
-    def state_shapes(self, d: int) -> Any:
-        """Shapes of the client state's arrays, to check a stored state against."""
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """Bits of one upload and of one inbox on the wire."""
-
-    def paper_bits(self, d: int) -> int:
-        """Bits of one upload as the papers count them: 32 for every number, indices free."""
 
 
 class Defaults:

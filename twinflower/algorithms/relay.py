@@ -25,12 +25,11 @@ from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..topologies import Neighbours, adjacency, compact, connected, degrees, make_graph, sums
-from ..wire import checked, expect_arrays
 from .base import check_steps
 from .echo import hear, nobody_heard
 from .local import decayed
-from .messages import Dense, Vector, check_choice
-from .page import NO_FACTS, Arrays, Facts
+from .messages import Dense, check_choice
+from .page import NO_FACTS, Facts
 
 
 class Server(NamedTuple):
@@ -113,11 +112,6 @@ class Relayed(Dense):
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
         """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
         return self.step(round_) * 2 * bounds.gradient / pace.rows
-
-    def unpack_upload(self, arrays: Arrays, inbox: Any) -> Vector:
-        """w~ (d,), as long as the inbox's vectors."""
-        expect_arrays(arrays, 1)
-        return Vector(checked("w", arrays[0], inbox[0].shape[-1:]))
 
     # --------------------------------------------------------------------------------------- the relay
 

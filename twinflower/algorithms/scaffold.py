@@ -23,6 +23,7 @@ follows from the noisy x. Noise on the message alone, with a c_i from the exact 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,12 +32,11 @@ from ..arrays import Array, Index, Seeds
 from ..batches import Batches
 from ..objectives import Objective
 from ..privacy.release import Noise
-from ..sparsifiers import VALUE_BITS
-from ..wire import checked, expect_arrays
-from .echo import Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
+from .layout import Count, Layout, Thinned
 from .messages import Upload
-from .page import Arrays, Report, to_nodes
+from .page import Report, to_nodes
 
 
 class Inbox(NamedTuple):
@@ -71,6 +71,13 @@ class Scaffold(FedAvg):
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
     forgetful: ClassVar[bool] = False  # the server counts on the sum of what clients keep
 
+    state = TENTATIVE
+
+    @cached_property
+    def inbox(self) -> Layout:
+        """c, the echo, x0, and the seed for rand-k."""
+        return Layout(Inbox, Thinned("control", "control_kept", self.down), Count("heard"), *self.point)
+
     def init_client(self, start: Array) -> Tentative:
         """c_i = 0."""
         return untouched(start)
@@ -92,7 +99,7 @@ class Scaffold(FedAvg):
         x0, c = inbox.x0, inbox.control
         own = confirmed(state, inbox.heard)
         x, report = self.descend(objective, x0, c - own, batches, noise, round_)
-        upload = self.upload(x, inbox, report)
+        upload = self.message(x, inbox, report)
         return tentative(own, own + self._change(upload, x0, c, round_), round_), upload, report
 
     def _change(self, upload: Upload, x0: Array, c: Array, round_: int) -> Array:
@@ -107,26 +114,3 @@ class Scaffold(FedAvg):
         change = self.part_of_sum(self._change(uploads, x0, c, round_), clients, server.heard.shape[-1])
         after: Server = super().server_update(server, uploads, clients, round_)
         return after._replace(control=server.control + change, heard=hear(server.heard, clients, round_))
-
-    def state_shapes(self, d: int) -> Tentative:
-        """(d,), (d,), ()."""
-        return Tentative((d,), (d,), ())  # type: ignore[arg-type]
-
-    def pack_inbox(self, inbox: Inbox) -> Arrays:
-        """x0, c, the echo, and the seed for rand-k."""
-        control = self.pack_point(inbox.control, inbox.control_kept)
-        return [*control, np.asarray(inbox.heard), *super().pack_inbox(inbox)]
-
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
-        """Inverse of `pack_inbox`."""
-        point = self.arrays_of_point(d)
-        expect_arrays(arrays, max(len(arrays), 2 * point + 1))
-        control, control_kept = self.unpack_point("control", arrays[:point], d)
-        heard = checked("heard", arrays[point], (), np.int64)
-        x0, kept, seed = super().unpack_inbox(arrays[point + 1 :], d)
-        return Inbox(x0, kept, seed, heard, control, control_kept)
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """FedAvg's, and down c and the echo."""
-        up, down = super().bits(d)
-        return up, down + self.down.bits(d) + VALUE_BITS

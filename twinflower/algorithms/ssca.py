@@ -33,7 +33,7 @@ from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Noise, Pace, Release, gradient_release
 from ..regularisers import ZERO, Regulariser
 from .base import check_steps
-from .messages import Dense, Nothing, Vector, check_choice
+from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, Report, to_nodes
 
 
@@ -77,6 +77,8 @@ class SSCA(Dense):
         require(0 < self.tau < np.inf, f"tau must be finite and above 0; got {self.tau}")
         check_choice("surrogate", self.surrogate, ("exact", "literal"))
         check_choice("privacy", self.privacy, ("none", "gradient"))
+
+    state = NOTHING
 
     def init_client(self, start: Array) -> Nothing:
         """Nothing."""
@@ -169,7 +171,3 @@ class SSCA(Dense):
     def assess(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
         """The mean loss of all rows, without the penalty."""
         return {"cost": float(objective.losses(x, rows).mean())} if hasattr(objective, "losses") else {}
-
-    def state_shapes(self, d: int) -> Nothing:
-        """Nothing."""
-        return Nothing()

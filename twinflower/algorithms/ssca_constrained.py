@@ -38,11 +38,9 @@ from ..errors import require
 from ..objectives import Batch
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import Zero
-from ..sparsifiers import VALUE_BITS
-from ..wire import checked, expect_arrays
+from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers
-from .page import Arrays
 from .ssca import SSCA
 
 
@@ -96,6 +94,12 @@ class ConstrainedSSCA(SSCA):
             f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
             f"{self.loss_clip:g}",
         )
+
+    @cached_property
+    def upload(self) -> Layout:
+        """Gradients, then values, in one array."""
+        m = len(self.bounded)
+        return Layout(Vector, Point("x", per_entry=m, extra=m))
 
     @cached_property
     def bounded(self) -> tuple[Constraint, ...]:
@@ -231,20 +235,3 @@ class ConstrainedSSCA(SSCA):
     def met(self, told: Mapping[str, float]) -> bool:
         """Whether the bounds hold to within the tolerance."""
         return told["excess"] <= self.tolerance
-
-    def pack_upload(self, upload: Vector, d: int) -> Arrays:
-        """All in one array."""
-        return [upload.x]
-
-    def unpack_upload(self, arrays: Arrays, inbox: Vector) -> Vector:
-        """Inverse of `pack_upload`."""
-        expect_arrays(arrays, 1)
-        return Vector(checked("x", arrays[0], (self._terms(inbox.x.shape[-1]),)))
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """M (d + 1) numbers up, d down."""
-        return self._terms(d) * VALUE_BITS, d * VALUE_BITS
-
-    def paper_bits(self, d: int) -> int:
-        """32 for each number."""
-        return 32 * self._terms(d)

@@ -20,20 +20,20 @@ noise shrinks with the neighbours there really are, so it is (12) also after som
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..batches import Batches
-from ..errors import ReplyError, require
+from ..errors import require
 from ..objectives import Batch, Objective
 from ..privacy.release import Noise
-from ..sparsifiers import VALUE_BITS
-from ..wire import checked, expect_arrays
-from .echo import Tentative, confirmed, tentative
+from .echo import PAIR, Tentative, confirmed, tentative
+from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector, check_choice
-from .page import Arrays, Report
+from .page import Report
 from .relay import Relayed, Server, of_node, rows_of_node
 
 
@@ -67,6 +67,14 @@ class ZCDPNFL(Relayed):
         check_choice("composite", self.composite, ("subgradient", "prox"))
         if self.composite == "subgradient":
             self.check_subgradients()
+
+    state = PAIR
+
+    @cached_property
+    def inbox(self) -> Layout:
+        """All four."""
+        degree = FloatCount("degree", 1, self.facts.num_clients - 1)
+        return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
 
     def init_client(self, start: Array) -> Tentative:
         """gamma = 0, w~ = start."""
@@ -118,25 +126,3 @@ class ZCDPNFL(Relayed):
     def at_stake(self, client: int, round_: int) -> float:
         """`shrink` by the neighbours that the client has while nobody is removed."""
         return float(self.shrink(np.array(len(self.facts.neighbours[client])), round_))
-
-    def state_shapes(self, d: int) -> Tentative:
-        """(2 d,), (2 d,), ()."""
-        return Tentative((2 * d,), (2 * d,), ())  # type: ignore[arg-type]
-
-    def pack_inbox(self, inbox: Inbox) -> Arrays:
-        """All four."""
-        return [np.asarray(array) for array in inbox]
-
-    def unpack_inbox(self, arrays: Arrays, d: int) -> Inbox:
-        """Inverse of `pack_inbox`."""
-        expect_arrays(arrays, 4)
-        neighbours, gain = (checked(name, a, (d,)) for name, a in zip(("neighbours", "gain"), arrays, strict=False))
-        degree, heard = checked("degree", arrays[2], ()), checked("heard", arrays[3], (), np.int64)
-        if degree not in range(1, self.facts.num_clients) or heard < 0:
-            most = self.facts.num_clients - 1
-            raise ReplyError(f"degree must be from 1 to {most} and heard at least 0, got {degree} and {heard}")
-        return Inbox(neighbours, gain, degree, heard)
-
-    def bits(self, d: int) -> tuple[int, int]:
-        """d numbers up; down 2 d and two numbers, with or without faults."""
-        return d * VALUE_BITS, (2 * d + 2) * VALUE_BITS
