@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import bits_of, small
 
 from simulation import cohort, inprocess
 from simulation.client_app import site_guard
@@ -735,7 +735,7 @@ def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
     assert result.rounds[0].asked == tuple(range(8))
     told = result.summary()["privacy"]
     assert_allclose(told["epsilon"], setup.config.epsilon, rtol=1e-9)
-    up, down = setup.page.bits(setup.objective.d)
+    up, down = bits_of(setup.page, setup.objective.d)
     assert [(r.uplink_bits, r.downlink_bits) for r in result.rounds] == [(8 * up, 8 * down)] + [
         (3 * up, 3 * down)
     ] * 5
