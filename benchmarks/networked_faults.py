@@ -20,6 +20,7 @@ import numpy as np
 from simulation.config import parse
 from simulation.setup import Setup, prepare
 from twinflower.algorithms.page import stack
+from twinflower.algorithms.work import LocalWork
 from twinflower.errors import RunError
 from twinflower.privacy.release import no_noise
 from twinflower.topologies import TOPOLOGIES, spectrum
@@ -74,7 +75,7 @@ def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tup
         asked, there = fate(n)
         batches = setup.walk.batches(setup.shards, nodes, 0, n)
         inbox = page.broadcast(server, n, nodes)
-        new, sent, _ = page.client_update(states, inbox, setup.objective, batches, no_noise, n)
+        new, sent, _ = page.client_update(states, inbox, LocalWork(setup.objective, batches, no_noise, n))
         pairs = zip(states, new, strict=True)
         states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
         heard = np.flatnonzero(there)

@@ -19,6 +19,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.page import Page
+from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, Objective, check_clipping
@@ -189,7 +190,7 @@ class PageClient(NumPyClient):
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
-                before, inbox, self.objective, batches, noise, round_
+                before, inbox, LocalWork(self.objective, batches, noise, round_)
             )
         reply = self.page.upload.pack(upload, d)
         for array in reply:

@@ -13,7 +13,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from strategies import Round
-from twinflower.algorithms.page import Page, Report, stack, unstack
+from twinflower.algorithms.page import Page, stack, unstack
+from twinflower.algorithms.work import LocalWork, Report
 from twinflower.arrays import Array, Index, Mask
 from twinflower.batches import Batches, Shards
 from twinflower.errors import RunError, require
@@ -151,7 +152,9 @@ class Cohort:
         inbox = self.page.broadcast(self.server, round_, clients)
         batches = self._kept.get(int(clients.flat[0])) or self._batches(round_, clients)
         noise = self._noise(round_, clients) if self.plans[0] else no_noise
-        return self.page.client_update(self._gather(clients), inbox, self.objective, batches, noise, round_)
+        return self.page.client_update(
+            self._gather(clients), inbox, LocalWork(self.objective, batches, noise, round_)
+        )
 
     def _batches(self, round_: int, clients: Index) -> Batches:
         seed = self.seeds[0] if self.alone else np.array(self.seeds)[:, None]

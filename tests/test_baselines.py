@@ -12,6 +12,7 @@ from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaff
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
 from twinflower.algorithms.page import NO_FACTS, Facts
+from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
@@ -30,7 +31,7 @@ def run(page, shards, objective, walk, rounds, k=None, seed=0, noise=lambda roun
         clients = participants(seed, t, n, k or n)
         inbox = page.broadcast(server, t, clients)
         mine, batches = of(states, clients), walk.batches(shards, clients, seed, t)
-        new, uploads, _ = page.client_update(mine, inbox, objective, batches, noise(t), t)
+        new, uploads, _ = page.client_update(mine, inbox, LocalWork(objective, batches, noise(t), t))
         states = type(states)(*(a.copy() for a in states))
         for whole, part in zip(states, new, strict=True):
             whole[clients] = part
@@ -342,7 +343,7 @@ def test_the_server_prox_rests_where_mean_local_gradients_balance_h(page):
     server, *_ = last(run(page, shards, objective, Walk(0, 5), 3000))
     inbox = page.broadcast(server, 1, np.arange(6))
     batches = Walk(0, 5).batches(shards, np.arange(6), 0, 1)
-    _, uploads, _ = page.client_update(None, inbox, objective, batches, no_noise, 1)
+    _, uploads, _ = page.client_update(None, inbox, LocalWork(objective, batches, no_noise, 1))
     x0 = server.x0
     pull = (uploads.y.mean(0) - x0) / reach(0.4, page.pull, np.array(5))
     assert_allclose(pull[x0 != 0], 0.02 * np.sign(x0[x0 != 0]), atol=1e-10)
@@ -457,10 +458,12 @@ def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(page, walk
     for t in range(1, 16):
         inbox = page.broadcast(server, t, client)
         here, there = (walk.batches(s, client, 0, t) for s in (shards, other))
-        _, exact, _ = page.client_update(state, inbox, objective, here, no_noise, t)
-        _, twin, _ = page.client_update(state, inbox, objective, there, no_noise, t)
+        _, exact, _ = page.client_update(state, inbox, LocalWork(objective, here, no_noise, t))
+        _, twin, _ = page.client_update(state, inbox, LocalWork(objective, there, no_noise, t))
         moved.append(np.linalg.norm(exact.y - twin.y))
-        state, upload, _ = page.client_update(state, inbox, objective, here, seeded_noise(0.5)(t), t)
+        state, upload, _ = page.client_update(
+            state, inbox, LocalWork(objective, here, seeded_noise(0.5)(t), t)
+        )
         server = page.server_update(server, upload, client, t)
     sensitivity = page.release(bounds, walk.pace(rows), 1).sensitivity
     assert sensitivity == coupled_sensitivity(bounds, 1.1, page.pull, walk.pace(rows))

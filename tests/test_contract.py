@@ -14,6 +14,7 @@ from strategies import STRATEGIES
 from strategies.records import record_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
+from twinflower.algorithms.work import LocalWork
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
@@ -47,7 +48,7 @@ def one_round(setup, clients, server=None, states=None, round_=2):
     inbox = page.broadcast(server, round_, clients)
     batches = setup.walk.batches(setup.shards, clients, 0, round_)
     return page.client_update(
-        states, inbox, setup.objective, batches, noise_of(setup, clients, round_), round_
+        states, inbox, LocalWork(setup.objective, batches, noise_of(setup, clients, round_), round_)
     )
 
 
@@ -61,7 +62,9 @@ def test_a_slice_of_the_cohort_is_one_client(variant):
         inbox = page.broadcast(server, 2, i)
         batches = setup.walk.batches(setup.shards, int(i), 0, 2)
         alone = page.client_update(
-            page.init_client(setup.start), inbox, setup.objective, batches, noise_of(setup, i, 2), 2
+            page.init_client(setup.start),
+            inbox,
+            LocalWork(setup.objective, batches, noise_of(setup, i, 2), 2),
         )
         for whole, single in zip(
             (*states, *uploads, *report), (*alone[0], *alone[1], *alone[2]), strict=True
@@ -88,7 +91,9 @@ def test_messages_survive_the_wire(variant):
     inbox = page.broadcast(server, 3, np.array(2))
     batches = setup.walk.batches(setup.shards, 2, 0, 3)
     _, upload, _ = page.client_update(
-        page.init_client(setup.start), inbox, setup.objective, batches, noise_of(setup, np.array(2), 3), 3
+        page.init_client(setup.start),
+        inbox,
+        LocalWork(setup.objective, batches, noise_of(setup, np.array(2), 3), 3),
     )
     back = page.inbox.unpack(page.inbox.pack(inbox, d), d)
     for sent, received in zip(inbox, back, strict=True):
@@ -154,7 +159,7 @@ def test_a_later_round_goes_on_from_the_stored_state(variant):
         )
         batches = setup.walk.batches(setup.shards, 1, 0, round_)
         state, upload, _ = page.client_update(
-            state, inbox, setup.objective, batches, noise_of(setup, np.array(1), round_), round_
+            state, inbox, LocalWork(setup.objective, batches, noise_of(setup, np.array(1), round_), round_)
         )
         for ours, theirs in zip(page.upload.pack(upload, d), reply, strict=True):
             assert_array_equal(ours, theirs)

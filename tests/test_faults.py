@@ -14,6 +14,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from strategies.nodes import meet
 from strategies.records import encode, record_of
+from twinflower.algorithms.work import LocalWork
 from twinflower.errors import ReplyError, RunError, SettingError
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
@@ -130,7 +131,7 @@ def test_indices_out_of_range_or_twice_are_left_out():
     inbox = page.broadcast(page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0))
     batches = setup.walk.batches(setup.shards, 0, 0, 1)
     _, upload, _ = page.client_update(
-        page.init_client(setup.start), inbox, setup.objective, batches, no_noise, 1
+        page.init_client(setup.start), inbox, LocalWork(setup.objective, batches, no_noise, 1)
     )
     k = len(upload.indices)
     for place, index in ((k - 1, d), (k - 1, 1023), (1, upload.indices[0])):

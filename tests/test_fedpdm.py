@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, central_optimum, convex_problem, random_shards
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
-from twinflower.algorithms.page import Report
+from twinflower.algorithms.work import LocalWork, Report
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
 from twinflower.privacy.release import no_noise
@@ -28,7 +28,9 @@ def run(page, shards, objective, walk, rounds, k=None, seed=0):
         mine = type(states)(*(a[clients] for a in states))
         inbox = page.broadcast(server, round_, clients)
         batches = walk.batches(shards, clients, seed, round_)
-        new, uploads, report = page.client_update(mine, inbox, objective, batches, no_noise, round_)
+        new, uploads, report = page.client_update(
+            mine, inbox, LocalWork(objective, batches, no_noise, round_)
+        )
         states = type(states)(*(a.copy() for a in states))
         for whole, part in zip(states, new, strict=True):
             whole[clients] = part
@@ -222,7 +224,7 @@ def one_client_with(noise, **settings):
     server = page.init_server(np.zeros(objective.d), 1, KEY)
     state = page.init_client(np.zeros(objective.d))
     inbox, batches = page.broadcast(server, 1, np.array(0)), walk.batches(shards, 0, 0, 1)
-    state, upload, _ = page.client_update(state, inbox, objective, batches, noise, 1)
+    state, upload, _ = page.client_update(state, inbox, LocalWork(objective, batches, noise, 1))
     return state.dual, upload.y
 
 

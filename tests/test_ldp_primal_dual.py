@@ -17,6 +17,7 @@ from strategies.records import record_of
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
+from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Batches, Walk
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch, make_objective
@@ -44,7 +45,7 @@ def run(page, shards, objective, rounds, noise=lambda t: no_noise, start=None):
     for t in range(1, rounds + 1):
         inbox = page.broadcast(server, t, clients)
         batches = Walk(0, 1).batches(shards, clients, 0, t)
-        states, uploads, _ = page.client_update(states, inbox, objective, batches, noise(t), t)
+        states, uploads, _ = page.client_update(states, inbox, LocalWork(objective, batches, noise(t), t))
         server = page.server_update(server, uploads, clients, t)
         yield server, page.finish(states, page.broadcast(server, t + 1, clients))
 
@@ -355,10 +356,10 @@ def test_replay_over_a_whole_run():
     class Wrong(LDPPrimalDual):
         """Keeps x from the clean message, as the printed order of lines suggests."""
 
-        def client_update(self, state, inbox, objective, batches, noise, round_):
+        def client_update(self, state, inbox, work):
             clean = []
             after, upload, report = super().client_update(
-                state, inbox, objective, batches, lambda v: clean.append(v) or noise(v), round_
+                state, inbox, work._replace(noise=lambda v: clean.append(v) or work.noise(v))
             )
             return after._replace(sent=clean[0]), upload, report
 
@@ -466,7 +467,7 @@ def test_the_floor_is_what_the_noise_leaves():
         for t, each in enumerate(sigmas, 1):
             noise = lambda value, *_, each=each: value + each * rng.normal(size=value.shape)  # noqa: E731
             inbox = page.broadcast(server, t, np.arange(N))
-            states, told_, _ = page.client_update(states, inbox, bowl, rows, noise, t)
+            states, told_, _ = page.client_update(states, inbox, LocalWork(bowl, rows, noise, t))
             server = page.server_update(server, told_, np.arange(N), t)
         ends.append(page.model(server) @ page.model(server))
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))

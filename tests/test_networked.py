@@ -21,7 +21,8 @@ from simulation.setup import prepare
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.page import Facts, stack
-from twinflower.batches import Walk
+from twinflower.algorithms.work import LocalWork
+from twinflower.batches import Batches, Walk
 from twinflower.central import minimise
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.objectives import Batch, make_objective
@@ -64,7 +65,7 @@ def run(page, objective, rounds, noise=lambda n: no_noise, fate=lambda n, k: "fi
     for n in range(1, rounds + 1):
         inbox = page.broadcast(server, n, EVERYONE)
         batches = WALK.batches(shards, EVERYONE, 0, n)
-        new, uploads, _ = page.client_update(states, inbox, objective, batches, noise(n), n)
+        new, uploads, _ = page.client_update(states, inbox, LocalWork(objective, batches, noise(n), n))
         asked = np.array([fate(n, k) != "lost request" for k in range(N)])
         there = np.flatnonzero([fate(n, k) == "fine" for k in range(N)])
         pairs = zip(states, new, strict=True)
@@ -119,6 +120,11 @@ def test_edgewise_admm_is_the_reduced_form(name):
     assert_allclose(duals_of(page, server, states), duals, rtol=0, atol=1e-12)
 
 
+def one_step_on(objective, rows):
+    """The work of round 1 on all rows."""
+    return LocalWork(objective, Batches(np.array(1), full=rows))
+
+
 @pytest.mark.parametrize(
     ("method", "h"), [(ZCDPNFL, ZERO), (ZCDPNFL, L1(0.05)), (PADMM, L1(0.05)), (PADMM, ZERO)]
 )
@@ -129,7 +135,7 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     page = method(h, rho=0.4, step_size=0.6, composite="prox")
     rows, eta = SHARDS.rows(0), 0.6
     pull = dual - 0.4 * (3 * own + others.sum(0))
-    ours = page.primal(RIDGE, rows, own, pull, np.array(3.0), 1)
+    ours = page.primal(one_step_on(RIDGE, rows), own, pull, np.array(3.0))
     slope = RIDGE.grad(own, rows)
 
     def lagrangian(pq):
@@ -321,8 +327,8 @@ def test_missing_nodes_do_not_move_the_limit():
 class NoEcho(ZCDPNFL):
     """Every reply is taken for counted."""
 
-    def client_update(self, state, inbox, *rest):
-        return super().client_update(state, inbox._replace(heard=state.round), *rest)
+    def client_update(self, state, inbox, work):
+        return super().client_update(state, inbox._replace(heard=state.round), work)
 
 
 class NoCatchingUp(ZCDPNFL):
@@ -535,14 +541,14 @@ def test_replay_moves_nothing_but_the_release_and_that_within_bounds(method):
 class CleanModel(ZCDPNFL):
     """Goes on from the model without noise, as the paper's (A.1) has it in R'."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
+    def client_update(self, state, inbox, work):
         clean = []
 
         def note(value, draw=0, shrink=1.0):
             clean.append(value)
-            return noise(value, draw, shrink)
+            return work.noise(value, draw, shrink)
 
-        new, upload, report = super().client_update(state, inbox, objective, batches, note, round_)
+        new, upload, report = super().client_update(state, inbox, work._replace(noise=note))
         after = np.concatenate([np.split(new.after, 2, -1)[0], clean[0]], -1)
         return new._replace(after=after), upload, report
 
@@ -572,7 +578,9 @@ def test_noise_follows_the_degree_and_the_schedule(algorithm):
             return value
 
         inbox = page.broadcast(page.init_server(setup.start, 6, np.uint64(0)), n, np.array(0))
-        page.client_update(state, inbox._replace(degree=np.array(degree)), setup.objective, batches, note, n)
+        page.client_update(
+            state, inbox._replace(degree=np.array(degree)), LocalWork(setup.objective, batches, note, n)
+        )
         proximal = np.sqrt(n) / 2.0 if algorithm == "zcdp-nfl" else 0.0
         delta = 2 * 0.3 / (30 * (proximal + 2 * 0.05 * degree))
         phi = plan.mu_limit**2 / 2 * 0.8 ** (40 - n) * (1 - 0.8) / (1 - 0.8**40)
@@ -609,7 +617,9 @@ def test_exact_steps_move_within_bounds_also_where_they_take_long(rho, others):
     page.check(LOGISTIC)
     data, other = stretched(1.0, others)
     pull = np.array([-1e3, *[0.0] * (D - 1)])
-    ends = [page.primal(LOGISTIC, rows, np.zeros(D), pull, np.array(2.0), 1) for rows in (data, other)]
+    ends = [
+        page.primal(one_step_on(LOGISTIC, rows), np.zeros(D), pull, np.array(2.0)) for rows in (data, other)
+    ]
     allowed = page.sensitivity(Bounds(1.0, 0.25), Pace(1, 20, 1), 1) * page.shrink(2.0, 1)
     assert np.linalg.norm(ends[0] - ends[1]) <= allowed * (1 + 1e-6)
 
@@ -623,7 +633,7 @@ def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
             penalty_curvature=(0.0, 0.0),
             grad=lambda x, batch, asked=asked: asked.append(1) or LOGISTIC.grad(x, batch),
         )
-        page.primal(objective, rows, np.zeros(D), np.ones(D), np.array(2.0), 1)
+        page.primal(one_step_on(objective, rows), np.zeros(D), np.ones(D), np.array(2.0))
         counts.append(len(asked))
     assert counts[0] == counts[1] > 100
 
@@ -634,7 +644,7 @@ def test_exact_steps_are_exact(rho):
     own, pull, least = rng.normal(size=D), rng.normal(size=D), make_objective("least-squares", D, 0)
     hessian = rows.features.T @ rows.features / len(rows.labels) + 2 * rho * 2 * np.eye(D)
     best = np.linalg.solve(hessian, rows.features.T @ rows.labels / len(rows.labels) - pull)
-    ours = page.primal(least, rows, own, pull, np.array(2.0), 1)
+    ours = page.primal(one_step_on(least, rows), own, pull, np.array(2.0))
     assert_allclose(ours, best, rtol=1e-10 / rho)
 
 

@@ -22,6 +22,7 @@ from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
+from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, make_objective
@@ -428,36 +429,39 @@ def test_what_a_published_run_really_costs_is_each_clients_own():
 class CleanDual(FedPDM):
     """The dual comes from the primal without noise."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
+    def client_update(self, state, inbox, work):
         seen = []
 
         def spy(value, *args, **kwargs):
             seen.append(value)
-            return noise(value, *args, **kwargs)
+            return work.noise(value, *args, **kwargs)
 
-        new, upload, report = super().client_update(state, inbox, objective, batches, spy, round_)
+        new, upload, report = super().client_update(state, inbox, work._replace(noise=spy))
         return State(state.dual + self.rho * (inbox.x0 - seen[0]), new.x), upload, report
 
 
 class CleanControl(Scaffold):
     """Planted: c_i moves with the x that has no noise."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
-        clean = super().client_update(state, inbox, objective, batches, no_noise, round_)
-        return (clean[0], *super().client_update(state, inbox, objective, batches, noise, round_)[1:])
+    def client_update(self, state, inbox, work):
+        clean = super().client_update(state, inbox, work._replace(noise=no_noise))
+        return (
+            clean[0],
+            *super().client_update(state, inbox, work)[1:],
+        )
 
 
 class PrivateIndices(BSDPFedPDM):
     """The largest entries are chosen before the noise."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
+    def client_update(self, state, inbox, work):
         seen = []
 
         def spy(value, *args, **kwargs):
             seen.append(value)
-            return noise(value, *args, **kwargs)
+            return work.noise(value, *args, **kwargs)
 
-        new, _, report = FedPDM.client_update(self, state, inbox, objective, batches, spy, round_)
+        new, _, report = FedPDM.client_update(self, state, inbox, work._replace(noise=spy))
         clean = 2 * seen[0] - inbox.x0 - state.dual / self.rho
         return new, self.message(clean, inbox, report), report
 
@@ -472,11 +476,11 @@ class NoMean(FedPDM):
 class DataSteps(FedPDM):
     """Noise shrinks with the gradient, which is data."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
+    def client_update(self, state, inbox, work):
         def shrunk(value, draw=0, shrink=1.0):
-            return noise(value, draw, 1 / (1 + np.linalg.norm(value - inbox.x0)))
+            return work.noise(value, draw, 1 / (1 + np.linalg.norm(value - inbox.x0)))
 
-        return super().client_update(state, inbox, objective, batches, shrunk, round_)
+        return super().client_update(state, inbox, work._replace(noise=shrunk))
 
 
 def test_planted_dual_from_the_clean_primal_is_caught():
@@ -535,7 +539,7 @@ def residuals(page_class, factor=1.0):
             return pairs[-1][1]
 
         batches = walk.batches(Shards.site(rows, 0), 0, 0, round_)
-        state, _, _ = page.client_update(state, inbox, objective, batches, noise, round_)
+        state, _, _ = page.client_update(state, inbox, LocalWork(objective, batches, noise, round_))
         out += [b - a for a, b in pairs]
     return np.concatenate(out)
 

@@ -21,6 +21,7 @@ from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
+from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Walk
 from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
@@ -42,7 +43,7 @@ def run(page, shards, objective, rounds, batch=0, start=None, clients=None, seed
         inbox = page.broadcast(server, t, who)
         states = stack([page.init_client(start)] * len(who))
         _, told, _ = page.client_update(
-            states, inbox, objective, Walk(batch, 1).batches(shards, who, seed, t), no_noise, t
+            states, inbox, LocalWork(objective, Walk(batch, 1).batches(shards, who, seed, t), no_noise, t)
         )
         server = page.server_update(server, told, who, t)
         yield server, told, None
@@ -163,7 +164,7 @@ def test_the_mean_of_unequal_clients_is_unbiased(problem, k):
         inbox = page.broadcast(page.init_server(start, N, np.array(0)), t, who)
         batches = Walk(3, 1).batches(shards, who, 0, t)
         told = page.client_update(
-            stack([page.init_client(start)] * k), inbox, objective, batches, no_noise, t
+            stack([page.init_client(start)] * k), inbox, LocalWork(objective, batches, no_noise, t)
         )[1]
         draws.append(page.mean(told.x, who))
         if k == N:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Batches, Pace
+from ..batches import Pace
 from ..errors import require
-from ..objectives import Objective
-from ..privacy.release import SENSITIVITIES, Bounds, Noise, Release, gradient_release, no_noise
+from ..privacy.release import SENSITIVITIES, Bounds, Release, gradient_release, no_noise
 from ..regularisers import ZERO, Regulariser
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
 from .page import NO_FACTS, Facts
+from .work import LocalWork
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,9 @@ class LocalMethod(Messages):
 
     def local_loop(
         self,
-        objective: Objective,
+        work: LocalWork,
         x0: Array,
         shift: Array | float,
-        batches: Batches,
-        noise: Noise,
-        round_: int,
         start: Array | None = None,
         tolerance: float = 0.0,
         subgradient: Subgradient | None = None,
@@ -78,10 +75,10 @@ class LocalMethod(Messages):
         """`local_steps` around x0, from x0 if no start is given, with the noise of "gradient" on every
         gradient or the noise of "public-state" on the end."""
         x, report = local_steps(
-            objective, x0 if start is None else start, x0, self.pull, shift, self.step(round_), batches,
-            tolerance, noise if self.privacy == "gradient" else no_noise, subgradient,
+            work.objective, x0 if start is None else start, x0, self.pull, shift, self.step(work.round), work.batches,
+            tolerance, work.noise if self.privacy == "gradient" else no_noise, subgradient,
         )
-        return Walked(noise(x) if self.privacy == "public-state" else x, report)
+        return Walked(work.noise(x) if self.privacy == "public-state" else x, report)
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """All noisy gradients, or the noisy end of the local loop."""

@@ -30,15 +30,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
 from ..errors import require
-from ..objectives import Objective
-from ..privacy.release import Noise
 from ..regularisers import Subdifferentiable, Zero
 from .base import LocalMethod
 from .local import Subgradient, Walked, reach
 from .messages import NOTHING, Nothing, Upload, check_choice
-from .page import Report
+from .work import LocalWork, Report
 
 
 class Server(NamedTuple):
@@ -93,17 +90,15 @@ class FedAvg(LocalMethod):
         return Server(start, start, start, key)
 
     def client_update(
-        self, state: Any, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Upload, Report]:
         """Q local steps; sends where they end."""
-        x, report = self.descend(objective, inbox.x0, 0.0, batches, noise, round_)
+        x, report = self.descend(work, inbox.x0, 0.0)
         return state, self.message(x, inbox, report), report
 
-    def descend(
-        self, objective: Objective, x0: Array, shift: Array | float, batches: Batches, noise: Noise, round_: int
-    ) -> Walked:
+    def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> Walked:
         """The shared local loop, with subgradients of h where they belong there."""
-        return self.local_loop(objective, x0, shift, batches, noise, round_, subgradient=self._subgradient)
+        return self.local_loop(work, x0, shift, subgradient=self._subgradient)
 
     @property
     def _subgradient(self) -> Subgradient | None:

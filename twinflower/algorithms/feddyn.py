@@ -26,16 +26,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
 from ..errors import require
-from ..objectives import Objective
-from ..privacy.release import Noise
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
 from .layout import Count, Layout
 from .messages import Upload
-from .page import Report
+from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):
@@ -102,13 +99,13 @@ class FedDyn(FedAvg):
         return Inbox(x0, kept, seed, echo(server.heard, node))
 
     def client_update(
-        self, state: Tentative, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Tentative, inbox: Any, work: LocalWork
     ) -> tuple[Tentative, Upload, Report]:
         """Local steps, then the dual moves with what is sent."""
         dual = confirmed(state, inbox.heard)
-        x, report = self.descend(objective, inbox.x0, -dual, batches, noise, round_)
+        x, report = self.descend(work, inbox.x0, -dual)
         upload = self.message(x, inbox, report)
-        return tentative(dual, dual + self._change(upload, inbox.x0), round_), upload, report
+        return tentative(dual, dual + self._change(upload, inbox.x0), work.round), upload, report
 
     def _change(self, upload: Upload, x0: Array) -> Array:
         """-alpha (x - x0) (..., d) of a message and the point it answers; 0 where nothing was sent."""

@@ -27,15 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches, Pace
+from ..batches import Pace
 from ..errors import require
-from ..objectives import Objective
-from ..privacy.release import Bounds, Noise, Release, published_sensitivity
+from ..privacy.release import Bounds, Release, published_sensitivity
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .base import LocalMethod, check_pull
 from .layout import Layout, Point
 from .messages import Upload, check_choice
-from .page import Report
+from .work import LocalWork, Report
 
 
 class State(NamedTuple):
@@ -117,19 +116,19 @@ class FedPDM(LocalMethod):
         return Server(start, start, start, memory, key)
 
     def client_update(
-        self, state: State, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: State, inbox: Any, work: LocalWork
     ) -> tuple[State, Upload, Report]:
         """Local steps on L_i, then the dual step; sends y. `privacy` says where noise enters."""
         x0, dual = inbox.x0, state.dual
         warm = self.local_start == "warm"
         x, report = self.local_loop(
-            objective, x0, -dual, batches, noise, round_, state.x if warm else x0, self.stopping_tolerance
+            work, x0, -dual, state.x if warm else x0, self.stopping_tolerance
         )                                                                       # (10a), (11)
         dual = dual + self.rho * (x0 - x)                                       # (10c)
         y = x - dual / self.rho                                                 # (10d)
         upload = self.message(y, inbox, report)
         if self.privacy == "as-published":  # after thinning out: 003 (18), (19)
-            noisy = noise(upload.y, shrink=self._share_of_noise(round_, report, batches))
+            noisy = work.noise(upload.y, shrink=self._share_of_noise(work, report))
             upload = upload._replace(y=noisy)                                   # (12)
         return State(dual, x if warm else state.x), upload, report
 
@@ -139,13 +138,14 @@ class FedPDM(LocalMethod):
             return Release(published_sensitivity(bounds, self.step(round_), self.rho, pace.steps))
         return super().release(bounds, pace, round_)
 
-    def _share_of_noise(self, round_: int, report: Report, batches: Batches) -> Array | float:
+    def _share_of_noise(self, work: LocalWork, report: Report) -> Array | float:
         """Theorem 1 scales the noise by the steps really taken, which leaks when the rule chooses them."""
         if not self.stopping_tolerance:
             return 1.0
-        decay = abs(1 - self.step(round_) * self.rho)
-        sums = np.cumsum(decay ** np.arange(batches.steps.max()))
-        return sums[report.steps - 1] / sums[batches.steps - 1]
+        steps = work.batches.steps
+        decay = abs(1 - self.step(work.round) * self.rho)
+        sums = np.cumsum(decay ** np.arange(steps.max()))
+        return sums[report.steps - 1] / sums[steps - 1]
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Average and prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.

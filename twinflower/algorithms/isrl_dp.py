@@ -23,13 +23,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches, Pace
-from ..objectives import Objective
-from ..privacy.release import Bounds, Noise, Release, gradient_release
+from ..batches import Pace
+from ..privacy.release import Bounds, Release, gradient_release
 from .averaging import mean_of_senders
 from .fedavg import FedAvg
 from .messages import Upload
-from .page import Report
+from .work import LocalWork, Report
 
 
 class Server(NamedTuple):
@@ -59,11 +58,11 @@ class ISRLDP(FedAvg):
         return Server(start, start, key)
 
     def client_update(
-        self, state: Any, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Upload, Report]:
         """One gradient."""
-        g = noise(objective.grad(inbox.x0, next(iter(batches))))
-        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
+        g = work.noise(work.gradient(inbox.x0))
+        once = work.one_step()
         return state, self.message(g, inbox, once), once
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:

@@ -27,16 +27,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
 from ..errors import require
-from ..objectives import Objective
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
-from ..privacy.release import Bounds, Noise, Pace, Release
+from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser
 from .layout import Layout, Point
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import Dense, Vector, check_choice
-from .page import NO_FACTS, Facts, Report, to_nodes
+from .page import NO_FACTS, Facts, to_nodes
+from .work import LocalWork, Report
 
 _LARGEST_STEP = 4 / 3
 
@@ -126,14 +125,13 @@ class LDPPrimalDual(Dense):
         return State(state.sent, state.dual + apart, x)                         # (7), second line
 
     def client_update(
-        self, state: State, inbox: Vector, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: State, inbox: Vector, work: LocalWork
     ) -> tuple[State, Vector, Report]:
         """The end of the round before, then one (noisy) gradient step; of the batches the first is used."""
         _, dual, x = state = self.finish(state, inbox)
-        slope = self.pull * objective.grad(x, next(iter(batches)))
-        sent = noise(x - self.step_size * (slope + dual))                       # (7), first line
-        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
-        return state._replace(sent=sent), Vector(sent), once
+        slope = self.pull * work.gradient(x)
+        sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
+        return state._replace(sent=sent), Vector(sent), work.one_step()
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).

@@ -10,7 +10,7 @@ from ..arrays import Array, Index
 from ..batches import Batches
 from ..objectives import Objective
 from ..privacy.release import Noise, no_noise
-from .page import Report
+from .work import Report
 
 Subgradient = Callable[[Array], Array]
 

@@ -17,7 +17,8 @@ from ..randomness import stream
 from ..sparsifiers import Code, RandK, TopK, make_sparsifier, scatter
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
-from .page import Defaults, Report, to_nodes
+from .page import Defaults, to_nodes
+from .work import Report
 
 
 class Inbox(NamedTuple):

@@ -20,14 +20,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Batches
-from ..objectives import Objective
-from ..privacy.release import Noise
 from ..topologies import adjacency
 from .layout import Layout, Point
 from .messages import NOTHING, Nothing, Vector
-from .page import Report
 from .relay import Relayed, Server, rows_of_node
+from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):
@@ -75,9 +72,8 @@ class NetworkedSubgradient(Relayed):
         return mixed
 
     def client_update(
-        self, state: Any, inbox: Inbox, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Any, inbox: Inbox, work: LocalWork
     ) -> tuple[Any, Vector, Report]:
         """One subgradient step from the mean; of the batches the first is used."""
-        slope = objective.grad(inbox.own, next(iter(batches))) + self.subgradient(inbox.own)
-        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
-        return state, Vector(noise(inbox.mixed - self.step(round_) * slope)), once
+        slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
+        return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError, require
-from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Pace
+from .work import LocalWork
 from .zcdp_nfl import ZCDPNFL
 
 _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of squares
@@ -57,10 +57,9 @@ class PADMM(ZCDPNFL):
                 f"and {_MOST_STEPS:,} are allowed",
             )
 
-    def primal(
-        self, objective: Objective, rows: Batch, own: Array, pull: Array, degree: Array, round_: int
-    ) -> Array:
+    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
         """The argmin, from own, by Nesterov's method with as many steps as make it exact to rounding."""
+        objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
         longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.facts.row_norm**2
         smooth = _smoothness(objective, longest, strong)

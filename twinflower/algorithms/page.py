@@ -7,7 +7,7 @@ of a whole cohort's. Time, files, randomness and Flower belong to the callers.
     init_client(start)                          -> state      what a client keeps
     init_server(start, num_clients, key)        -> server     what the server keeps
     broadcast(server, round_, node)             -> inbox      server to one node, or to nodes (..., K)
-    client_update(state, inbox, objective, batches, noise, round_) -> state, upload, report
+    client_update(state, inbox, work)           -> state, upload, report
     release(bounds, pace, round_)               -> release    what that round lets out (private runs)
     server_update(server, uploads, clients, round_)                -> server
     model(server)                               -> x          what is evaluated and deployed
@@ -31,22 +31,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Batches
+from ..arrays import Array, Index, Seeds
 from ..objectives import Batch, Objective
-from ..privacy.release import Bounds, Noise, Pace, Release
+from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import Regulariser
 from .layout import Layout
+from .work import LocalWork, Report
 
 T = TypeVar("T", bound=np.generic)
-
-
-class Report(NamedTuple):
-    """What a client may tell about its round when nothing is secret: steps (...,) and whether the
-    stopping rule fired (...,)."""
-
-    steps: Index
-    fired: Mask
 
 
 class Facts(NamedTuple):
@@ -119,13 +111,7 @@ class Page(Protocol):
         """Inbox of one node (node ()), or of nodes (..., K) with leading axes that broadcast to them."""
 
     def client_update(
-        self,
-        state: Any,
-        inbox: Any,
-        objective: Objective,
-        batches: Batches,
-        noise: Noise,
-        round_: int,
+        self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Any, Report]:
         """One client's round, or a whole cohort's."""
 

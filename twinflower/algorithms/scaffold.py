@@ -29,14 +29,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
-from ..objectives import Objective
-from ..privacy.release import Noise
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
 from .layout import Count, Layout, Thinned
 from .messages import Upload
-from .page import Report, to_nodes
+from .page import to_nodes
+from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):
@@ -93,14 +91,14 @@ class Scaffold(FedAvg):
         return Inbox(x0, kept, seed, echo(server.heard, node), to_nodes(c, node), to_nodes(c_kept, node))
 
     def client_update(
-        self, state: Tentative, inbox: Any, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Tentative, inbox: Any, work: LocalWork
     ) -> tuple[Tentative, Upload, Report]:
         """Local steps corrected by c - c_i; c_i moves with what is sent."""
         x0, c = inbox.x0, inbox.control
         own = confirmed(state, inbox.heard)
-        x, report = self.descend(objective, x0, c - own, batches, noise, round_)
+        x, report = self.descend(work, x0, c - own)
         upload = self.message(x, inbox, report)
-        return tentative(own, own + self._change(upload, x0, c, round_), round_), upload, report
+        return tentative(own, own + self._change(upload, x0, c, work.round), work.round), upload, report
 
     def _change(self, upload: Upload, x0: Array, c: Array, round_: int) -> Array:
         """c_i+ - c_i (..., d) from a message and the points it answers; 0 where nothing was sent."""

@@ -27,14 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches
 from ..errors import RunError, require
-from ..objectives import Batch, Objective
-from ..privacy.release import Bounds, Noise, Pace, Release, gradient_release
+from ..objectives import Batch
+from ..privacy.release import Bounds, Pace, Release, gradient_release
 from ..regularisers import ZERO, Regulariser
 from .base import check_steps
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
-from .page import NO_FACTS, Facts, Report, to_nodes
+from .page import NO_FACTS, Facts, to_nodes
+from .work import LocalWork, Report
 
 
 class Server(NamedTuple):
@@ -97,12 +97,10 @@ class SSCA(Dense):
         return Vector(to_nodes(server.x, node))
 
     def client_update(
-        self, state: Nothing, inbox: Vector, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Nothing, inbox: Vector, work: LocalWork
     ) -> tuple[Nothing, Vector, Report]:
         """The (noisy) mean of the first batch."""
-        rows = next(iter(batches))
-        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
-        return state, Vector(noise(self.estimate(objective, inbox.x, rows))), once
+        return state, Vector(work.noise(self.estimate(work.objective, inbox.x, work.rows))), work.one_step()
 
     def estimate(self, objective: Any, x: Array, rows: Any) -> Array:
         """The gradient (..., d)."""

@@ -26,15 +26,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Batches
 from ..errors import require
-from ..objectives import Batch, Objective
-from ..privacy.release import Noise
 from .echo import PAIR, Tentative, confirmed, tentative
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector, check_choice
-from .page import Report
 from .relay import Relayed, Server, of_node, rows_of_node
+from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):
@@ -87,7 +84,7 @@ class ZCDPNFL(Relayed):
         return Inbox(rows_of_node(server.neighbours, node), rows_of_node(server.gain, node), degrees, heard)
 
     def client_update(
-        self, state: Tentative, inbox: Inbox, objective: Objective, batches: Batches, noise: Noise, round_: int
+        self, state: Tentative, inbox: Inbox, work: LocalWork
     ) -> tuple[Tentative, Vector, Report]:
         """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
         counted = confirmed(state, inbox.heard)
@@ -95,19 +92,16 @@ class ZCDPNFL(Relayed):
         dual, own = counted[..., :d], counted[..., d:]
         dual = dual + self.rho * inbox.gain                                     # (9)
         pull = dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
-        w = self.primal(objective, next(iter(batches)), own, pull, inbox.degree, round_)
-        sent = noise(w, shrink=self.shrink(inbox.degree, round_))               # (8)
-        once = Report(np.ones_like(batches.steps), np.zeros(np.shape(batches.steps), dtype=bool))
-        return tentative(counted, np.concatenate([dual, sent], -1), round_), Vector(sent), once
+        w = self.primal(work, own, pull, inbox.degree)
+        sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
+        return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
 
-    def primal(
-        self, objective: Objective, rows: Batch, own: Array, pull: Array, degree: Array, round_: int
-    ) -> Array:
+    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
         """argmin_w  <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, g a subgradient of f + h at own;
         or with h itself in the place of its part of g."""
-        eta = self.step(round_)
+        eta = self.step(work.round)
         weight = (1 / eta + 2 * self.rho * degree)[..., None]
-        slope = objective.grad(own, rows)
+        slope = work.gradient(own)
         if self.composite == "prox":
             return self._prox((own / eta - slope - pull) / weight, 1 / weight)
         return (own / eta - slope - self.subgradient(own) - pull) / weight      # (7)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from ..algorithms.work import LocalWork
 from ..arrays import Array
 from ..batches import Shards, Walk
 from ..objectives import Batch, Objective
@@ -73,7 +74,9 @@ def replay(
         forced = _Tape(results=tape.results)
         outcomes = [
             page.client_update(
-                state, inbox, objective, walk.batches(Shards.site(rows, 0), 0, seed, round_), noise, round_
+                state,
+                inbox,
+                LocalWork(objective, walk.batches(Shards.site(rows, 0), 0, seed, round_), noise, round_),
             )
             for state, rows, noise in zip(states, (data, neighbour), (tape, forced), strict=True)
         ]
