@@ -666,7 +666,7 @@ def test_exact_steps_are_refused_where_they_cannot_be_exact():
             networked(**{"algorithm": "p-admm", "rho": 1e-8, "l2": 0.0} | keys)
     page, far = on(make_graph("ring", N), PADMM, rho=1e-8), stretched(1.0, 0.7)[0]
     with pytest.raises(RunError, match="the local problem would take .* steps: raise rho"):
-        page.primal(LOGISTIC, far, np.zeros(D), np.zeros(D), np.array(2.0), 1)
+        page.primal(one_step_on(LOGISTIC, far), np.zeros(D), np.zeros(D), np.array(2.0))
 
 
 # --------------------------------------------------------------------------------- messages and the door
