@@ -80,7 +80,7 @@ def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tup
         states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
         heard = np.flatnonzero(there)
         server = page.server_update(server, type(sent)(sent.x[heard]), heard, n)
-        error = ((page.points(server) - best) ** 2).sum(-1).mean() / (best @ best)
+        error = ((page.client_models(server) - best) ** 2).sum(-1).mean() / (best @ best)
         if error < GOAL:
             return n, float(error)
     return reached, float(error)

@@ -18,6 +18,7 @@ from flwr.common import FitIns, FitRes
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from twinflower.algorithms.abilities import Closes, RestrictsObjective
 from twinflower.algorithms.page import Page
 from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
@@ -95,7 +96,8 @@ class PageClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.store = store or ContextStore(context.state)
-        page.check(objective)
+        if isinstance(page, RestrictsObjective):
+            page.check(objective)
         check_clipping(objective, page.privacy)
         if guard is not None:
             guard.check_rows(rows.features)
@@ -205,7 +207,8 @@ class PageClient(NumPyClient):
         """The state after the last inbox; a function of what was released before and of what is public."""
         inbox, before = self.page.inbox.unpack(parameters, self.objective.d), self._state(last)
         self._bind(asked.session)
-        return self._kept(self.page.finish(before, inbox), [], last, asked, {})
+        state = self.page.finish(before, inbox) if isinstance(self.page, Closes) else before
+        return self._kept(state, [], last, asked, {})
 
     def _open(self, asked: _Asked, known: Arrays) -> Noise:
         """Pay for the round, which starts from what is known, before anything private is computed; the request is in

@@ -13,6 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from strategies import Round
+from twinflower.algorithms.abilities import NeedsEveryClient, client_models
 from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.algorithms.work import LocalWork, Report
 from twinflower.arrays import Array, Index, Mask
@@ -88,7 +89,7 @@ class Cohort:
         if not self.alone:
             raise Uneven
         finite = np.all([np.isfinite(a).reshape(len(a), -1).all(-1) for a in uploads], axis=0)
-        if not finite.any() or self.page.needs_all:
+        if not finite.any() or isinstance(self.page, NeedsEveryClient):
             count = f"{len(finite) - finite.sum()} of {len(finite)}"
             raise RunError(
                 f"round {round_}: {count} updates are not finite, the run diverged: lower step-size"
@@ -136,7 +137,7 @@ class Cohort:
 
     def points(self) -> list[Array | None]:
         """The clients' own models (N, d) of each seed, None where the server does not know them."""
-        points = self.page.points(self.server)
+        points = client_models(self.page, self.server)
         if points is None or self.alone:
             return [points] * len(self.seeds)
         return list(points)

@@ -5,6 +5,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection
 
@@ -58,14 +59,14 @@ def _spread(setup: Setup, client: int, round_: int) -> float:
     """sigma / noise multiplier of a client's release, which its rows and its neighbours decide."""
     pace = setup.walk.pace(int(setup.partition.sizes[client]))
     release = setup.page.release(cast(Plan, setup.plan).bounds, pace, round_)
-    return release.spread * setup.page.at_stake(client, round_)
+    return release.spread * at_stake(setup.page, client, round_)
 
 
 def _used(setup: Setup, round_: int, client: int) -> Used:
     plan = cast(Plan, setup.plan)
     multiplier = float(plan.multipliers[client])
     release = setup.page.release(plan.bounds, setup.walk.pace(int(setup.partition.sizes[client])), round_)
-    stake = setup.page.at_stake(client, round_)
+    stake = at_stake(setup.page, client, round_)
     return Used(
         round_,
         client,

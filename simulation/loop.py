@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 
 from strategies import StarStrategy
 from strategies.records import record_of
+from twinflower.algorithms.abilities import client_models
 from twinflower.errors import RunError
 
 from .checkpoint import Checkpoints, of_strategy, to_strategy
@@ -53,7 +54,7 @@ def run_strategy(
                 timeout=setup.config.round_timeout,
                 evaluate_fn=evaluate,
             )
-        model, points = setup.page.model(strategy.server), setup.page.points(strategy.server)
+        model, points = setup.page.model(strategy.server), client_models(setup.page, strategy.server)
     except RunError as error:
         failure = str(error)
     seconds = time.perf_counter() - began

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twinflower.algorithms import Page
+from twinflower.algorithms.abilities import PlansNoise
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.local import decayed
 from twinflower.arrays import Array, Index
@@ -166,11 +167,11 @@ def _multipliers(config: Config, load: _Load) -> Array:
 
 def _own_rule(config: Config, page: Page, rounds_in: Array) -> Array | None:
     """The noise multipliers (N,) of a method that has accounting of its own for a target; else None."""
-    if not config.epsilon:
+    if not config.epsilon or not isinstance(page, PlansNoise):
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
-    known = [page.multiplier(config.epsilon, config.delta, int(n)) for n in counts]
-    return None if None in known else np.array(known)[place]
+    known = [page.noise_multiplier(config.epsilon, config.delta, int(n)) for n in counts]
+    return np.array(known)[place]
 
 
 def _participation(config: Config) -> list[tuple[int, Index]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from strategies import Round
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models, columns_of
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
 
@@ -42,7 +43,7 @@ COLUMNS = (
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
-    *dict.fromkeys(name for page in ALGORITHMS.values() for name in page.columns),
+    *dict.fromkeys(name for page in ALGORITHMS.values() for name in columns_of(page)),
 )
 _FAR = 100.0  # an objective this many times its start will not come back
 _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
@@ -134,8 +135,10 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     def of_seed(array: Array) -> Array:
         return np.asarray(array if seed is None else array[seed])
 
-    told = {name: float(of_seed(value)) for name, value in setup.page.watch(server).items()}
-    points = setup.page.points(server)
+    page = setup.page
+    metrics = page.server_metrics(server) if isinstance(page, ServerMetrics) else {}
+    told = {name: float(of_seed(value)) for name, value in metrics.items()}
+    points = client_models(page, server)
     x = of_seed(setup.page.model(server))
     if points is not None:
         points = of_seed(points)
@@ -175,6 +178,13 @@ class Result:
         shares = self.setup.plan.shares_of((done.round, done.asked) for done in self.rounds)
         return spent(self.setup.plan, shares, seeded=self.runtime != "deployment")
 
+    def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
+        """Whether the last row satisfies the constraints; None without any, or without a model."""
+        page = self.setup.page
+        if self.model is None or not isinstance(page, Constrained):
+            return None
+        return page.satisfied(metrics)
+
     def summary(self) -> dict[str, Any]:
         """summary.json."""
         config, last = self.setup.config, self.rows[-1] if self.rows else {}
@@ -196,7 +206,7 @@ class Result:
             "downlink_bits": last.get("downlink_bits"),
             "paper_uplink_bits": last.get("paper_uplink_bits"),
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
-            "bounds_met": self.setup.page.met(last) if self.model is not None else None,
+            "bounds_met": self._satisfied(last),
             "warnings": self.setup.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),

@@ -16,7 +16,14 @@ from clients.ledger import ContextLedger, SeededLedger
 from clients.store import FileStore
 from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
-from twinflower.algorithms.page import NO_FACTS, Facts
+from twinflower.algorithms.abilities import (
+    Forecasts,
+    ModelMetrics,
+    NeedsEveryClient,
+    OnGraph,
+    RestrictsObjective,
+)
+from twinflower.algorithms.page import Facts
 from twinflower.arrays import Array, Index
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
@@ -97,7 +104,8 @@ class Setup:
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's own numbers on a model (d,) and all training rows."""
-        return self.page.assess(x, self.objective, self._training)
+        page = self.page
+        return page.model_metrics(x, self.objective, self._training) if isinstance(page, ModelMetrics) else {}
 
     @cached_property
     def optimum(self) -> Array:
@@ -114,13 +122,14 @@ class Setup:
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
-        return self.page.outlook(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
+        if not isinstance(self.page, Forecasts):
+            return []
+        return self.page.forecast(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
 
     @property
     def neighbours(self) -> Neighbours:
         """Of each client in the graph of a networked method; empty for others."""
-        facts: Facts = getattr(self.page, "facts", NO_FACTS)
-        return facts.neighbours
+        return self.page.facts.neighbours
 
     def graph(self) -> list[tuple[str, str]]:
         """The graph in numbers, as rows of a table, with a rho that suits it where the loss has a public curvature."""
@@ -307,7 +316,8 @@ def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
     )
     division = _divide(config, data)
     page = _with_facts(_page(config, h), config, division, graph)
-    page.check(objective)
+    if isinstance(page, RestrictsObjective):
+        page.check(objective)
     check_clipping(objective, page.privacy)
     for layout in (page.inbox, page.upload):
         layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
@@ -364,7 +374,7 @@ def _divide(config: Config, data: Dataset) -> Partition:
 
 def _graph(page: Any, num_clients: int) -> Neighbours:
     """The graph of a networked method, none of others."""
-    return page.graph(num_clients) if hasattr(page, "graph") else ()
+    return page.graph(num_clients) if isinstance(page, OnGraph) else ()
 
 
 def _with_facts(
@@ -372,12 +382,10 @@ def _with_facts(
 ) -> Page:
     """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
     require(
-        not page.needs_all or config.sampled == config.num_clients,
+        not isinstance(page, NeedsEveryClient) or config.sampled == config.num_clients,
         f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
         f"of {config.num_clients}",
     )
-    if not hasattr(page, "facts"):
-        return page  # type: ignore[no-any-return]
     neighbours = graph(page, config.num_clients)
     facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm)
     by_rows = weighting_of(config, page) == "rows"
@@ -387,8 +395,6 @@ def _with_facts(
 def with_sizes(page: Any, sizes: Index | Sequence[int]) -> Page:
     """The page for clients with these numbers of rows, (N,) or (seeds, N), as weights in F; for none, or for sizes that
     are all alike, the mean over the clients is the same."""
-    if not hasattr(page, "facts"):
-        return page  # type: ignore[no-any-return]
     told = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
     return replace(page, facts=page.facts._replace(sizes=told))  # type: ignore[no-any-return]
 

@@ -26,7 +26,7 @@ class LDPPrimalDual(StarStrategy):
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **kwargs: Any
     ) -> Result:
         """As `StarStrategy.start`, for the number of rounds that the budget was shared between."""
-        planned = self.page.facts.rounds  # type: ignore[attr-defined]
+        planned = self.page.facts.rounds
         require(
             num_rounds == planned,
             f"the page's facts plan {planned} rounds, and the noise of each rests on that; got {num_rounds}",

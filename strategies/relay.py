@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 
+from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import Index
 
 from .star import StarStrategy
@@ -37,4 +38,6 @@ class RelayStrategy(StarStrategy):
 
     @property
     def _alive(self) -> np.ndarray:
-        return self.page.alive(self.server)  # type: ignore[attr-defined,no-any-return]
+        page = self.page
+        assert isinstance(page, OnGraph)  # as every page class of a relay is
+        return page.alive(self.server)

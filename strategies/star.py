@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
@@ -157,7 +158,7 @@ class StarStrategy(Strategy):
         self._send = partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
         result = super().start(grid, initial_arrays, num_rounds - self._first, timeout, *args, **kwargs)
-        if self.page.closes:
+        if isinstance(self.page, Closes):
             self._close(num_rounds + 1)
         return result
 
@@ -269,13 +270,13 @@ class StarStrategy(Strategy):
         """Check the replies, update the server with the good ones, return the model."""
         server_round += self._first
         good, rejected = self._sort_out(server_round, replies, set(self._asked))
-        if self.page.needs_all:
+        if isinstance(self.page, NeedsEveryClient):
             self._ask_again(server_round, good, rejected)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
-        if self.page.needs_all and rejected:
+        if isinstance(self.page, NeedsEveryClient) and rejected:
             raise RunError(_incomplete(server_round, rejected, self.page.name, self.retries))
         if self._enough(server_round, len(good), rejected):
             uploads = stack([good[c][0] for c in clients])
@@ -403,7 +404,7 @@ class StarStrategy(Strategy):
         known = self._born.get(client)
         if type(born) is not int or born == known:
             return
-        if known is not None and not self.page.forgetful:
+        if known is not None and isinstance(self.page, NeedsClientState):
             raise ReplyError(
                 f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
             )

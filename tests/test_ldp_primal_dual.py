@@ -84,7 +84,7 @@ def test_the_page_is_the_papers_recursion(gamma, scale):
     assert_allclose(states.sent, sent, atol=1e-12)
     assert_allclose(states.x, x, atol=1e-12)
     assert_allclose(states.dual, dual, atol=1e-12)
-    assert_array_equal(page.points(server), states.x)
+    assert_array_equal(page.client_models(server), states.x)
     assert np.abs(states.dual.sum(0)).max() < 1e-12
 
 
@@ -96,7 +96,7 @@ def test_the_first_point_is_the_prox_of_the_start():
     first = h.prox(start, 0.25)
     assert np.abs(first - start).max() > 0.05
     server = page.init_server(start, N, np.array(0, np.uint64))
-    assert_array_equal(page.points(server), np.stack([first] * N))
+    assert_array_equal(page.client_models(server), np.stack([first] * N))
     server, _ = next(run(page, shards, objective, 1, start=start))
     slopes = np.stack([objective.grad(first, shards.rows(i)) for i in range(N)])
     assert_allclose(server.sent, first - 0.25 * slopes, atol=1e-14)
@@ -388,7 +388,7 @@ def test_the_closing_message_brings_every_client_its_point():
     setup = small("ldp-primal-dual", rounds=6)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
-    points = setup.page.points(strategy.server)
+    points = setup.page.client_models(strategy.server)
     for node in range(1, 9):
         assert_array_equal(state_of(grid.client(node)).x, points[node - 1])
 

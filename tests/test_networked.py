@@ -292,8 +292,8 @@ def test_the_central_solver_of_absolute_deviations_beats_every_direction():
 def test_the_tail_is_the_mean_of_the_last_releases(rounds, tail, before):
     page = on(make_graph("ring", N), ZCDPNFL, rounds=rounds, tail=tail)
     steps = [server for server, _ in run(page, RIDGE, rounds, noise_of)]
-    assert_allclose(page.points(steps[-1]), np.mean([s.w for s in steps[before:]], 0), atol=1e-14)
-    assert_array_equal(page.points(steps[before - 1]), steps[before - 1].w)
+    assert_allclose(page.client_models(steps[-1]), np.mean([s.w for s in steps[before:]], 0), atol=1e-14)
+    assert_array_equal(page.client_models(steps[before - 1]), steps[before - 1].w)
 
 
 # --------------------------------------------------------------------------------- faults
@@ -392,7 +392,7 @@ def test_a_dead_node_leaves_with_its_duals(first):
     assert_array_equal(np.flatnonzero(alive), rest)
     assert_allclose(server.w[rest], np.tile(without([2]), (N - 1, 1)), atol=1e-9)
     assert_allclose(page.model(server), without([2]), atol=1e-9)
-    assert page.watch(server)["alive"] == N - 1
+    assert page.server_metrics(server)["alive"] == N - 1
 
     class KeepsDuals(ZCDPNFL):
         def _bury(self, server, silent):

@@ -443,7 +443,7 @@ def test_a_reachable_bound_is_met_by_the_smallest_model(sizes):
                      "jac": lambda v: -objective.grad(v, rows)}, options={"ftol": 1e-13},
     ).x  # fmt: skip
     assert_allclose(x, best, atol=1e-5)
-    assert page.met(page.assess(x, objective, rows))
+    assert page.satisfied(page.model_metrics(x, objective, rows))
 
 
 def test_bounds_on_groups_hold_for_every_group():
@@ -460,7 +460,7 @@ def test_bounds_on_groups_hold_for_every_group():
         x = last(run(page, shards, objective, 2000, start=np.full(12, 0.1)))[0].x
         losses = objective.losses(x, rows)
         costs[text] = [losses[labels == c].mean() for c in range(3)]
-        assert page.assess(x, objective, rows)["excess"] < 1e-3
+        assert page.model_metrics(x, objective, rows)["excess"] < 1e-3
     assert max(costs[free]) > 0.7
     assert max(costs[fair]) < 0.621
 

@@ -171,7 +171,7 @@ def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_
             one = cohort.Cohort([training])
             for round_ in range(1, 41):
                 one.round(round_)
-            models = one.page.points(one.server)
+            models = one.page.client_models(one.server)
             models = one.models() if models is None else models
             assert len(models) == (8 if curve is nodes else 1)
             values += [training.objective.value(x, held) for x in models]

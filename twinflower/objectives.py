@@ -10,7 +10,7 @@ scores, and in the smooth penalty that lives inside every client's f_i:
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import expit, huber, logsumexp, softmax
@@ -58,7 +58,15 @@ class Objective(Protocol):
         """Accuracy of a classifier, R^2 of a regression, (...,)."""
 
 
-class Model(Objective, Protocol):
+@runtime_checkable
+class RowLosses(Protocol):
+    """An objective that knows the loss of each row."""
+
+    def losses(self, x: Array, rows: Batch) -> Array:
+        """Data loss of each row, (..., b); `value` is their mean, and a penalty."""
+
+
+class Model(Objective, RowLosses, Protocol):
     """An objective that a run can be set up with."""
 
     @property
@@ -71,9 +79,6 @@ class Model(Objective, Protocol):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
-
-    def losses(self, x: Array, rows: Batch) -> Array:
-        """Data loss of each row, (..., b); `value` is their mean, and a penalty."""
 
     def start(self, draw: np.random.Generator) -> Array:
         """A public point (d,) to start from; draw is used where zero will not do."""

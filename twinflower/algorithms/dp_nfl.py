@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from ..errors import require
 from ..privacy.accountant import advanced_share, basic_share, classical_noise_multiplier
+from .abilities import PlansNoise
 from .messages import check_choice
 from .zcdp_nfl import ZCDPNFL
 
@@ -17,7 +18,7 @@ _SHARES = {"basic": basic_share, "advanced": advanced_share}
 
 
 @dataclass(frozen=True)
-class DPNFL(ZCDPNFL):
+class DPNFL(ZCDPNFL, PlansNoise):
     """zCDP-NFL's settings without tau, and composition: "basic" or "advanced"."""
 
     name: ClassVar[str] = "dp-nfl"
@@ -30,6 +31,6 @@ class DPNFL(ZCDPNFL):
         check_choice("composition", self.composition, tuple(_SHARES))
         require(self.tau == 1, f"tau must be 1: all rounds of {self.name} have equal shares; got {self.tau}")
 
-    def multiplier(self, epsilon: float, delta: float, releases: int) -> float:
+    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
         """sigma / sensitivity by the classical rule for a total (epsilon, delta)."""
         return classical_noise_multiplier(*_SHARES[self.composition](epsilon, delta, releases))

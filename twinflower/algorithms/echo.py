@@ -7,7 +7,7 @@ last round in which the server counted that client's reply. What the echo does n
 over all clients of `confirmed` is then the server's variable after any sequence of missing rounds and faults.
 It costs 64 bits down, and d more numbers on the client. A client that forgets its
 whole state (a new node without its stored state) would start from zero, and the mean would be off by what it forgot:
-so these methods are not `forgetful`, and the server refuses what such a client sends.
+so these methods are `abilities.NeedsClientState`, and the server refuses what such a client sends.
 """
 
 from typing import NamedTuple

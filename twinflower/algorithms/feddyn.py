@@ -27,6 +27,7 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..errors import require
+from .abilities import NeedsClientState
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
@@ -58,12 +59,11 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn(FedAvg):
+class FedDyn(FedAvg, NeedsClientState):
     """FedAvg's settings and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2."""
 
     name: ClassVar[str] = "feddyn"
     title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
-    forgetful: ClassVar[bool] = False  # the server counts on the sum of what clients keep
     counts_steps: ClassVar[bool] = False
 
     alpha: float = 0.1

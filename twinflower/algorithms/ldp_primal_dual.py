@@ -31,6 +31,7 @@ from ..errors import require
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser
+from .abilities import Closes, Forecasts, KnowsClientModels, NeedsClientState, NeedsEveryClient
 from .layout import Layout, Point
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import Dense, Vector, check_choice
@@ -56,7 +57,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LDPPrimalDual(Dense):
+class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts):
     """The method with its settings.
 
     step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
@@ -68,9 +69,8 @@ class LDPPrimalDual(Dense):
 
     name: ClassVar[str] = "ldp-primal-dual"
     title: ClassVar[str] = "LDP primal-dual (001): composite, all clients, budget shared unequally between rounds"
-    needs_all: ClassVar[bool] = True
-    closes: ClassVar[bool] = True
-    forgetful: ClassVar[bool] = False
+
+    weightings: ClassVar[tuple[str, ...]] = ("clients",)
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
@@ -168,7 +168,7 @@ class LDPPrimalDual(Dense):
         pace = self.step_size * min(self.pull * theta, 1.0)
         return math.log1p(-pace) if pace < 1 else -math.inf
 
-    def outlook(
+    def forecast(
         self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
         """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
@@ -189,7 +189,7 @@ class LDPPrimalDual(Dense):
         """prox of the mean."""
         return self._prox(server.mean)
 
-    def points(self, server: Server) -> Array:
+    def client_models(self, server: Server) -> Array:
         """The clients' x_i, which follow from what they sent."""
         return self._prox(server.sent - self.step_size * (server.sent - server.mean[..., None, :]))
 

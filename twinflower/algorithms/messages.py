@@ -17,7 +17,7 @@ from ..randomness import stream
 from ..sparsifiers import Code, RandK, TopK, make_sparsifier, scatter
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
-from .page import Defaults, to_nodes
+from .page import to_nodes
 from .work import Report
 
 
@@ -39,7 +39,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages(Defaults):
+class Messages:
     """Settings of the messages.
 
     uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share
@@ -154,7 +154,7 @@ NOTHING = Layout(Nothing)
 VECTOR = Layout(Vector, Point("x"))
 
 
-class Dense(Defaults):
+class Dense:
     """Messages of a method that sends one whole vector each way."""
 
     @property

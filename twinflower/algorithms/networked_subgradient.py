@@ -40,7 +40,6 @@ class NetworkedSubgradient(Relayed):
 
     name: ClassVar[str] = "networked-subgradient"
     title: ClassVar[str] = "networked subgradient (004): neighbours average with Metropolis weights, to compare"
-    forgetful: ClassVar[bool] = True
 
     state = NOTHING
     @cached_property

@@ -20,6 +20,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import RunError, require
 from ..privacy.release import Bounds, Pace
+from .abilities import RestrictsObjective
 from .work import LocalWork
 from .zcdp_nfl import ZCDPNFL
 
@@ -27,7 +28,7 @@ _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of square
 
 
 @dataclass(frozen=True)
-class PADMM(ZCDPNFL):
+class PADMM(ZCDPNFL, RestrictsObjective):
     """zCDP-NFL's settings; step_size, step_decay and composite mean nothing."""
 
     name: ClassVar[str] = "p-admm"

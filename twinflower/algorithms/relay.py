@@ -25,6 +25,7 @@ from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..topologies import Neighbours, adjacency, compact, connected, degrees, make_graph, sums
+from .abilities import OnGraph, ServerMetrics
 from .base import check_steps
 from .echo import hear, nobody_heard
 from .local import decayed
@@ -49,7 +50,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Relayed(Dense):
+class Relayed(Dense, OnGraph, ServerMetrics):
     """Settings of the networked methods.
 
     topology, degree, rewiring, graph_seed: `topologies.make_graph`. step_size, step_decay: eta_n = step_size /
@@ -60,8 +61,9 @@ class Relayed(Dense):
     """
 
     name: ClassVar[str]
-    forgetful: ClassVar[bool] = False  # neighbours count on the dual that a client keeps
-    columns: ClassVar[tuple[str, ...]] = ("alive",)
+    server_columns: ClassVar[tuple[str, ...]] = ("alive",)
+
+    weightings: ClassVar[tuple[str, ...]] = ("clients",)
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
@@ -194,7 +196,7 @@ class Relayed(Dense):
         there = self.alive(server)[..., None]
         return (models * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
 
-    def points(self, server: Server) -> Array:
+    def client_models(self, server: Server) -> Array:
         """The models of the clients; of one that is dead, the mean of the others'."""
         there = self.alive(server)[..., None]
         return np.where(there, self._models(server), self.model(server)[..., None, :])
@@ -206,7 +208,7 @@ class Relayed(Dense):
         count = server.averaged[..., None, None]
         return np.where(count > 0, server.tail / np.maximum(count, 1), server.w)
 
-    def watch(self, server: Server) -> dict[str, Array]:
+    def server_metrics(self, server: Server) -> dict[str, Array]:
         """How many clients are in the graph."""
         return {"alive": self.alive(server).sum(-1)}
 

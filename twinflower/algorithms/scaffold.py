@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
+from .abilities import NeedsClientState
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
 from .layout import Count, Layout, Thinned
@@ -62,12 +63,11 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold(FedAvg):
+class Scaffold(FedAvg, NeedsClientState):
     """SCAFFOLD; its settings are FedAvg's."""
 
     name: ClassVar[str] = "scaffold"
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
-    forgetful: ClassVar[bool] = False  # the server counts on the sum of what clients keep
 
     state = TENTATIVE
 

@@ -28,9 +28,10 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..errors import RunError, require
-from ..objectives import Batch
+from ..objectives import Batch, RowLosses
 from ..privacy.release import Bounds, Pace, Release, gradient_release
 from ..regularisers import ZERO, Regulariser
+from .abilities import ModelMetrics, ServerMetrics
 from .base import check_steps
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
@@ -46,7 +47,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SSCA(Dense):
+class SSCA(Dense, ServerMetrics, ModelMetrics):
     """The method with its settings.
 
     averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
@@ -58,7 +59,8 @@ class SSCA(Dense):
     name: ClassVar[str] = "ssca"
     title: ClassVar[str] = "SSCA (002): non-convex F, one batch gradient per round, surrogate on the server"
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
-    columns: ClassVar[tuple[str, ...]] = ("squared_norm", "cost")
+    server_columns: ClassVar[tuple[str, ...]] = ("squared_norm",)
+    model_columns: ClassVar[tuple[str, ...]] = ("cost",)
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
@@ -162,10 +164,10 @@ class SSCA(Dense):
         """x."""
         return server.x  # type: ignore[no-any-return]
 
-    def watch(self, server: Any) -> dict[str, Array]:
+    def server_metrics(self, server: Any) -> dict[str, Array]:
         """||x||^2."""
         return {"squared_norm": (server.x**2).sum(-1)}
 
-    def assess(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
+    def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
         """The mean loss of all rows, without the penalty."""
-        return {"cost": float(objective.losses(x, rows).mean())} if hasattr(objective, "losses") else {}
+        return {"cost": float(objective.losses(x, rows).mean())} if isinstance(objective, RowLosses) else {}

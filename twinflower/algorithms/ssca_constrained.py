@@ -35,9 +35,10 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..constraints import Constraint, groups_of_a_record, parse_constraints
 from ..errors import require
-from ..objectives import Batch
+from ..objectives import Batch, RowLosses
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import Zero
+from .abilities import Constrained, RestrictsObjective
 from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers
@@ -57,7 +58,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConstrainedSSCA(SSCA):
+class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
     """SSCA's settings; constraints as in `twinflower.constraints`; penalties: c, or an increasing list of them;
     tolerance: by how much a bound may be exceeded at the end and count as met; loss_clip: losses are clipped to
     [0, loss_clip], 0 = not at all. step_decay is larger than the paper's 0.3, with which fewer runs keep their bounds.
@@ -65,7 +66,8 @@ class ConstrainedSSCA(SSCA):
 
     name: ClassVar[str] = "ssca-constrained"
     title: ClassVar[str] = "constrained SSCA (002): the smallest model whose cost, or cost per group, is at most U"
-    columns: ClassVar[tuple[str, ...]] = ("squared_norm", "cost", "nu", "slack", "excess")
+    server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
+    model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
 
     step_decay: float = 0.36
     constraints: str = "cost <= 0.3"
@@ -122,7 +124,7 @@ class ConstrainedSSCA(SSCA):
             "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
         )
         require(
-            hasattr(objective, "losses"), "ssca-constrained needs an objective with `losses`, the loss of each row"
+            isinstance(objective, RowLosses), "ssca-constrained needs an objective with `losses`, the loss of each row"
         )
         self._check_classes(objective)
 
@@ -223,15 +225,15 @@ class ConstrainedSSCA(SSCA):
             return slopes, constants, kappa
         return slopes, constants - (1 - kappa)[..., None] * self.bounded[0].limit, np.ones_like(kappa)
 
-    def watch(self, server: Any) -> dict[str, Array]:
+    def server_metrics(self, server: Any) -> dict[str, Array]:
         """||x||^2, the largest multiplier, the slack."""
-        return {**super().watch(server), "nu": server.nu, "slack": server.slack}
+        return {**super().server_metrics(server), "nu": server.nu, "slack": server.slack}
 
-    def assess(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
+    def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
         """The mean loss, and how far the worst bound is exceeded (negative: met with room)."""
         losses = objective.losses(x, rows)
         return {"cost": float(losses.mean()), "excess": max(c.excess(losses, rows) for c in self.bounded)}
 
-    def met(self, told: Mapping[str, float]) -> bool:
+    def satisfied(self, metrics: Mapping[str, float]) -> bool:
         """Whether the bounds hold to within the tolerance."""
-        return told["excess"] <= self.tolerance
+        return metrics["excess"] <= self.tolerance

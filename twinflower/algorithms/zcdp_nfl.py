@@ -27,6 +27,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
+from .abilities import NeedsClientState, ShrinksNoise
 from .echo import PAIR, Tentative, confirmed, tentative
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector, check_choice
@@ -45,7 +46,7 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ZCDPNFL(Relayed):
+class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise):
     """The networked settings (`relay.Relayed`), and rho > 0, the penalty of an edge.
 
     composite: "subgradient", R by its subgradient as in the paper; "prox", by its prox, for exact zeros in each
