@@ -80,7 +80,7 @@ class StarStrategy(Strategy):
     page: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
     say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
     coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
-    a round that needs all of them (a page with `needs_all`); it answers with the bytes it has stored. min_replies: a
+    a round that needs all of them (`NeedsEveryClient`); it answers with the bytes it has stored. min_replies: a
     round with fewer good replies changes nothing, and void_rounds is how many of these may follow each other. max_norm:
     longest array that is accepted from a client (Euclidean norm). first_round: "all" asks all clients in round 1 and
     clients_per_round of them from round 2 on, "sampled" samples the first round like the others.

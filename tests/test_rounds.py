@@ -3,18 +3,24 @@
 No method of the foundation needs these, so FedPDM borrows them here.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
 
+from clients import CLIENTS
 from clients.shell import PageClient
 from simulation import cohort, inprocess
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_rows, write_run
 from simulation.setup import prepare
+from strategies import STRATEGIES
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
@@ -42,8 +48,23 @@ class Lossy(InProcessGrid):
 
 
 @pytest.fixture
-def needs_all(monkeypatch):
-    monkeypatch.setattr(FedPDM, "needs_all", True)
+def borrow(monkeypatch):
+    """Let FedPDM have abilities that it does not need: classes, and the methods they ask for."""
+
+    def lend(*abilities, **methods):
+        page = dataclass(frozen=True)(type("FedPDM", (FedPDM, *abilities), methods))
+        monkeypatch.setitem(ALGORITHMS, "fedpdm", page)
+        monkeypatch.setattr(STRATEGIES["fedpdm"], "page_class", page)
+        monkeypatch.setattr(CLIENTS["fedpdm"], "page_class", page)
+        prepare.cache_clear()
+
+    yield lend
+    prepare.cache_clear()
+
+
+@pytest.fixture
+def needs_all(borrow):
+    borrow(NeedsEveryClient)
 
 
 @pytest.mark.usefixtures("needs_all")
@@ -82,9 +103,8 @@ def test_a_method_that_needs_everybody_samples_nobody():
         small("fedpdm")
 
 
-def test_the_last_inbox_finishes_every_state(monkeypatch):
-    monkeypatch.setattr(FedPDM, "closes", True)
-    monkeypatch.setattr(FedPDM, "finish", lambda self, state, inbox: state._replace(dual=inbox.x0))
+def test_the_last_inbox_finishes_every_state(borrow):
+    borrow(Closes, finish=lambda self, state, inbox: state._replace(dual=inbox.x0))
     setup = small("fedpdm")
     grid = Lossy(setup, [(3, 6)], losses=1)
     result = run_strategy(setup, grid, "inprocess")
@@ -142,11 +162,13 @@ def test_unequal_shares_spend_the_target_exactly():
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_columns_of_a_methods_own(tmp_path, monkeypatch, stacked):
+def test_columns_of_a_methods_own(tmp_path, borrow, stacked):
     points = np.stack([np.full(650, 1.0), np.full(650, 3.0)])
-    monkeypatch.setattr(FedPDM, "watch", lambda self, server: {"slack": server.x0.sum(-1)})
-    monkeypatch.setattr(
-        FedPDM, "points", lambda self, server: np.broadcast_to(points, (*server.x0.shape[:-1], 2, 650))
+    borrow(
+        ServerMetrics,
+        KnowsClientModels,
+        server_metrics=lambda self, server: {"slack": server.x0.sum(-1)},
+        client_models=lambda self, server: np.broadcast_to(points, (*server.x0.shape[:-1], 2, 650)),
     )
     setups = [small("fedpdm", reference=True, l2=0.1, seed=seed, rounds=2) for seed in (0, 1)]
     results = cohort.run(setups) if stacked else [inprocess.run(setup) for setup in setups]
