@@ -451,7 +451,7 @@ def test_the_floor_is_what_the_noise_leaves():
     page = page_for(rounds=rounds, step_size=0.25, strong_convexity=theta)
     bounds, pace = Bounds(1.0, 0.0, (theta, theta)), Pace(1, 1, 1)
     z = sigma / page.release(bounds, pace, 1)._replace(weight=1.0).spread
-    words = dict(page.outlook(bounds, z, pace, np.zeros(D), away=1e9))["expected noise floor"]
+    words = dict(page.forecast(bounds, z, pace, np.zeros(D), away=1e9))["expected noise floor"]
     floor = float(words.split("= ")[1].split(",")[0])
     rng, ends = np.random.default_rng(0), []
     sigmas = sigma / np.sqrt(page.weights(bounds))
@@ -506,7 +506,7 @@ def test_the_outlook_measures_curvature_with_the_scale():
     bounds, pace = Bounds(1.0, 10.0, (0.1, 0.1)), Pace(1, 10, 1)
     warned = [
         "at most min(1/4, 1/L_f)"
-        in str(page_for(step_size=0.2, scale=s).outlook(bounds, 1.0, pace, np.zeros(D)))
+        in str(page_for(step_size=0.2, scale=s).forecast(bounds, 1.0, pace, np.zeros(D)))
         for s in (0.0, 1.0)
     ]
     assert warned == [True, False]
