@@ -21,6 +21,7 @@ from strategies.nodes import question
 from strategies.records import record_of
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.algorithms.layout import Layout
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
 
@@ -255,8 +256,8 @@ ERRORS = [
 ]  # fmt: skip
 STAGES = [
     (setup, "load_own"), (client_app, "prepare_node"), (setup.Setup, "at_site"), (client_app, "read_bytes"),
-    (FedPDM, "check"), (FedPDM, "unpack_inbox"), (FedPDM, "release"), (FileLedger, "charge"),
-    (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (FedPDM, "pack_upload"), (FedPDM, "state_shapes"),
+    (Layout, "unpack"), (FedPDM, "release"), (FileLedger, "charge"),
+    (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (Layout, "pack"), (Layout, "shapes"),
     (site, "read_site"), (client_app, "read_site"),
 ]  # fmt: skip
 
