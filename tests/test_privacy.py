@@ -18,6 +18,7 @@ from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.privacy import spent
 from simulation.setup import prepare, prepare_seeds
+from simulation.site import read_site
 from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
@@ -715,8 +716,8 @@ def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
     setup = small("fedpdm-private", rounds=6, epsilon=8.0, clients_per_round=2)
     (idle, *_), busy = np.flatnonzero(setup.plan.rounds_in == 0), int(setup.plan.rounds_in.argmax())
     for number, most in ((int(idle), 1), (busy, setup.plan.rounds_in[busy])):
-        node = {"lifetime-epsilon": 99.0, "state-dir": str(tmp_path / str(number))}
-        guard = site_guard(setup, number, node, "1")
+        node = {"partition-id": number, "num-partitions": 8, "lifetime-epsilon": 99.0}
+        guard = site_guard(setup, read_site(node | {"state-dir": str(tmp_path / str(number))}), "1")
         release = setup.page.release(guard.bounds, setup.walk.pace(100), 1)
         for round_ in range(1, int(most) + 1):
             guard.open(release, round_)
