@@ -14,7 +14,8 @@ from twinflower.privacy import best_guess
 from .record import read_summary
 
 HEADINGS = (
-    "run", "runs", "rounds", "test accuracy", "objective", "nonzeros", "uplink Mbit", "epsilon", "seconds",
+    "run", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit", "epsilon",
+    "seconds",
 )  # fmt: skip
 
 
@@ -39,10 +40,11 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
     finished = [run for run in runs if run["finished"]]
     note = "" if len(finished) == len(runs) else f" ({len(runs) - len(finished)} failed)"
     if not finished:
-        return (name, f"{len(runs)}{note}", *["-"] * 7)
+        return (name, f"{len(runs)}{note}", *["-"] * 8)
     numbers = (
         _spread(finished, "test_accuracy", ".4f"),
         _spread(finished, "objective", ".5g"),
+        _spread(finished, "optimality", ".2g"),
         _spread(finished, "nonzeros", ".0f"),
         _spread(finished, "uplink_bits", ".3g", 1e-6),
         _epsilon([run["privacy"] for run in finished]),
@@ -63,6 +65,9 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
 
 
 def _spread(runs: list[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
+    """Mean and deviation; a dash where a run did not measure it, as optimality without `reference = true`."""
+    if any(run[key] is None for run in runs):
+        return "-"
     values = unit * np.array([run[key] for run in runs], dtype=float)
     spread = f" +- {values.std(ddof=1):{form}}" if len(values) > 1 else ""
     return f"{values.mean():{form}}{spread}"

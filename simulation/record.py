@@ -200,6 +200,7 @@ class Result:
             "test_accuracy": _finite(accuracy),
             "majority_baseline": self.setup.baseline(),
             "objective": _finite(last.get("objective")),
+            "optimality": _finite(last.get("optimality")),
             "nonzeros": last.get("nonzeros"),
             "parameters": self.setup.objective.d,
             "uplink_bits": last.get("uplink_bits"),
@@ -330,7 +331,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
             summary[key] for key in ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds")
         )
         require(all(isinstance(number, int | float | None) for number in numbers), "")
-        return {key: summary[key] for key in _SUMMARY_KEYS}
+        optimality = summary.get("optimality")  # summaries of version 0.1 have none
+        require(isinstance(optimality, int | float | None), "")
+        return {key: summary[key] for key in _SUMMARY_KEYS} | {"optimality": optimality}
     except (OSError, ValueError, KeyError, TypeError, SettingError):
         raise SettingError(f"{folder / 'summary.json'} is missing or not the summary of a run") from None
 

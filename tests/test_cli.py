@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Error, Message
 
 from simulation import cli
+from simulation.compare import HEADINGS, comparison
 from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
 from simulation.record import COLUMNS, read_rows
@@ -335,6 +336,39 @@ def test_a_figure_is_redrawn_for_the_seeds_that_ran(call, tmp_path):
         np.load(folder / "l1-0.1" / "seed-6" / "model.npz")["x"] for folder in (out, tmp_path / "again")
     ]
     np.testing.assert_array_equal(*models)
+
+
+def test_compare_has_the_optimality_of_runs_that_measured_it(call, tmp_path):
+    ridge = """
+[run]
+algorithm = "isrl-dp"
+dataset = "linear"
+objective = "least-squares"
+bias = false
+l2 = 0.1
+regulariser = "none"
+num-clients = 4
+batch-size = 0
+max-local-steps = 1
+step-size = 0.5
+rounds = 2
+"""
+    path = experiment(tmp_path, ridge)
+    for name, words in {"known": ["--set", "reference=true", "--seeds", "0,1"], "unknown": []}.items():
+        assert call("run", path, *words, "--out", tmp_path / name)[0] == 0
+    ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
+    place = HEADINGS.index("optimality")
+    told = {row[0]: row[place] for row in comparison([tmp_path / "known", tmp_path / "unknown"])}
+    assert len(ends) == 2
+    assert told == {
+        "known/isrl-dp": f"{np.mean(ends):.2g} +- {np.std(ends, ddof=1):.2g}",
+        "unknown": "-",
+    }
+    old = tmp_path / "unknown" / "summary.json"  # of version 0.1
+    old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "optimality"}))
+    assert comparison([tmp_path / "unknown"])[0][place] == "-"
+    status, text, _ = call("compare", tmp_path / "known")
+    assert (status, "optimality" in text) == (0, True)
 
 
 def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
