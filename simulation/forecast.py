@@ -9,6 +9,7 @@ from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection
 
+from .config import Config
 from .privacy import Plan, spent
 from .setup import Setup
 
@@ -101,12 +102,17 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
             "; ".join(f"{p.steps} x {p.rows}" for p in paces),
         ),
         ("releases of a round that a record can touch", _between(plan.touched)),
-        ("bound on a record's gradient", f"{plan.bounds.gradient:.4g}"),
+        (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
     return rows + _cost(plan)
+
+
+def _bounded(config: Config) -> str:
+    """What clip-norm bounds the gradient of."""
+    return "batch" if config.clip == "batch" else "record"
 
 
 _NO_NOISE = "none: no noise is added, messages are exact functions of the data"
