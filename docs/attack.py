@@ -76,7 +76,7 @@ def main() -> None:
     ax.set_xlabel("communication round")
     ax.set_ylabel(f"epsilon at delta = {DELTA:g}")
     ax.grid(alpha=0.3)
-    ax.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     figure.savefig(Path(__file__).parent / "figures" / "attack.png", dpi=130)
 
 
