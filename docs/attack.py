@@ -18,6 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from simulation.plot_style import COLOURS, shade
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.messages import Inbox
 from twinflower.batches import Walk
@@ -64,15 +65,19 @@ def main() -> None:
     true = np.array(published_true_sensitivities(bounds, etas, RHO, 1))
     claimed = np.array([4 * eta for eta in etas])
     figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    ax.plot(rounds, measured(true / claimed, z), "C3:", label="published: worst case by derivation")
-    for color, (privacy, label) in zip(("C3", "C0"), FORMS.items(), strict=True):
+    worst = measured(true / claimed, z)
+    ax.plot(
+        rounds, worst, color="black", alpha=0.25, linewidth=5, label="published: worst case by derivation"
+    )
+    colors = [shade(COLOURS["fedpdm"], nth, 2) for nth in range(2)]
+    for color, (privacy, label) in zip(colors, FORMS.items(), strict=True):
         moves = moves_of(privacy)
-        ax.plot(rounds, measured(moves, z), color, label=label)
+        ax.plot(rounds, measured(moves, z), color=color, label=label)
         bound = black_box(moves, z)
-        ax.plot([ROUNDS], [bound], color + "v", label=f"black-box lower bound, {TRIALS:,} runs")
+        ax.plot([ROUNDS], [bound], "v", color=color, label=f"black-box lower bound, {TRIALS:,} runs")
         print(f"{privacy}: epsilon {measured(moves, z)[-1]:.3f}, black-box lower bound {bound:.2f}")
     ax.plot(rounds, claim, "k--", label="what both forms say")
-    print(f"said: {claim[-1]:.3f}; published form by derivation: {measured(true / claimed, z)[-1]:.3f}")
+    print(f"said: {claim[-1]:.3f}; published form by derivation: {worst[-1]:.3f}")
     ax.set_xlabel("communication round")
     ax.set_ylabel(f"epsilon at delta = {DELTA:g}")
     ax.grid(alpha=0.3)
