@@ -12,6 +12,7 @@ from simulation.cli import tune_
 from simulation.experiment import read_experiment
 from simulation.setup import prepare_seeds
 from simulation.tune import held_out, read_tuning, tune
+from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
 
 FILE = """
@@ -171,7 +172,7 @@ def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_
             one = cohort.Cohort([training])
             for round_ in range(1, 41):
                 one.round(round_)
-            models = one.page.client_models(one.server)
+            models = client_models(one.page, one.server)
             models = one.models() if models is None else models
             assert len(models) == (8 if curve is nodes else 1)
             values += [training.objective.value(x, held) for x in models]
