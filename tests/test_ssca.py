@@ -608,7 +608,7 @@ def test_a_replay_moves_no_release_by_more_than_its_sensitivity(page, walk):
     moves = replay(page, objective, data, other, walk, objective.bounds(0.7), inboxes)
     assert len(moves) == len(points)  # one release per round, however many local steps
     assert 0.2 < max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
-    assert all(m.same_message and m.same_state for m in moves)
+    assert all(m.agrees for m in moves)
 
 
 def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():

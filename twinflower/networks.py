@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from .arrays import Array
 from .errors import require
+from .norms import outer_norms
 from .objectives import (
     LOSSES,
     Batch,
@@ -23,7 +24,6 @@ from .objectives import (
     clipping,
     make_objective,
     mean_over,
-    squared_norms,
 )
 from .privacy.release import Bounds
 
@@ -104,8 +104,8 @@ class Network(Penalised):
         back = (out @ w2) * bend  # (..., b, hidden)
         share: Array | float = 1.0 / out.shape[-2] if rows.weights is None else rows.weights[..., None]
         if self.clips_rows:
-            squares = squared_norms(out) * squared_norms(hidden) + squared_norms(back) * rows.squared_norms()
-            share = share * clipping(self.clip_norm, squares)
+            layers = (out, hidden, None), (back, rows.features, rows.squared_norms())
+            share = share * clipping(self.clip_norm, outer_norms(*layers))
         g1, g2 = (share * back).swapaxes(-1, -2) @ rows.features, (share * out).swapaxes(-1, -2) @ hidden
         lead = np.broadcast_shapes(g1.shape[:-2], x.shape[:-1])
         flat = [np.broadcast_to(g, lead + g.shape[-2:]).reshape((*lead, -1)) for g in (g1, g2)]

@@ -17,6 +17,7 @@ from scipy.special import expit, huber, logsumexp, softmax
 
 from .arrays import Array, Labels, Mask
 from .errors import require
+from .norms import norms, outer_norms, squared_norms
 from .privacy.release import Bounds
 
 
@@ -281,7 +282,7 @@ class Penalised:
         """The gradient at x (..., d) from the mean data gradient (..., d), which is overwritten: clipped if `clip` says
         so, and with the penalty's."""
         if self.clip_norm and self.clip == "batch":
-            grad *= clipping(self.clip_norm, squared_norms(grad))
+            grad *= clipping(self.clip_norm, norms(grad))
         return self.add_penalty_grad(grad, x)
 
     def add_penalty_grad(self, grad: Array, x: Array) -> Array:
@@ -348,7 +349,7 @@ class LinearModel(Penalised):
         """Gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clips_rows:
-            slopes *= clipping(self.clip_norm, squared_norms(slopes) * rows.squared_norms())
+            slopes *= clipping(self.clip_norm, outer_norms((slopes, rows.features, rows.squared_norms())))
         slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
@@ -381,18 +382,13 @@ class LinearModel(Penalised):
         return Bounds(gradient, curvature, self.penalty_curvature)
 
 
-def squared_norms(rows: Array) -> Array:
-    """||row||^2 along the last axis."""
-    return rows[..., 0] * rows[..., 0] if rows.shape[-1] == 1 else np.vecdot(rows, rows)
+def clipping(bound: float, lengths: Array) -> Array:
+    """Factors (..., 1) that clip data gradients, of rows or of batches, whose norms are lengths (...).
 
-
-def clipping(norm: float, squares: Array) -> Array:
-    """Factors (..., 1) that clip data gradients, of rows or of batches, with these squared norms (...); of a row's
-    layer, slope x input, the squared norm is a product.
-
-    Squares may overflow; 0 times infinity is then a gradient of 0, because an error would tell of the row.
+    An infinite norm gives 0, and NaN, of a gradient of 0 with an infinite factor, gives 1: never an error, which would
+    tell of the row.
     """
-    return (norm / np.fmax(np.sqrt(squares), norm))[..., None]  # fmax passes NaN over
+    return (bound / np.fmax(lengths, bound))[..., None]  # fmax passes NaN over
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:

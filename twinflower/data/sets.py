@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, require
+from ..norms import corrected
 from ..randomness import stream
 from .files import (
     PACKED,
@@ -218,8 +219,10 @@ def _append_one(features: Floats) -> Floats:
 
 
 def _limit_norm(features: Floats, bound: float) -> Floats:
-    norms: Floats = np.linalg.norm(features, axis=1, keepdims=True)
-    return features * (bound / np.maximum(norms, bound))
+    """Each row times min(1, bound / its norm)."""
+    with np.errstate(over="ignore"):
+        lengths = corrected(np.linalg.norm(features, axis=1), features)
+    return features * (bound / np.maximum(lengths, bound))[:, None]
 
 
 def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:

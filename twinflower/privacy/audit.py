@@ -21,10 +21,12 @@ from .release import Bounds, Noise
 
 
 class Move(NamedTuple):
-    """One release under replay: how far the value moved, its sensitivity, and what the round ended in.
+    """One release under replay: how far the value moved, its sensitivity (as small as the page made its noise), and
+    what the round ended in.
 
     same_message, same_state: whether the two runs sent, and kept, the same arrays. They must wherever both are
-    functions of what was released.
+    functions of what was released. same_noise: whether both asked for the same draw of the same size; a size that
+    depends on the data is a release of its own.
     """
 
     round: int
@@ -32,6 +34,12 @@ class Move(NamedTuple):
     sensitivity: float
     same_message: bool
     same_state: bool
+    same_noise: bool
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two runs differ in nothing but the value under the noise."""
+        return self.same_message and self.same_state and self.same_noise
 
 
 @dataclass
@@ -41,9 +49,11 @@ class _Tape:
     noise: Noise | None = None
     results: list[Array] = field(default_factory=list)
     values: list[Array] = field(default_factory=list)
+    asked: list[tuple[int, float]] = field(default_factory=list)
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
         self.values.append(value.copy())
+        self.asked.append((draw, float(shrink)))
         if self.noise is not None:
             self.results.append(self.noise(value, draw, shrink))
         return self.results[len(self.values) - 1].copy()  # pages may go on in place
@@ -70,7 +80,7 @@ def replay(
     moves = []
     for round_, inbox in enumerate(inboxes, 1):
         sensitivity = page.release(bounds, pace, round_).sensitivity
-        tape = _Tape(lambda value, *_, s=sensitivity: value + sigma * s * rng.normal(size=value.shape))
+        tape = _Tape(_fresh(rng, sigma * sensitivity))
         forced = _Tape(results=tape.results)
         outcomes = [
             page.client_update(
@@ -81,15 +91,26 @@ def replay(
             for state, rows, noise in zip(states, (data, neighbour), (tape, forced), strict=True)
         ]
         states = [outcome[0] for outcome in outcomes]
-        same = [
-            all(np.array_equal(a, b) for a, b in zip(*(outcome[part] for outcome in outcomes), strict=True))
-            for part in (1, 0)
-        ]
+        message, state = (_same([outcome[part] for outcome in outcomes]) for part in (1, 0))
         moves += [
-            Move(round_, float(np.linalg.norm(a - b)), sensitivity, *same)
-            for a, b in zip(tape.values, forced.values, strict=True)
+            Move(round_, float(np.linalg.norm(a - b)), sensitivity * asked[1], message, state, asked == other)
+            for a, b, asked, other in zip(tape.values, forced.values, tape.asked, forced.asked, strict=True)
         ]
     return moves
+
+
+def _fresh(rng: np.random.Generator, sigma: float) -> Noise:
+    """Noise of this deviation, anew in every call."""
+
+    def noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+        return value + sigma * np.asarray(shrink) * rng.normal(size=value.shape)
+
+    return noise
+
+
+def _same(pair: Sequence[Any]) -> bool:
+    """Whether two states or uploads hold the same arrays."""
+    return all(np.array_equal(a, b) for a, b in zip(*pair, strict=True))
 
 
 def neighbours(

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import ReplyError, require
+from ..norms import norms
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
 from .mechanism import Draws, GaussianNoise, secret
@@ -100,7 +101,7 @@ class Guard:
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on."""
-        longest, bound = float(np.linalg.norm(features, axis=-1).max()), min(self.row_norm, _LARGEST)
+        longest, bound = float(norms(features).max()), min(self.row_norm, _LARGEST)
         require(
             longest <= bound * (1 + 1e-9),
             f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",

@@ -1,0 +1,127 @@
+"""Norms and clipping of vectors of any size: what floats can hold, they bound."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from twinflower.data.sets import _limit_norm
+from twinflower.errors import SettingError
+from twinflower.networks import make_model
+from twinflower.norms import norms, outer_norms, squared_norms
+from twinflower.objectives import Batch, make_objective
+from twinflower.privacy.guard import Guard
+
+FEW_ULPS = 1 + 2.0**-48
+
+
+def spread(low, high):
+    """Numbers of either sign and of every order of magnitude, and 0."""
+    sizes = st.builds(lambda sign, power: sign * 10.0**power, st.sampled_from([-1, 1]), st.floats(low, high))
+    return st.one_of(st.just(0.0), sizes)
+
+
+def vectors(low, high, count=3, n=4):
+    return st.lists(st.lists(spread(low, high), min_size=n, max_size=n), min_size=count, max_size=count).map(
+        np.array
+    )
+
+
+@given(vectors(-320, 307))
+def test_norms_are_those_of_hypot(rows):
+    """Against a library that scales; subnormal numbers have fewer digits."""
+    expected = [math.hypot(*row) for row in rows]
+    assert_allclose(norms(rows), expected, rtol=1e-14, atol=1e-323)
+    assert norms(rows[0]) == norms(rows)[0]
+
+
+@given(vectors(-70, 70), vectors(-70, 70))
+def test_norms_of_ordinary_vectors_keep_their_bits(slopes, inputs):
+    assert_array_equal(norms(slopes), np.sqrt(np.vecdot(slopes, slopes)))
+    plain = np.sqrt(squared_norms(slopes) * squared_norms(inputs))
+    there = (slopes != 0).any(-1) & (inputs != 0).any(-1)
+    assert_array_equal(outer_norms((slopes, inputs, None))[there], plain[there])
+
+
+@given(vectors(-200, 150), vectors(-200, 150), vectors(-200, 150), vectors(-200, 150))
+def test_norms_of_outer_products(slope, inputs, back, features):
+    """Also with leading axes on one side, as in a cohort, and with norms that are known."""
+
+    def one(*rows):
+        a, b, c, d = (math.hypot(*row) for row in rows)
+        return math.hypot(a * b, c * d)
+
+    expected = [one(*rows) for rows in zip(slope, inputs, back, features, strict=True)]
+    told = outer_norms((slope, inputs, squared_norms(inputs)), (back, features, None))
+    longest = np.isinf(told)
+    assert (np.array(expected)[longest] > 2.0**899).all()
+    assert_allclose(told[~longest], np.array(expected)[~longest], rtol=1e-14, atol=1e-300)
+    stacked = outer_norms((np.stack([slope, back]), inputs, None))
+    assert_allclose(stacked[0], outer_norms((slope, inputs, None)), rtol=1e-15)
+    assert_allclose(stacked[1], outer_norms((back, inputs, None)), rtol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@given(
+    vectors(-300, 100),
+    st.lists(spread(-300, 300), min_size=3, max_size=3),
+    vectors(-3, 3, 1),
+    st.floats(-6, 3),
+)
+def test_a_clipped_gradient_is_no_longer_than_its_bound(rows, labels, x, power):
+    """Row by row, whatever stands in the row and its label."""
+    bound = 10.0**power
+    objective = make_objective("least-squares", 4, 0, clip_norm=bound)
+    for row, label in zip(rows, labels, strict=True):
+        g = objective.grad(x[0], Batch(row[None], np.array([label])))
+        assert math.hypot(*g) <= bound * FEW_ULPS
+    whole = objective.grad(x[0], Batch(rows, np.array(labels)))
+    assert math.hypot(*whole) <= bound * FEW_ULPS
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@given(
+    vectors(-300, 100),
+    st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    st.floats(-3, 3),
+    st.floats(-6, 3),
+)
+def test_a_networks_clipped_gradient_is_no_longer_than_its_bound(rows, labels, scale, power):
+    bound = 10.0**power
+    for name in ("sigmoid-network", "swish-network"):
+        objective = make_model(name, 4, 3, clip_norm=bound, hidden_units=2)
+        x = 10.0**scale * np.linspace(-1, 1, objective.d)
+        for row, label in zip(rows, labels, strict=True):
+            g = objective.grad(x, Batch(row[None], np.array([label])))
+            assert math.hypot(*g) <= bound * FEW_ULPS
+
+
+def test_a_tiny_row_with_a_huge_label():
+    """1e-170 squared is 0 and 1e175 squared infinite; the gradient is 1e5 long before it is clipped."""
+    objective = make_objective("least-squares", 1, 0, clip_norm=0.7)
+    rows = Batch(np.array([[1e-170]]), np.array([-1e175]))
+    for kept in (rows, rows._replace(squares=rows.squared_norms())):
+        with np.errstate(all="ignore"):
+            assert_allclose(objective.grad(np.zeros(1), kept), [0.7], rtol=1e-15)
+
+
+@given(vectors(-300, 300), st.floats(-7, 100))
+def test_scaled_rows_keep_to_their_bound(rows, power):
+    bound = 10.0**power
+    scaled = _limit_norm(rows, bound)
+    for before, after in zip(rows, scaled, strict=True):
+        assert math.hypot(*after) <= bound * FEW_ULPS
+        if math.hypot(*before) > bound:
+            assert math.hypot(*after) >= bound / FEW_ULPS  # its direction is kept, not lost
+        else:
+            assert_array_equal(after, before)
+
+
+def test_a_guard_sees_rows_that_are_too_long_though_their_squares_vanish():
+    guard = Guard(None, 1.0, None, None, None, row_norm=1e-180)
+    guard.check_rows(np.array([[1e-181, 0.0]]))
+    with pytest.raises(SettingError, match="one here is longer"):
+        guard.check_rows(np.array([[1e-170, 0.0]]))
