@@ -32,7 +32,7 @@ from twinflower.errors import RunError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def told(row):
+def without_time(row):
     """A row of metrics without its time; a private run's nan, which no number equals, as None."""
     return {key: None if value != value else value for key, value in row.items() if key != "seconds"}
 
@@ -70,7 +70,7 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         if name == "graph":
             assert_array_equal(models["points"], ours.points)
         theirs = read_rows(tmp_path / name)
-        assert list(map(told, theirs)) == list(map(told, ours.rows))
+        assert list(map(without_time, theirs)) == list(map(without_time, ours.rows))
         assert json.loads((tmp_path / name / "summary.json").read_text())["runtime"] == "flower"
     done = subprocess.run(["pgrep", "-f", str(flower.home)], capture_output=True, text=True)
     assert done.stdout == ""

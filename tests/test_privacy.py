@@ -563,11 +563,11 @@ def test_planted_noise_that_depends_on_data_is_caught():
 class MildlyDataSteps(FedPDM):
     """So little that the variance of the noise does not show it."""
 
-    def client_update(self, state, inbox, objective, batches, noise, round_):
+    def client_update(self, state, inbox, work):
         def shrunk(value, draw=0, shrink=1.0):
-            return noise(value, draw, 1 / (1 + 1e-3 * np.linalg.norm(value - inbox.x0)))
+            return work.noise(value, draw, 1 / (1 + 1e-3 * np.linalg.norm(value - inbox.x0)))
 
-        return super().client_update(state, inbox, objective, batches, shrunk, round_)
+        return super().client_update(state, inbox, work._replace(noise=shrunk))
 
 
 @pytest.mark.parametrize("planted", [DataSteps, MildlyDataSteps])
