@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -25,14 +25,26 @@ from twinflower.topologies import TOPOLOGIES
 
 from . import books, cohort, inprocess
 from .checkpoint import Checkpoints
+from .compare import HEADINGS, closing, comparison
 from .config import DEFAULT_CLIENTS, Config, parse_text
 from .deployment import rehearse
 from .engine import Engine, engine
 from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
+from .lock import claimed
 from .processes import Interrupted
-from .record import Result, broken_bounds, results_folder, write_config, write_run
+from .record import (
+    Result,
+    broken_bounds,
+    read_rows,
+    read_summary,
+    require_new,
+    results_folder,
+    write_config,
+    write_run,
+    write_text,
+)
 from .server_app import print_row
 from .setup import prepare, prepare_seeds
 from .tune import read_tuning, tune
@@ -102,18 +114,32 @@ def run(
     else:
         prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
         folder = results_folder(out or plan.curves[0].config.out, plan.name)
+    with claimed(folder, "command"), _ours(folder, runtime):
+        if not resume:
+            require_new(folder)
+        failures = _run_all(plan, folder, runtime)
+    console.print(f"results: {folder}", soft_wrap=True, highlight=False)
+    _say_broken_bounds(plan, folder)
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def _ours(folder: Path, runtime: str) -> AbstractContextManager[None]:
+    """The claim of the process that writes results; Flower's server app makes its own."""
+    return nullcontext() if runtime == "flower" else claimed(folder)
+
+
+def _run_all(plan: Experiment, folder: Path, runtime: str) -> list[str]:
+    """Run what is left of an experiment in its folder, and draw it; the sentences of runs that failed."""
     if not plan.single:
         write_experiment(plan, folder / "experiment.toml")
-    (folder / _BEGUN_ON).write_text(runtime, encoding="utf-8")
+    write_text(folder / _BEGUN_ON, runtime)
     with _interruptible(plan, folder):
         failures = _RUN[runtime](plan, folder)
     (folder / _BEGUN_ON).unlink(missing_ok=True)
     if not plan.single:
         draw_experiment(plan, folder)
-    console.print(f"results: {folder}", soft_wrap=True, highlight=False)
-    _say_broken_bounds(plan, folder)
-    if failures:
-        raise RunError("; ".join(failures))
+    return failures
 
 
 @app.command("tune")
@@ -131,7 +157,7 @@ def tune_(
     text = tune(
         read_tuning(experiment, overrides), overrides, lambda line: console.print(line, highlight=False)
     )
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     console.print(f"tuned: {path}", soft_wrap=True, highlight=False)
 
 
@@ -211,8 +237,6 @@ def graph(
 @app.command()
 def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
     """Table of finished runs: mean and spread over seeds."""
-    from .compare import HEADINGS, comparison
-
     table = Table(*HEADINGS)
     for row in comparison(folders):
         table.add_row(*row)
@@ -244,7 +268,7 @@ def main() -> None:
     except TwinflowerError as error:
         _say(error, 2)
     except OSError as error:
-        _say(f"{error.strerror}: {error.filename}", 1)
+        _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
 
 
 def _say(error: Exception | str, status: int) -> None:
@@ -292,11 +316,21 @@ def _begun(folder: Path) -> Path:
     require(bool(found), f"{folder} holds neither experiment.toml nor config.toml: nothing to resume")
     ended = found == files[1:] and (folder / "summary.json").exists()
     require(not ended, f"the run in {folder} has ended already")
+    by_flower = (folder / "resume.toml").exists() and not (folder / _BEGUN_ON).exists()
+    require(
+        not by_flower,
+        f"the run in {folder} was started by flwr run: go on with flwr run . CONNECTION --stream --run-config "
+        f"{folder.absolute() / 'resume.toml'}",
+    )
     return found[0]
 
 
 def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> Experiment:
     overrides = dict(map(parse_text, set_ or []))
+    require(
+        not seeds or "seed" not in overrides,
+        f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
+    )
     if data_dir:
         overrides.setdefault("data-dir", data_dir)
     return read_experiment(experiment, overrides, _seeds(seeds))
@@ -368,10 +402,11 @@ def _run_curves(
                 Checkpoints(own, 0).clear()
                 told.append(result)
         Checkpoints(folder if plan.single else folder / curve.slug, 0).clear()
-        for warning in told[0].setup.warnings() if told else ():
+        for warning in dict.fromkeys(text for result in told for text in result.warnings()):
             console.print(f"{curve.label}: {warning}", highlight=False)
         failures += [f"{curve.label}: {r.failure}" for r in told if r.failure]
-        _tell(told)
+        if left:
+            _tell(plan, folder, curve)
         _tell_guarantee(told)
     return failures
 
@@ -385,8 +420,11 @@ def _run_flower(plan: Experiment, folder: Path) -> list[str]:
     failures = []
     with engine(_say_line) as flower:
         for curve in plan.curves:
-            for seed in _left(plan, folder, curve):
+            left = _left(plan, folder, curve)
+            for seed in left:
                 failures += _run_on(flower, curve, seed, plan.folder(folder, curve, seed))
+            if left:
+                _tell(plan, folder, curve)
     return failures
 
 
@@ -442,19 +480,6 @@ class _Ticker:
             print_row(row)
 
 
-def _tell(results: list[Result]) -> None:
-    """The last lines of a curve: how well it did, and what its privacy is."""
-    s = results[0].summary() if results else {"finished": False}
-    if s["finished"]:
-        score = "test accuracy" if results[0].setup.dataset.num_classes else "test R^2"
-        console.print(
-            f"{s['algorithm']} on {s['dataset']}: {score} {s['test_accuracy']:.4f}, "
-            f"{s['nonzeros']} of {s['parameters']} entries nonzero, {s['seconds']:.1f} s"
-            f"{_bounds(results)}{_lost(results)}",
-            highlight=False,
-        )
-
-
 def _tell_guarantee(results: list[Result]) -> None:
     """The sentence of the run that spent the most; what was spent counts also where a run failed."""
     told = [privacy for result in results if (privacy := result.privacy())]
@@ -475,18 +500,28 @@ def _say_broken_bounds(plan: Experiment, folder: Path) -> None:
         console.print(f"bounds NOT met: {'; '.join(parts)}", soft_wrap=True, highlight=False)
 
 
-def _bounds(results: list[Result]) -> str:
+def _tell(plan: Experiment, folder: Path, curve: Curve) -> None:
+    """The curve's last line: its result, or mean and spread over the seeds."""
+    folders = [plan.folder(folder, curve, seed) for seed in plan.seeds]
+    ended = [own for own in folders if (own / "summary.json").exists() and read_summary(own)["finished"]]
+    if ended:
+        runs = list(map(read_summary, ended))
+        line = f"{closing(runs, len(folders))}{_bounds(runs, ended)}{_lost(runs)}"
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _bounds(runs: list[dict[str, Any]], folders: list[Path]) -> str:
     """Whether a constrained model keeps its bounds, under every seed."""
-    met = [result.summary()["bounds_met"] for result in results]
+    met = [run["bounds_met"] for run in runs]
     if met[0] is None:
         return ""
-    worst = max(result.rows[-1]["excess"] for result in results)
+    worst = max(read_rows(folder)[-1]["excess"] for folder in folders)
     return f"; bounds {'met' if all(met) else 'NOT met'} ({worst:+.3g} from the limit)"
 
 
-def _lost(results: list[Result]) -> str:
+def _lost(runs: list[dict[str, Any]]) -> str:
     """Replies that were left out, under all seeds."""
-    lost = sum(result.summary()["rejected_replies"] or 0 for result in results)
+    lost = sum(run["rejected_replies"] or 0 for run in runs)
     return f"; {lost} replies left out" if lost else ""
 
 

@@ -14,8 +14,8 @@ from twinflower.privacy import best_guess
 from .record import read_summary
 
 HEADINGS = (
-    "run", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit", "epsilon",
-    "seconds",
+    "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",
+    "epsilon", "seconds",
 )  # fmt: skip
 
 
@@ -36,11 +36,26 @@ def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
     return [_row(str(name.relative_to(common)), runs) for name, runs in groups.items()]
 
 
+def closing(runs: Sequence[dict[str, Any]], planned: int) -> str:
+    """What finished seeds of one curve reached, in a line; planned: how many there should be."""
+    first, seeds = runs[0], ""
+    if planned > 1:
+        all_ = "" if len(runs) == planned else f"{len(runs)} of "
+        seeds = f", {all_}{planned} seeds, mean +- standard deviation"
+    score = "test R^2" if first["majority_baseline"] is None else "test accuracy"
+    return (
+        f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {_spread(runs, 'test_accuracy', '.4f')}, "
+        f"{_spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "
+        f"{_spread(runs, 'seconds', '.1f')} s"
+    )
+
+
 def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
     finished = [run for run in runs if run["finished"]]
     note = "" if len(finished) == len(runs) else f" ({len(runs) - len(finished)} failed)"
+    method = ", ".join(sorted({run["algorithm"] for run in runs}))
     if not finished:
-        return (name, f"{len(runs)}{note}", *["-"] * 8)
+        return (name, method, f"{len(runs)}{note}", *["-"] * 8)
     numbers = (
         _spread(finished, "test_accuracy", ".4f"),
         _spread(finished, "objective", ".5g"),
@@ -50,7 +65,7 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
         _epsilon([run["privacy"] for run in finished]),
         _spread(finished, "seconds", ".1f"),
     )
-    return (name, f"{len(runs)}{note}", str(finished[0]["rounds"]), *numbers)
+    return (name, method, f"{len(runs)}{note}", str(finished[0]["rounds"]), *numbers)
 
 
 def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
@@ -64,7 +79,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
     return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; {best_guess(worst['mu']):.0%} guessed)"
 
 
-def _spread(runs: list[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
+def _spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
     """Mean and deviation; a dash where a run did not measure it, as optimality without `reference = true`."""
     if any(run[key] is None for run in runs):
         return "-"

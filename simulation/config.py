@@ -18,8 +18,9 @@ from twinflower.algorithms import ALGORITHMS, find_algorithm
 from twinflower.algorithms.page import settings_of
 from twinflower.arrays import Index
 from twinflower.batches import Walk
-from twinflower.data.sets import OWN
+from twinflower.data.sets import OWN, PUBLISHED_ROWS
 from twinflower.errors import SettingError, require
+from twinflower.networks import NETWORKS
 from twinflower.randomness import FIRST_ROUNDS, participants
 
 Value = bool | int | float | str
@@ -164,7 +165,7 @@ class Config:
     def changed(self, items: Mapping[str, Value]) -> list[str]:
         """Keys whose value differs from that in `items`, except those that do not matter for the result."""
         mine = self.items()
-        return sorted(key for key in mine.keys() - _INCIDENTAL if mine[key] != items.get(key))
+        return sorted(key for key in mine.keys() - INCIDENTAL if mine[key] != items.get(key))
 
     def with_clients(self, count: int) -> "Config":
         """The same run with num-clients decided, if it was left open."""
@@ -180,7 +181,7 @@ class Config:
 
 
 PATHS = ("data_dir", "data_file", "out", "state_dir", "resume_from")  # where a run finds or leaves files
-_INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
+INCIDENTAL = {"out", "state-dir", "data-dir", "data-file", "download", "checkpoint-every", "resume-from",
                "node-timeout", "round-timeout"}  # fmt: skip
 # What a setting must be, in words and as a test, and the settings
 _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
@@ -197,6 +198,33 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("exact or zcdp", lambda v: v in ("exact", "zcdp"), "conversion"),
 ]  # fmt: skip
 _LISTS = {"client-sizes", "penalties", "shares"}  # numbers with commas between
+_RANDOM_GRAPHS = ("erdos-renyi", "regular", "small-world")
+_LOCAL_STEPS = ("fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn")
+# Settings, and the choices they belong to: without one of these they have no effect
+_OWNERS: list[tuple[str, dict[str, tuple[str, ...]]]] = [
+    ("num-features num-classes data-file", {"dataset": (OWN,)}),
+    ("download", {"dataset": tuple(PUBLISHED_ROWS)}),
+    ("client-sizes", {"partition": ("sizes",), "dataset": (OWN,)}),
+    ("labels-per-client", {"partition": ("labels",)}),
+    ("iid-rows", {"partition": ("mixed",)}),
+    ("dirichlet-alpha", {"partition": ("dirichlet",)}),
+    ("hidden-units", {"objective": tuple(NETWORKS)}),
+    ("regulariser-l1", {"regulariser": ("l1", "l1-box", "elastic-net", "group-l1")}),
+    ("regulariser-l2", {"regulariser": ("elastic-net",)}),
+    ("regulariser-bound", {"regulariser": ("box", "l1-box")}),
+    ("regulariser-radius", {"regulariser": ("ball",)}),
+    ("max-local-steps", {"algorithm": _LOCAL_STEPS}),
+    ("delta", {"privacy": ("public-state", "gradient", "as-published")}),
+    ("conversion", {"privacy": ("public-state", "gradient")}),
+    ("sensitivity", {"privacy": ("public-state",)}),
+    ("published-c0", {"privacy": ("as-published",)}),
+    ("degree graph-seed", {"topology": _RANDOM_GRAPHS}),
+    ("rewiring", {"topology": ("small-world",)}),
+]
+_BELONGS_TO = {key: owners for keys, owners in _OWNERS for key in keys.split()}
+_HARMLESS = {"max-local-steps": (1,)}  # what methods without local steps do anyway
+# What pyproject.toml gives the settings of algorithms
+_MAIN_JOB = {"rho": 0.05, "step-size": 0.4, "privacy": "public-state"}
 OWN_KEYS: dict[str, Any] = {f.name: f.type for f in fields(Config) if f.name != "settings"}
 
 
@@ -235,6 +263,7 @@ def check(config: Config) -> None:
     page: Any = find_algorithm(config.algorithm)
     page(**dict(config.settings))
     _check_weighting(config.weighting, page)
+    _check_effects(config)
     Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
     if config.dataset == OWN:
         _check_own(config)
@@ -254,8 +283,54 @@ def _check_weighting(weighting: str, page: Any) -> None:
     )
 
 
+def has_effect(key: str, chosen: Mapping[str, Any]) -> bool:
+    """Whether a setting does anything beside these choices; one that belongs to no choice always does."""
+    owners = belongs_to(key)
+    if not owners or chosen.get(key) in _HARMLESS.get(key, ()):
+        return True
+    return any(_choice(chosen.get(name)) in values for name, values in owners.items())
+
+
+def belongs_to(key: str) -> dict[str, tuple[str, ...]]:
+    """The choices without one of which a setting has no effect: values by key. None for most settings."""
+    return _BELONGS_TO.get(key, {})
+
+
+def _check_effects(config: Config) -> None:
+    """SettingError for a setting that belongs to something this run has not chosen."""
+    items, defaults = config.items(), Config(config.algorithm).items()
+    for key, value in items.items():
+        if value != defaults[key] and not has_effect(key, items):
+            raise SettingError(_without_effect(key, items, defaults[key]))
+
+
+def _without_effect(key: str, items: Mapping[str, Value], default: Value) -> str:
+    owners = belongs_to(key)
+    first = next(iter(owners))
+    remedy = " or ".join(f"{name} to {' or '.join(values)}" for name, values in owners.items())
+    return (
+        f"{key} = {shown(items[key])} has no effect with {first} {items[first]}: set {remedy}, or {key} to "
+        f"{shown(default)}, its default"
+    )
+
+
+def _choice(value: Any) -> str:
+    """What was chosen, without its argument: libsvm of libsvm:FILE."""
+    return str(value).partition(":")[0]
+
+
+def shown(value: Value) -> str:
+    """A value as a user types it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _check_own(config: Config) -> None:
     """What must be public when the rows are not."""
+    require(
+        config.partition in (Config.partition, "sizes") and not config.samples_per_client,
+        "the rows of dataset own are divided already: set partition to iid and samples-per-client to 0; got "
+        f"{config.partition} and {config.samples_per_client}",
+    )
     require(
         bool(config.data_file) and config.num_features > 0 and bool(config.client_sizes),
         "dataset own needs num-features, client-sizes (rows of every site) and a data-file (for the server, rows to "
@@ -273,11 +348,13 @@ def _check_own(config: Config) -> None:
 def parse_run_config(raw: Mapping[str, Value]) -> Config:
     """Config from Flower's run config, which holds every key of every algorithm.
 
-    An empty text means "the default"; keys of algorithms that were not chosen are passed over.
+    An empty text means "the default". Keys of algorithms that were not chosen are passed over as long as they have the
+    main job's value.
     """
     page_keys = settings_of(find_algorithm(str(raw.get("algorithm") or Config.algorithm)))
-    foreign = all_settings().keys() - page_keys.keys()
-    return parse({k: v for k, v in raw.items() if v != "" and snake(k) not in foreign})
+    foreign = {kebab(name) for name in all_settings().keys() - page_keys.keys()}
+    untouched = {key for key in foreign if key in raw and raw[key] == _MAIN_JOB.get(key)}
+    return parse({k: v for k, v in raw.items() if v != "" and k not in untouched})
 
 
 def parse_text(assignment: str) -> tuple[str, Value]:
@@ -310,8 +387,17 @@ def typed(key: str, value: Any, kind: type) -> Value:
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     word = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
-    require(type(value) is kind and value == value, f"{key} must be {word}; got {value!r}")
+    require(
+        type(value) is kind and value == value,
+        f"{key} must be {word}; got {value!r}{_hint(key, value, kind)}",
+    )
     return value
+
+
+def _hint(key: str, value: Any, kind: type) -> str:
+    """What to type in place of True or "true"."""
+    word = str(value).lower()
+    return f": write {key} = {word}" if kind is bool and word in ("true", "false") else ""
 
 
 def _unknown(key: str, algorithm: str, known: list[str]) -> str:

@@ -20,8 +20,8 @@ A file without a [run] table is one run's flat keys, such as the config.toml of 
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,19 @@ from twinflower.algorithms import find_algorithm
 from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError, require
 
-from .config import Config, Value, all_settings, check, kebab, parse, snake
-from .record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml
+from .config import (
+    INCIDENTAL,
+    Config,
+    Value,
+    all_settings,
+    belongs_to,
+    check,
+    has_effect,
+    kebab,
+    parse,
+    snake,
+)
+from .record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml, write_text
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
 _HEAD = {
@@ -106,7 +117,8 @@ def read_experiment(
         parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
         curves = [_curve(part, run, overrides or {}) for part in parts]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
-        return _assemble(path, raw, curves, seeds, given)
+        plan = _assemble(path, raw, curves, seeds, given)
+        return replace(plan, title=plan.title + _amendments(parts, run, overrides or {}))
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
 
@@ -158,20 +170,51 @@ def _swept(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
-    own = {k: v for k, v in raw.items() if k not in CURVE_WORDS}
-    told = {kebab(k): v for part in (run, own) for k, v in part.items()}
-    config = parse(_of(told, overrides) | {kebab(k): v for k, v in overrides.items()})
+    config = parse(merged(run, _own(raw), overrides))
     check(config)
     label = str(raw.get("label", config.algorithm))
     return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
 
 
-def _of(told: Mapping[str, Any], overrides: Mapping[str, Value]) -> dict[str, Any]:
-    """What a file says, less the settings of its own algorithm where another one is asked for."""
-    if "algorithm" not in overrides:
-        return dict(told)
-    foreign = all_settings().keys() - settings_of(find_algorithm(str(overrides["algorithm"]))).keys()
-    return {key: value for key, value in told.items() if snake(key) not in foreign}
+def _own(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a [[curve]]."""
+    return {key: value for key, value in raw.items() if key not in CURVE_WORDS}
+
+
+def _amendments(
+    curves: Sequence[Mapping[str, Any]], run: Mapping[str, Any], overrides: Mapping[str, Value]
+) -> str:
+    """What the command line changes of the file, to go behind its title, which says what the file's own runs show."""
+    said = [merged(run, _own(raw)) for raw in curves]
+    said = [{**Config(str(told.get("algorithm", Config.algorithm))).items(), **told} for told in said]
+    changed = [
+        f"{kebab(key)} = {value}"
+        for key, value in overrides.items()
+        if kebab(key) not in INCIDENTAL | {"seed"} and any(told.get(kebab(key)) != value for told in said)
+    ]
+    return f" (with {', '.join(changed)})" if changed else ""
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of an experiment's [run], of its [[curve]] and of the command line, each over the one before.
+
+    A later layer that chooses another algorithm, partition, ... drops the settings that belonged to the earlier choice.
+    """
+    told: dict[str, Any] = {}
+    for raw in layers:
+        layer = {kebab(key): value for key, value in raw.items()}
+        both = {**told, **layer}
+        chosen = {**Config(str(both.get("algorithm", Config.algorithm))).items(), **both}
+        kept = {key: value for key, value in told.items() if not _dropped(key, layer, chosen)}
+        told = {**kept, **layer}
+    return told
+
+
+def _dropped(key: str, layer: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    """Whether what an earlier layer set belongs to something that this layer has not chosen."""
+    page = settings_of(find_algorithm(str(chosen["algorithm"])))
+    foreign = "algorithm" in layer and snake(key) in all_settings().keys() - page.keys()
+    return foreign or (not layer.keys().isdisjoint(belongs_to(key)) and not has_effect(key, chosen))
 
 
 def _assemble(
@@ -215,7 +258,10 @@ def check_resumable(folder: Path, config: Config) -> None:
     )
     require(not (folder / "summary.json").exists(), f"the run in {folder} has ended already")
     (begun,) = read_experiment(folder / "config.toml").curves
-    require(config.same_run(begun.config), f"the run in {folder} has other settings: take its config.toml")
+    require(
+        config.same_run(begun.config),
+        f"the run in {folder} has other settings: go on with --run-config {folder / 'resume.toml'}",
+    )
 
 
 def write_experiment(experiment: Experiment, path: Path) -> None:
@@ -235,4 +281,4 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
     for curve in experiment.curves:
         words = {"label": curve.label, "panel": curve.panel, "line": curve.line}
         parts.append("[[curve]]\n" + to_toml(words | curve.config.items()))
-    path.write_text("\n".join(parts), encoding="utf-8")
+    write_text(path, "\n".join(parts))

@@ -18,7 +18,7 @@ from twinflower.topologies import Neighbours, drawing
 
 from .experiment import Curve, Experiment, read_experiment
 from .plot_style import label, log_scale, marked, styles
-from .record import read_rows, read_summary
+from .record import read_rows, read_summary, replacing
 from .series import Series, limits, note, series
 
 _PANEL = (5.2, 3.6)
@@ -191,6 +191,7 @@ def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
 
 def _save(figure: plt.Figure, folder: Path) -> Path:
     path = folder / "figure.png"
-    figure.savefig(path, dpi=130)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
     plt.close(figure)
     return path

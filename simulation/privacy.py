@@ -108,7 +108,8 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
         chosen = [k for k in ("epsilon", "noise_multiplier") if getattr(config, k)]
         require(
             not chosen,
-            f"{', '.join(map(kebab, chosen))} needs a privacy mode: set privacy, e.g. public-state, or this to 0",
+            f"{' and '.join(map(kebab, chosen))} above 0 needs a privacy mode: set privacy, e.g. to public-state, or "
+            f"{' and '.join(map(kebab, chosen))} to 0",
         )
         return None
     require(

@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
 
 from .config import Config
+from .lock import in_use
 from .privacy import spent
 from .setup import Setup
 
@@ -45,12 +46,13 @@ EXTRA_COLUMNS = (
     *POINT_COLUMNS,
     *dict.fromkeys(name for page in ALGORITHMS.values() for name in columns_of(page)),
 )
+_RISE = 10.0  # an objective this many times its start at the end is worth a warning
 _FAR = 100.0  # an objective this many times its start will not come back
 _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
 
 _SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
-    "privacy", "seconds",
+    "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
 )  # fmt: skip
 
 Progress = Callable[[dict[str, Any]], None]
@@ -185,6 +187,10 @@ class Result:
             return None
         return page.satisfied(metrics)
 
+    def warnings(self) -> list[str]:
+        """What is allowed but surely not meant, and what went badly without ending the run."""
+        return [*self.setup.warnings(), *_risen(self.rows, self.setup.plan is not None)]
+
     def summary(self) -> dict[str, Any]:
         """summary.json."""
         config, last = self.setup.config, self.rows[-1] if self.rows else {}
@@ -208,13 +214,24 @@ class Result:
             "paper_uplink_bits": last.get("paper_uplink_bits"),
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
             "bounds_met": self._satisfied(last),
-            "warnings": self.setup.warnings(),
+            "warnings": self.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
             "partition": self.setup.report(),
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
         }
+
+
+def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
+    """A warning where the objective ended far above where it began."""
+    first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
+    if not 0 < _RISE * first < last < np.inf:
+        return []
+    remedy = (
+        "lower step-size, or the noise (raise epsilon, or lower rounds)" if private else "lower step-size"
+    )
+    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: {remedy}"]
 
 
 def _finite(value: float | None) -> float | None:
@@ -243,12 +260,20 @@ def _toml_value(value: Any) -> str:
 def write_config(config: Config, folder: Path) -> None:
     """config.toml, from which the run can be repeated or resumed; made before the first round.
 
-    A state-dir in the folder itself is where resuming looks anyway, and nothing for another run to go on from.
+    A state-dir in the folder itself is where resuming looks anyway, and it and resume-from are nothing for another run
+    to go on from.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config.state_dir == str(folder / "state"):
         config = replace(config, state_dir="")
-    _write(folder / "config.toml", to_toml(config.items()))
+    write_text(folder / "config.toml", to_toml(replace(config, resume_from="").items()))
+
+
+def write_resume(config: Config, folder: Path) -> Path:
+    """resume.toml, the run config with which `flwr run` goes on with the run in this folder; returns its path."""
+    path = folder / "resume.toml"
+    write_text(path, to_toml(replace(config, resume_from=str(folder)).items()))
+    return path
 
 
 def write_run(result: Result, folder: Path) -> Path:
@@ -257,18 +282,18 @@ def write_run(result: Result, folder: Path) -> Path:
     The models come only from a finished run, and summary.json is written last.
     """
     write_config(result.setup.config, folder)
-    with _replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
+    with replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
         table = csv.DictWriter(file, result.rows[0].keys() if result.rows else COLUMNS)
         table.writeheader()
         table.writerows(result.rows)
-    _write(folder / "rounds.jsonl", "".join(_told(done) for done in result.rounds))
-    _write(folder / "environment.json", json.dumps(environment(), indent=2))
+    write_text(folder / "rounds.jsonl", "".join(_told(done) for done in result.rounds))
+    write_text(folder / "environment.json", json.dumps(environment(), indent=2))
     if result.model is None:
         (folder / "model.npz").unlink(missing_ok=True)
     else:
-        with _replacing(folder / "model.npz") as path, path.open("wb") as binary:
+        with replacing(folder / "model.npz") as path, path.open("wb") as binary:
             np.savez(binary, **_models(result, result.model))
-    _write(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
+    write_text(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
 
 
@@ -301,7 +326,7 @@ def results_folder(out: str, title: str) -> Path:
     Raises SettingError if `out` holds results already or cannot be written.
     """
     folder = Path(out).absolute() if out else _unused(Path("runs").absolute() / title)
-    require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
+    require_new(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -314,7 +339,12 @@ def _unused(folder: Path) -> Path:
     candidates = itertools.chain(
         [folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))
     )
-    return next(path for path in candidates if not _has_results(path))
+    return next(path for path in candidates if not _has_results(path) and not in_use(path))
+
+
+def require_new(folder: Path) -> None:
+    """SettingError for a folder with results in it."""
+    require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
 
 
 def _has_results(folder: Path) -> bool:
@@ -364,14 +394,23 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _write(path: Path, text: str) -> None:
-    with _replacing(path) as temporary:
-        temporary.write_text(text)
+def write_text(path: Path, text: str) -> None:
+    """The file with this text, or as it was."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary neighbour that replaces the path only when it was written completely."""
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary neighbour that replaces the path only when it was written completely.
+
+    Raises RunError, naming the path, where the disk is full or will not take it.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    yield temporary
-    temporary.replace(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,6 +1,7 @@
 """What `flwr run` loads on the server: run the strategy, write the run folder, print where it is."""
 
 import logging
+import tomllib
 from pathlib import Path
 
 from flwr.app import Context
@@ -14,10 +15,11 @@ from .checkpoint import Checkpoints
 from .config import Config, check, parse_run_config
 from .experiment import check_resumable
 from .figures import draw_run
+from .lock import claimed
 from .loop import run_strategy
 from .polling import PollingGrid
-from .record import results_folder, write_config, write_run
-from .setup import prepare
+from .record import results_folder, write_config, write_resume, write_run
+from .setup import Setup, prepare
 
 app = ServerApp()
 
@@ -30,8 +32,30 @@ def main(grid: Grid, context: Context) -> None:
         with threadpool_limits(1):
             _run(grid, parse_run_config(context.run_config))
     except TwinflowerError as error:
-        print(f"twinflower: {error}", flush=True)
-        raise RunError(str(error)) from None  # an exit code alone would count as finished:completed
+        cause = _other_app(Path.cwd()) if isinstance(error, RunError) and _simulated(grid) else ""
+        text = f"{cause}{error}"
+        print(f"twinflower: {text}", flush=True)
+        raise RunError(text) from None  # an exit code alone would count as finished:completed
+
+
+def _simulated(grid: Grid) -> bool:
+    """Whether Flower simulates the nodes on this machine: that grid holds Flower's state."""
+    return hasattr(grid, "state")
+
+
+def _other_app(folder: Path) -> str:
+    """A likely cause where the local SuperLink was started in another app's folder, from which nodes then import."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        if "app" not in project["tool"]["flwr"] or project["project"]["name"] == "twinflower":
+            return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return (
+        f"Flower's local SuperLink was started in {folder}, the folder of another app, and its nodes import that one's "
+        "modules: end that flower-superlink and start this run again, or set FLWR_LOCAL_SUPERLINK_HTTP_API_PORT and "
+        "FLWR_LOCAL_CONTROL_API_PORT to free ports. The run ended with: "
+    )
 
 
 def _run(grid: Grid, config: Config) -> None:
@@ -40,25 +64,39 @@ def _run(grid: Grid, config: Config) -> None:
         config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
     setup = prepare(config)
     folder = _folder(config)
-    checkpoints = Checkpoints(folder, config.checkpoint_every, setup.config)
+    with claimed(folder):
+        _train(grid, setup, folder)
+
+
+def _train(grid: Grid, setup: Setup, folder: Path) -> None:
+    """Run the strategy and write the folder."""
+    config = setup.config
+    checkpoints = Checkpoints(folder, config.checkpoint_every, config)
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
-    runtime = (
-        "flower" if hasattr(grid, "state") else "deployment"
-    )  # the simulation's grid holds Flower's state
+    runtime = "flower" if _simulated(grid) else "deployment"
     if runtime == "flower" and config.checkpoint_every:
         require(
             bool(config.state_dir),
             "checkpoint-every needs a state-dir, where simulated clients keep their state",
         )
-    write_config(setup.config, folder)
+    write_config(config, folder)
+    if checkpoints.every:
+        resume = write_resume(config, folder)
+        print(
+            f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}",
+            flush=True,
+        )
     if runtime == "deployment":
         grid = PollingGrid(grid)
     result = run_strategy(setup, grid, runtime, print_row, checkpoints)
     write_run(result, folder)
+    (folder / "resume.toml").unlink(missing_ok=True)
     checkpoints.clear()
     draw_run(folder)
+    for warning in result.warnings():
+        print(warning, flush=True)
     if told := result.privacy():
         print(f"privacy: {told['guarantee']}", flush=True)
     print(f"results: {folder}", flush=True)

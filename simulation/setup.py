@@ -162,6 +162,7 @@ class Setup:
         """What is allowed but surely not meant."""
         return [
             *self._flat_start(),
+            *self._scaled_columns(),
             *(f"warning: {text}" for key, text in self.outlook() if key == "warning"),
         ]
 
@@ -176,6 +177,15 @@ class Setup:
                 f"{slope:.3g}: so x = 0 is stationary and the model may stay exactly zero"
             ]
         return []
+
+    def _scaled_columns(self) -> list[str]:
+        """A guarantee beside statistics of the data that it does not cover."""
+        scaled = "standardise" if self.config.standardise else f"dataset {self.config.dataset}"
+        if self.plan is None or not self.plan.provable or not self.dataset.standardised:
+            return []
+        return [
+            f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
+        ]
 
     @property
     def row_norm(self) -> float:

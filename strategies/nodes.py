@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -9,6 +10,8 @@ from flwr.serverapp import Grid
 from twinflower.errors import RunError
 
 _LONGEST_REASON = 1000
+_LONGEST_SAID = 300  # of a reason, where several stand in one sentence
+_MOST_NAMED = 5  # nodes or partitions in one sentence
 
 
 def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
@@ -18,25 +21,32 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     latest, naming what is wrong: too few nodes, the wrong number of partitions, one held twice.
     """
     nodes: dict[int, int] = {}
-    answered: set[int] = set()
-    failures: list[str] = []
+    failures: dict[int, str] = {}
     deadline = time.monotonic() + timeout
     while not num_clients or len(nodes) < num_clients:
-        new = sorted(set(grid.get_node_ids()) - answered)
+        new = sorted(set(grid.get_node_ids()) - failures.keys() - set(nodes.values()))
         patience = max(deadline - time.monotonic(), 1.0)
-        for reply in grid.send_and_receive([question(node) for node in new], timeout=patience):
-            answered.add(reply.metadata.src_node_id)
+        questions = [question(node) for node in new]
+        for reply in grid.send_and_receive(questions, timeout=patience):
             if reply.has_error():
-                failures.append(short(reply.error.reason))
+                failures[_asked(reply, questions)] = short(reply.error.reason)
             else:
                 num_clients = note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
             if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
-                raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
+                raise RunError(_too_few(nodes, num_clients, timeout, failures))
             time.sleep(0.2)
     if failures:
-        raise RunError(_too_few(len(nodes), num_clients, timeout, failures))
+        raise RunError(_too_few(nodes, num_clients, timeout, failures))
     return nodes
+
+
+def _asked(reply: Message, questions: Sequence[Message]) -> int:
+    """The node that a reply is about: Flower answers for a node that is gone with an id of its own."""
+    about = reply.metadata.reply_to_message_id
+    nodes = {asked.metadata.message_id: asked.metadata.dst_node_id for asked in questions}
+    own = reply.metadata.src_node_id
+    return own if own in nodes.values() else nodes.get(about, own)
 
 
 def question(node: int) -> Message:
@@ -49,7 +59,10 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
     partition, count = properties.get("partition-id"), properties.get("num-partitions")
     if type(partition) is not int or type(count) is not int:
-        raise RunError("a node does not tell its partition: it does not run one of our clients")
+        raise RunError(
+            f"node {reply.metadata.src_node_id} did not report its partition: it does not run a Twinflower client. Is "
+            "this SuperLink another app's?"
+        )
     wanted = wanted or count
     if count != wanted or not 0 <= partition < count:
         raise RunError(
@@ -62,13 +75,28 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     return wanted
 
 
-def _too_few(present: int, wanted: int, waited: float, failures: list[str]) -> str:
+def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, str]) -> str:
+    missing = [client for client in range(wanted) if client not in nodes]
+    absent = f" (nobody holds partition {_some(missing)})" if nodes and missing else ""
     if failures:
-        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part; the first says: {failures[0]}"
+        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part{absent}: {_reasons(failures)}"
     return (
-        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {present} told their partition: "
+        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {len(nodes)} reported their partition{absent}: "
         "start the missing nodes, or raise node-timeout"
     )
+
+
+def _reasons(failures: Mapping[int, str]) -> str:
+    """Nodes that say the same together."""
+    groups: dict[str, list[int]] = {}
+    for node, reason in failures.items():
+        groups.setdefault(reason, []).append(node)
+    told = [f"node {_some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
+    return "; ".join(told[:_MOST_NAMED]) + ("; ..." if len(told) > _MOST_NAMED else "")
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")
 
 
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")

@@ -7,6 +7,7 @@ import numpy as np
 
 from clients import PageClient
 from simulation.config import parse
+from simulation.experiment import merged
 from simulation.setup import Setup, prepare
 from twinflower.batches import Shards
 from twinflower.objectives import Batch, LinearModel, make_objective
@@ -254,7 +255,7 @@ SMALL = {"num-clients": 8, "clients-per-round": 3, "rounds": 5, "batch-size": 10
 def small(variant: str, **keys: Any) -> Setup:
     """A quick run of a variant on the embedded digits; keys in snake case."""
     own = {key.replace("_", "-"): value for key, value in keys.items()}
-    return prepare(parse(SMALL | VARIANTS[variant] | own))
+    return prepare(parse(merged(SMALL, VARIANTS[variant], own)))
 
 
 def state_of(client: PageClient) -> Any:

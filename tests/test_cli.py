@@ -1,6 +1,8 @@
 """The command line as a user meets it: results, sentences, exit status."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -12,9 +14,12 @@ from flwr.app import Error, Message
 
 from simulation import cli
 from simulation.compare import HEADINGS, comparison
+from simulation.config import parse_text
 from simulation.experiment import read_experiment
 from simulation.inprocess import InProcessGrid
-from simulation.record import COLUMNS, read_rows
+from simulation.lock import claimed, in_use
+from simulation.record import COLUMNS, _risen, read_rows, results_folder
+from simulation.setup import prepare
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError
@@ -162,7 +167,9 @@ BAD = {
     "seed must be below 2^64": ["seed=18446744073709551616"],
     "l2 must be finite": ["l2=inf"],
     "privacy must be one of none": ["privacy=yes"],
-    "epsilon needs a privacy mode": ["privacy=none"],
+    "epsilon above 0 needs a privacy mode: set privacy, e.g. to public-state, or epsilon to 0": [
+        "privacy=none"
+    ],
     "privacy needs either epsilon or noise-multiplier": ["epsilon=0"],
     "epsilon must be at least 0; got -1": ["privacy=gradient", "epsilon=-1"],
     "delta must be in (0, 1); got 0.0": ["privacy=gradient", "epsilon=1", "delta=0"],
@@ -425,6 +432,187 @@ def test_the_last_line_names_the_bounds_that_are_not_met(call, tmp_path, runtime
     met = call("run", path, "--set", "constraints=cost <= 9", "--runtime", runtime, "--out", tmp_path / "met")
     assert "NOT met" not in met[1]
     assert met[1].splitlines()[-1].startswith("results: ")
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_the_last_line_is_the_mean_over_all_seeds(call, tmp_path, runtime):
+    words = ["--set", "rounds=4", "--runtime", runtime, "--out", tmp_path / "run"]
+    status, told, _ = call("run", DIGITS, "--seeds", "0,1,2", *words)
+    assert status == 0
+    summaries = [json.loads(path.read_text()) for path in (tmp_path / "run").rglob("summary.json")]
+    score, entries = ([s[key] for s in summaries] for key in ("test_accuracy", "nonzeros"))
+    assert len(set(score)) > 1
+    (line,) = (line for line in told.splitlines() if line.startswith("fedpdm on digits"))
+    assert line.startswith(
+        "fedpdm on digits, 3 seeds, mean +- standard deviation: "
+        f"test accuracy {np.mean(score):.4f} +- {np.std(score, ddof=1):.4f}, "
+        f"{np.mean(entries):.1f} +- {np.std(entries, ddof=1):.1f} of 650 entries nonzero, "
+    )
+
+
+def test_the_last_line_of_a_resumed_experiment_counts_the_seeds_that_were_there(call, tmp_path):
+    out = tmp_path / "run"
+    assert call("run", DIGITS, "--seeds", "0,1", "--set", "rounds=2", "--out", out)[0] == 0
+    (out / "fedpdm" / "seed-1" / "summary.json").unlink()
+    status, told, _ = call("run", "--resume", out)
+    assert status == 0
+    assert "fedpdm on digits, 2 seeds, mean +- standard deviation: " in told
+
+
+def test_seeds_are_named_once(call, tmp_path):
+    status, _, error = call("run", DIGITS, "--seeds", "0,1", "--set", "seed=3", "--out", tmp_path / "x")
+    assert status == 2
+    assert error == "error: --seeds 0,1 and --set seed=3 both name seeds: leave one of them out\n"
+    assert not (tmp_path / "x").exists()
+
+
+def test_compare_says_which_algorithm(call, tmp_path):
+    for name in ("fedavg", "feddyn"):
+        words = ["--set", f"algorithm={name}", "--set", "rounds=1", "--out", tmp_path / name[-3:]]
+        assert call("run", DIGITS, *words)[0] == 0
+    _, table, _ = call("compare", tmp_path / "avg", tmp_path / "dyn")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
+    assert [row[:2] for row in rows] == [["avg", "fedavg"], ["dyn", "feddyn"]]
+
+
+def test_a_title_says_what_the_command_line_changed(tmp_path):
+    path = experiment(tmp_path, CURVES)
+    plan = read_experiment(
+        path, {"dataset": "mnist", "rounds": 3, "num-clients": 9, "data-dir": "/x", "seed": 4}
+    )
+    assert plan.title == "two curves (with dataset = mnist, num-clients = 9)"  # rounds were 3
+    assert read_experiment(path).title == "two curves"
+    assert read_experiment(path, {"regulariser-l1": 0.1}).title == "two curves (with regulariser-l1 = 0.1)"
+    assert read_experiment(path, {"rounds": 3}, [5]).title == "two curves"
+
+
+def test_an_objective_that_rises_tenfold_is_warned_of(call, tmp_path):
+    keys = ["epsilon=0", "noise-multiplier=900", "rounds=3", "evaluate-every=3"]
+    words = [word for key in keys for word in ("--set", key)]
+    status, told, _ = call("run", DIGITS, *words, "--out", tmp_path / "run")
+    rows = read_rows(tmp_path / "run")
+    first, last = rows[0]["objective"], rows[-1]["objective"]
+    assert status == 0
+    assert last > 10 * first
+    sentence = f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size, or the noise"
+    assert sentence in told
+    assert sentence in json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"][0]
+    assert not read_warnings([2.0, 19.9]) and len(read_warnings([2.0, 20.1])) == 1
+    assert not read_warnings([2.0, 90.0, 19.9])  # it came back
+    assert not read_warnings([2.0, np.inf]) and not read_warnings([])
+
+
+def read_warnings(objectives):
+    return _risen([{"objective": value} for value in objectives], private=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "warns"),
+    [
+        (["standardise=true"], "standardise"),
+        (["dataset=breast-cancer", "objective=logistic"], "dataset breast-cancer"),
+        (["dataset=diabetes", "objective=huber"], "dataset diabetes"),
+        (["standardise=true", "privacy=none", "epsilon=0"], ""),
+        (["rounds=2"], ""),
+    ],
+)
+def test_scaling_by_all_rows_is_named_beside_a_guarantee(keys, warns):
+    (curve,) = read_experiment(Path(DIGITS), dict(map(parse_text, keys))).curves
+    told = prepare(curve.config).warnings()
+    sentence = (
+        f"warning: {warns} divides columns by statistics of all rows, which the guarantee does not cover"
+    )
+    assert told == ([sentence] if warns else [])
+
+
+# --- one process in a folder, and a disk that is full ---
+
+
+@pytest.mark.parametrize("role", ["run", "command"])
+def test_a_folder_that_another_run_works_in_is_refused(call, tmp_path, role):
+    (tmp_path / "run").mkdir()
+    with claimed(tmp_path / "run", role):
+        status, _, error = call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")
+        assert status == 2
+        assert error == (
+            f"error: {tmp_path / 'run'} is in use by another run: wait until it has ended, or choose another folder\n"
+        )
+        assert {path.name for path in (tmp_path / "run").iterdir()} == {f".{role}.lock"}
+    assert call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[0] == 0
+    assert not list((tmp_path / "run").glob(".*.lock"))
+
+
+def test_a_second_resume_is_refused(call, tmp_path):
+    begun = ["--set", "rounds=4", "--set", "num-clients=3", "--set", "checkpoint-every=2"]
+    killed = [sys.executable, "-c", KILLED_AT_2, "run", DIGITS, *begun, "--out", str(tmp_path)]
+    assert subprocess.run(killed, cwd=ROOT, capture_output=True).returncode == -9
+    with claimed(tmp_path):  # the first of two
+        status, _, error = call("run", "--resume", tmp_path)
+        assert status == 2
+        assert "is in use by another run" in error
+        assert not (tmp_path / "summary.json").exists()
+    assert (
+        call("run", "--resume", tmp_path)[0] == 0
+    )  # nor does the lock of the killed process stand in the way
+
+
+KILLED_AT_2 = """
+import os, signal, sys
+from simulation import cli, inprocess
+real = inprocess.InProcessGrid.answer
+def answer(self, message):
+    if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] > 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, message)
+inprocess.InProcessGrid.answer = answer
+cli.main()
+"""
+
+
+def test_a_lock_ends_with_its_process_and_a_file_left_behind_means_nothing(tmp_path):
+    code = (
+        "import sys, pathlib; from simulation.lock import claimed\n"
+        "with claimed(pathlib.Path(sys.argv[1])):\n    print('mine', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"mine\n"
+        assert in_use(tmp_path)
+        with pytest.raises(SettingError, match="is in use by another run"), claimed(tmp_path):
+            pass
+        assert (tmp_path / ".run.lock").exists()  # still the other's
+        other.kill()
+    assert (tmp_path / ".run.lock").exists()
+    assert not in_use(tmp_path)
+    with claimed(tmp_path):
+        assert in_use(tmp_path)
+
+
+def test_a_run_without_out_takes_a_folder_that_nobody_works_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = results_folder("", "digits")
+    with claimed(first):
+        assert results_folder("", "digits") == tmp_path / "runs" / "digits-2"
+    assert results_folder("", "digits") == first
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("name", ["metrics.csv", "model.npz", "summary.json", "figure.png", "runtime"])
+def test_a_full_disk_names_the_file(call, tmp_path, name):
+    (tmp_path / f".{name}.tmp").symlink_to("/dev/full")
+    status, _, error = call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path)
+    assert status == 1
+    assert error == f"error: {tmp_path / name} cannot be written: No space left on device\n"
+    assert not (tmp_path / name).exists()
+
+
+def test_an_operating_system_error_without_a_file_is_still_a_sentence(call, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(cli, "read_experiment", fail)
+    assert call("run", DIGITS)[::2] == (1, "error: No space left on device\n")
 
 
 def test_compare_names_a_summary_that_is_none(call, tmp_path):

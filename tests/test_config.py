@@ -13,6 +13,8 @@ from simulation.config import (
     OWN_KEYS,
     Config,
     all_settings,
+    belongs_to,
+    check,
     kebab,
     parse,
     parse_run_config,
@@ -24,7 +26,12 @@ from simulation.record import to_toml
 from simulation.setup import prepare
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
+from twinflower.data.partition import PARTITIONERS
+from twinflower.data.sets import DATASETS
 from twinflower.errors import SettingError
+from twinflower.networks import NETWORKS
+from twinflower.regularisers import REGULARISERS
+from twinflower.topologies import TOPOLOGIES
 
 ROOT = Path(__file__).parent.parent
 COUNTS = st.integers(1, 2**40)
@@ -146,9 +153,18 @@ def test_an_unknown_key_gets_a_hint(key, text):
         assert str(error.value).startswith(text)
 
 
-def test_run_config_passes_over_other_algorithms_keys_and_empty_texts():
-    raw = {"algorithm": "", "mu": "nonsense", "alpha": 7, "rho": "", "out": "", "rounds": 3}
+def test_run_config_passes_over_empty_texts():
+    raw = {"algorithm": "", "mu": "", "rho": "", "out": "", "rounds": 3}
     assert parse_run_config(raw) == Config(rounds=3)
+
+
+def test_the_run_config_refuses_what_was_set_for_another_algorithm():
+    """It lists every key, so only a value that is not the main job's can have been set."""
+    main = run_config()
+    assert parse_run_config(main | {"algorithm": "fedavg"}).algorithm == "fedavg"
+    for key, value, algorithm in [("mu", 0.5, "fedpdm"), ("rho", 0.1, "fedavg"), ("degree", 4.0, "fedpdm")]:
+        with pytest.raises(SettingError, match=f"'{key}' is not a setting of {algorithm}, but of "):
+            parse_run_config(main | {"algorithm": algorithm, key: value})
 
 
 # --- types ---
@@ -176,7 +192,18 @@ def test_run_config_passes_over_other_algorithms_keys_and_empty_texts():
 def test_types_are_checked(key, value, word):
     with pytest.raises(SettingError) as error:
         parse({key: value})
-    assert str(error.value) == f"{key} must be {word}; got {value!r}"
+    assert str(error.value).startswith(f"{key} must be {word}; got {value!r}")
+
+
+@pytest.mark.parametrize("typed", ["bias=True", "bias='true'", "bias=FALSE"])
+def test_a_switch_says_what_to_type(typed):
+    key, value = parse_text(typed)
+    value = value if "'" in typed else str(value)
+    with pytest.raises(SettingError) as error:
+        parse({key: value})
+    word = str(value).lower()
+    assert str(error.value) == f"bias must be true or false; got {value!r}: write bias = {word}"
+    assert parse(dict([parse_text(f"bias={word}")])).bias is (word == "true")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +247,146 @@ def test_assignments_are_read_as_toml_or_as_text(assignment, key, value):
 def test_what_assigns_nothing_is_refused(assignment):
     with pytest.raises(SettingError, match=f"--set takes key=value; got '{assignment}'"):
         parse_text(assignment)
+
+
+# --- settings that belong to a choice ---
+
+IDLE = {  # the sentence, and what is needed for the setting to count
+    "client-sizes = '900,537' has no effect with partition iid: set partition to sizes or dataset to own, or "
+    "client-sizes to '', its default": ({"client-sizes": "900,537"}, {"partition": "sizes"}),
+    "labels-per-client = 4 has no effect with partition iid: set partition to labels, or labels-per-client to 0, its "
+    "default": ({"labels-per-client": 4}, {"partition": "labels"}),
+    "iid-rows = 3 has no effect with partition labels": (
+        {"iid-rows": 3, "partition": "labels"},
+        {"partition": "mixed"},
+    ),
+    "dirichlet-alpha = 0.5 has no effect with partition iid": ({"dirichlet-alpha": 0.5}, {"partition": "dirichlet"}),
+    "hidden-units = 9 has no effect with objective softmax": ({"hidden-units": 9}, {"objective": "swish-network"}),
+    "regulariser-l1 = 0.1 has no effect with regulariser none": (
+        {"regulariser-l1": 0.1, "regulariser": "none"},
+        {"regulariser": "group-l1"},
+    ),
+    "regulariser-l2 = 0.1 has no effect with regulariser l1": (
+        {"regulariser-l2": 0.1},
+        {"regulariser": "elastic-net"},
+    ),
+    "regulariser-bound = 2.0 has no effect with regulariser l1": ({"regulariser-bound": 2}, {"regulariser": "box"}),
+    "regulariser-radius = 2.0 has no effect with regulariser l1": ({"regulariser-radius": 2}, {"regulariser": "ball"}),
+    "download = true has no effect with dataset digits: set dataset to mnist or adult, or download to false": (
+        {"download": True},
+        {"dataset": "mnist"},
+    ),
+    "num-features = 3 has no effect with dataset digits": ({"num-features": 3}, None),
+    "num-classes = 3 has no effect with dataset digits": ({"num-classes": 3}, None),
+    "data-file = 'rows.npz' has no effect with dataset digits": ({"data-file": "rows.npz"}, None),
+    "delta = 0.001 has no effect with privacy none": ({"delta": 0.001}, {"privacy": "gradient"}),
+    "conversion = 'zcdp' has no effect with privacy none": ({"conversion": "zcdp"}, {"privacy": "gradient"}),
+    "published-c0 = 2.0 has no effect with privacy public-state": (
+        {"published-c0": 2, "privacy": "public-state"},
+        {"privacy": "as-published"},
+    ),
+    "sensitivity = 'norm' has no effect with privacy gradient": (
+        {"sensitivity": "norm", "privacy": "gradient"},
+        {"privacy": "public-state"},
+    ),
+    "max-local-steps = 7 has no effect with algorithm ssca": (
+        {"max-local-steps": 7, "algorithm": "ssca"},
+        {"algorithm": "feddyn"},
+    ),
+    "degree = 4.0 has no effect with topology ring": (
+        {"degree": 4, "algorithm": "zcdp-nfl", "topology": "ring"},
+        {"topology": "regular"},
+    ),
+    "graph-seed = 4 has no effect with topology star": (
+        {"graph-seed": 4, "algorithm": "zcdp-nfl", "topology": "star"},
+        {"topology": "erdos-renyi"},
+    ),
+    "rewiring = 0.2 has no effect with topology file:ring.txt": (
+        {"rewiring": 0.2, "algorithm": "p-admm", "topology": "file:ring.txt"},
+        {"topology": "small-world"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", IDLE)
+def test_a_setting_that_would_do_nothing_is_refused(sentence):
+    keys, remedy = IDLE[sentence]
+    with pytest.raises(SettingError) as error:
+        check(parse(keys))
+    assert str(error.value).startswith(sentence)
+    if remedy:
+        check(parse(keys | remedy))
+
+
+def test_the_table_of_choices_names_settings_and_choices_that_there_are():
+    keys = {kebab(name) for name in (*OWN_KEYS, *all_settings())}
+    assert {key for sentence in IDLE for key in [sentence.split(" = ")[0]]} == {
+        k for k in keys if belongs_to(k)
+    }
+    known = {
+        "dataset": DATASETS,
+        "partition": PARTITIONERS,
+        "regulariser": REGULARISERS,
+        "topology": TOPOLOGIES,
+    }
+    known |= {
+        "objective": NETWORKS,
+        "algorithm": ALGORITHMS,
+        "privacy": ["public-state", "gradient", "as-published"],
+    }
+    for owner, values in ((o, v) for key in keys for o, v in belongs_to(key).items()):
+        assert set(values) <= set(known[owner])
+
+
+@pytest.mark.parametrize("algorithm", ["ssca", "isrl-dp", "ldp-primal-dual", "p-admm"])
+def test_one_local_step_may_be_said_where_there_is_never_more(algorithm):
+    check(parse({"algorithm": algorithm, "max-local-steps": 1}))
+
+
+def test_rows_of_their_own_are_not_divided():
+    keys = {
+        "dataset": "own",
+        "num-features": 2,
+        "num-classes": 2,
+        "client-sizes": "3,4",
+        "data-file": "rows.npz",
+    }
+    check(parse(keys))
+    for extra in ({"partition": "contiguous"}, {"samples-per-client": 2}):
+        with pytest.raises(
+            SettingError, match="the rows of dataset own are divided already: set partition to iid"
+        ):
+            check(parse(keys | extra))
+
+
+def written(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_later_choice_drops_what_belonged_to_the_earlier(tmp_path):
+    text = '[run]\npartition = "labels"\nlabels-per-client = 4\nrho = 0.1\n'
+    path = written(
+        tmp_path, text + '[[curve]]\nlabel = "a"\n[[curve]]\nlabel = "b"\npartition = "one-class"\n'
+    )
+    held = [curve.config.labels_per_client for curve in read_experiment(path).curves]
+    assert held == [4, 0]
+    over = read_experiment(path, {"partition": "iid", "algorithm": "fedavg"}).curves
+    assert [curve.config for curve in over] == 2 * [Config("fedavg", partition="iid")]
+    with pytest.raises(SettingError, match="labels-per-client = 3 has no effect with partition iid"):
+        read_experiment(path, {"partition": "iid", "labels-per-client": 3})
+
+
+def test_what_belongs_to_a_choice_nobody_made_is_refused_in_a_file(tmp_path):
+    path = written(tmp_path, "[run]\nlabels-per-client = 4\n[[curve]]\nrounds = 3\n")
+    with pytest.raises(SettingError, match=f"{path}: labels-per-client = 4 has no effect with partition iid"):
+        read_experiment(path)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_experiment_says_only_what_counts(path):
+    assert read_experiment(path).curves
 
 
 # --- rules ---

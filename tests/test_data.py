@@ -811,3 +811,30 @@ def test_index_zero_is_refused_however_it_is_written(tmp_path, word):
     (tmp_path / "site.txt").write_text(f"1 1:1\n1 {word}\n")
     with pytest.raises(DataError, match="line 2 has a lower one"):
         load_own(str(tmp_path / "site.txt"), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("site.csv", "age,dose,label\n61,0.5,1\n48,0.1,0\n"),
+        ("site.tsv", "61\t0.5\t1\n"),
+        ("site.json", '{"features": []}'),
+    ],
+)
+def test_a_site_is_told_which_formats_there_are(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as error:
+        load_own(str(tmp_path / name), 2, 2)
+    told = str(error.value)
+    for word in (
+        name,
+        ".npz with arrays features and labels",
+        "LIBSVM text",
+        "label index:value",
+        "CSV is not read",
+    ):
+        assert word in told
+    assert "\n" not in told
+    with pytest.raises(DataError, match=f"{tmp_path / 'absent.csv'} cannot be read") as error:
+        load_own(str(tmp_path / "absent.csv"), 2, 2)
+    assert "CSV" not in str(error.value)

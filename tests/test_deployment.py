@@ -24,6 +24,7 @@ from problems import VARIANTS
 from simulation import inprocess, janitor
 from simulation.config import parse
 from simulation.deployment import Deployment, deployment, rehearse
+from simulation.experiment import merged
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_summary
@@ -392,9 +393,8 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
         for name, keys in variants.items():
             sampled = {} if keys.get("clients-per-round") == 0 else {"clients-per-round": 2}
             sampled |= {"topology": "path"} if "topology" in settings_of(ALGORITHMS[name]) else {}
-            config = parse(
-                {"batch-size": 20, "max-local-steps": 3} | keys | {"num-clients": 3, "rounds": 3} | sampled
-            )
+            common = {"batch-size": 20, "max-local-steps": 3}
+            config = parse(merged(common, keys, {"num-clients": 3, "rounds": 3} | sampled))
             running.run(config, tmp_path / name)
             same, models = inprocess.run(prepare(config)), np.load(tmp_path / name / "model.npz")
             assert_array_equal(models["x"], same.model, err_msg=name)

@@ -1,10 +1,11 @@
 """What clients may do wrong, and what the run does then."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small, state_of
 
@@ -259,7 +260,8 @@ class Short(InProcessGrid):
 
 def test_too_few_nodes_end_in_one_sentence():
     setup = small("fedpdm")
-    with pytest.raises(RunError, match="waited 0.3 s for 8 nodes, but only 3 told their partition"):
+    text = "waited 0.3 s for 8 nodes, but only 3 reported their partition (nobody holds partition 3, 4, 5, 6, 7): start"
+    with pytest.raises(RunError, match=re.escape(text)):
         meet(Short(setup), 8, 0.3)
 
 
@@ -289,9 +291,97 @@ def test_nodes_that_cannot_start_are_named_at_once(told):
             return Message(Error(3, told), reply_to=message)
 
     with pytest.raises(
-        RunError, match="8 of 8 nodes cannot take part; the first says: DataError: mnist is not here$"
+        RunError,
+        match="^8 of 8 nodes cannot take part: node 1, 2, 3, 4, 5, ...: DataError: mnist is not here$",
     ):
         meet(Broken(small("fedpdm")), 8, 30.0)
+
+
+class Ill(InProcessGrid):
+    """Node 3 raises, and for node 6, which is gone, Flower answers under an id of its own."""
+
+    def answer(self, message):
+        if message.metadata.dst_node_id == 3:
+            return Message(Error(2, "<class 'twinflower.errors.DataError'>:<'no rows'>"), reply_to=message)
+        reply = super().answer(message)
+        if message.metadata.dst_node_id == 6:
+            reply = Message(Error(5, "node unavailable"), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
+
+
+def test_nodes_that_cannot_take_part_are_named_with_the_partitions_that_are_missing():
+    class Elsewhere(Ill):
+        """Our nodes are 2 to 9: 1 is Flower's own."""
+
+        def get_node_ids(self):
+            return range(2, 10)
+
+        def client(self, node):
+            return super().client(node - 1)
+
+    text = (
+        "2 of 8 nodes cannot take part (nobody holds partition 1, 4): "
+        "node 3: DataError: no rows; node 6: node unavailable"
+    )
+    with pytest.raises(RunError, match=f"^{re.escape(text)}$"):
+        meet(Elsewhere(small("fedpdm")), 8, 30.0)
+
+
+def test_long_reasons_leave_room_for_the_other_nodes():
+    class Verbose(InProcessGrid):
+        def answer(self, message):
+            node = message.metadata.dst_node_id
+            return Message(Error(2, f"{node}" + "x" * 900), reply_to=message)
+
+    with pytest.raises(RunError) as error:
+        meet(Verbose(small("fedpdm")), 8, 30.0)
+    assert all(f"node {node}: {node}xxx" in str(error.value) for node in range(1, 6))
+    assert len(str(error.value)) < 5 * 320 + 100
+
+
+def test_a_node_that_runs_something_else_is_named():
+    class Stranger(InProcessGrid):
+        def answer(self, message):
+            return Message(RecordDict({"getpropertiesres.properties": ConfigRecord()}), reply_to=message)
+
+    with pytest.raises(
+        RunError, match="^node 1 did not report its partition: it does not run a Twinflower client"
+    ):
+        meet(Stranger(small("fedpdm")), 8, 30.0)
+
+
+OTHER_APP = '[project]\nname = "meters"\n[tool.flwr.app]\npublisher = "someone"\n'
+
+
+def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch, capsys):
+    """Its simulated nodes import that app's modules; a deployment's server may stand in any folder."""
+
+    class Broken(InProcessGrid):
+        def answer(self, message):
+            return Message(Error(3, "cannot import name 'clients'"), reply_to=message)
+
+    class Simulated(Broken):
+        state = None
+
+    def ends(kind, text):
+        (tmp_path / "pyproject.toml").write_text(text)
+        context = Context(1, 0, {}, RecordDict(), {"rounds": 1, "num-clients": 8})
+        with pytest.raises(RunError) as error:
+            server_app.app(kind(small("fedpdm")), context)
+        assert f"twinflower: {error.value}\n" in capsys.readouterr().out
+        return str(error.value)
+
+    monkeypatch.chdir(tmp_path)
+    cause = f"Flower's local SuperLink was started in {tmp_path}, the folder of another app"
+    assert ends(Simulated, OTHER_APP).startswith(cause)
+    assert ends(Simulated, OTHER_APP).endswith("cannot import name 'clients'")
+    for kind, text in [
+        (Broken, OTHER_APP),
+        (Simulated, OTHER_APP.replace("meters", "twinflower")),
+        (Simulated, "="),
+    ]:
+        assert ends(kind, text).startswith("8 of 8 nodes cannot take part: ")
 
 
 def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():

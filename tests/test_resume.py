@@ -5,22 +5,26 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.common.config import parse_config_args
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
 from clients.store import FileStore
-from simulation import cli, cohort, inprocess
+from simulation import cli, cohort, inprocess, server_app
 from simulation.checkpoint import Checkpoints, flatten, unflatten
+from simulation.config import parse, parse_run_config
 from simulation.figures import redraw
 from simulation.inprocess import InProcessGrid
 from simulation.loop import run_strategy
 from simulation.record import read_rows, read_summary
+from simulation.setup import prepare
 from twinflower.errors import DataError, SettingError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -291,6 +295,33 @@ def test_only_the_same_run_is_resumed():
     assert config.same_run(replace(config, out="x", state_dir="y", checkpoint_every=4, round_timeout=3.0))
     assert not config.same_run(replace(config, seed=1))
     assert not config.same_run(replace(config, settings=(("rho", 0.6), ("step_size", 0.4))))
+
+
+def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):
+    """resume.toml is a whole run config, so that the nodes get the same settings."""
+    folder = tmp_path / "run"
+    config = replace(
+        small("scaffold", rounds=6, checkpoint_every=2).config,
+        out=str(folder),
+        state_dir=str(tmp_path / "state"),
+    )
+    with pytest.raises(PowerCut):
+        server_app._run(Cut(prepare(config), 3 * 3 + 1, False), config)
+    file = folder / "resume.toml"
+    assert f"flwr run . CONNECTION --stream --run-config {file}\n" in capsys.readouterr().out
+    with pytest.raises(SettingError, match=f"was started by flwr run: go on with .* --run-config {file}"):
+        resume(folder)
+    main = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    again = parse_run_config(main | parse_config_args([str(file)]))
+    assert again == replace(config, resume_from=str(folder), settings=again.settings)
+    with pytest.raises(SettingError, match=f"has other settings: go on with --run-config {file}"):
+        server_app._run(InProcessGrid(prepare(again)), replace(again, seed=1))
+    server_app._run(InProcessGrid(prepare(again)), again)
+    whole = inprocess.run(small("scaffold", rounds=6))
+    assert_array_equal(np.load(folder / "model.npz")["x"], whole.model)
+    assert not file.exists()
+    stored = parse(tomllib.loads((folder / "config.toml").read_text()))
+    assert stored.resume_from == ""  # it can be run anew
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,10 @@ class MissingFileError(DataError):
     """No such file in any of the folders; a loader may know another way to the data."""
 
 
+class FormatError(DataError):
+    """The file is not in the format it was read as."""
+
+
 def look_for(folders: Iterable[Path], *bases: str) -> Path | None:
     """The first file among the folders and base names, plain or packed; None if there is none."""
     paths = (folder / (base + ending) for folder in folders for base in bases for ending in ("", *PACKED))
@@ -144,7 +148,7 @@ def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
     try:
         table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"{path} must have lines 'label index:value ...': {one_line(error)}") from error
+        raise FormatError(f"{path} must have lines 'label index:value ...': {one_line(error)}") from error
     if not table.nnz:
         raise DataError(f"{path} must hold at least one row with a feature; it has none")
     if not (np.isfinite(table.data).all() and np.isfinite(labels).all()):

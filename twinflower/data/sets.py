@@ -25,6 +25,7 @@ from ..norms import corrected
 from ..randomness import stream
 from .files import (
     PACKED,
+    FormatError,
     MissingFileError,
     find,
     look_for,
@@ -51,6 +52,7 @@ class Dataset:
     labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite float64
     num_classes               0 for regression
     note                      what a reader of results must know, such as a stand-in for a missing file
+    standardised              whether columns or targets were scaled by statistics of the rows
     """
 
     name: str
@@ -60,6 +62,7 @@ class Dataset:
     test_labels: Labels
     num_classes: int
     note: str = ""
+    standardised: bool = False
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -169,7 +172,7 @@ def load_own(
     need statistics of the data is done. Raises `DataError`.
     """
     file = Path(path).expanduser()
-    features, labels = _own_arrays(file) if file.suffix == ".npz" else read_libsvm([file], num_features, 1)[0]
+    features, labels = _own_arrays(file) if file.suffix == ".npz" else _own_libsvm(file, num_features)
     _expect(features.ndim == 2, f"{file}: features must have rows and columns; got shape {features.shape}")
     columns = features.shape[1]
     _expect(columns == num_features, f"{file} must have {num_features} features; it has {columns}")
@@ -182,6 +185,17 @@ def load_own(
 
 def _own(source: Source) -> Dataset:
     raise DataError("the dataset own exists at deployed nodes only, each with its data-file: use flwr run")
+
+
+def _own_libsvm(file: Path, num_features: int) -> Table:
+    try:
+        return read_libsvm([file], num_features, 1)[0]
+    except FormatError as error:
+        raise DataError(
+            f"{file} has neither format of a data-file: .npz with arrays features and labels (numpy.savez writes it), or "
+            "LIBSVM text, lines 'label index:value ...' with indices from 1. CSV is not read. As LIBSVM text: "
+            f"{error}"
+        ) from error
 
 
 def _own_arrays(file: Path) -> Table:
@@ -203,7 +217,7 @@ def _with_features(dataset: Dataset, change: Callable[[Floats], Floats]) -> Data
 
 def _standardised(dataset: Dataset) -> Dataset:
     features, test_features = _standardise(dataset.features, dataset.test_features)
-    return replace(dataset, features=features, test_features=test_features)
+    return replace(dataset, features=features, test_features=test_features, standardised=True)
 
 
 def _standardise(train: Floats, test: Floats) -> tuple[Floats, Floats]:
@@ -279,7 +293,7 @@ def _diabetes(source: Source) -> Dataset:
     bunch = sklearn_sets.load_diabetes()
     raw = _hold_out(source, bunch.data, bunch.target, 0)
     labels, test_labels = _standardise(raw.labels.astype(np.float64), raw.test_labels.astype(np.float64))
-    return replace(raw, labels=labels, test_labels=test_labels)
+    return replace(raw, labels=labels, test_labels=test_labels, standardised=True)
 
 
 # ------------------------------------------------------------------------------------------- OpenML

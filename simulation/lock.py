@@ -1,0 +1,67 @@
+"""A results folder belongs to one process at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+from twinflower.errors import SettingError
+
+_ROLES = ("command", "run")
+
+
+@contextmanager
+def claimed(folder: Path, role: str = "run") -> Iterator[None]:
+    """Keep other runs out of a results folder while this process works in it.
+
+    The lock is the kernel's, on a file in the folder: it ends with the process, however that ends, and a file left
+    behind means nothing. role: "run" for the process that writes results, "command" for a command line that may have
+    started that process. Raises SettingError if another process holds the same role.
+    """
+    path = folder / f".{role}.lock"
+    file = _lock(path)
+    if file is None:
+        raise SettingError(
+            f"{folder} is in use by another run: wait until it has ended, or choose another folder"
+        )
+    try:
+        yield
+    finally:
+        path.unlink(
+            missing_ok=True
+        )  # before the lock is given up: who waits for this file sees that it is gone
+        file.close()
+
+
+def in_use(folder: Path) -> bool:
+    """Whether another process works in the folder."""
+    return any(_held(folder / f".{role}.lock") for role in _ROLES)
+
+
+def _held(path: Path) -> bool:
+    if not path.exists():
+        return False
+    file = _lock(path)
+    if file:
+        file.close()
+    return file is None
+
+
+def _lock(path: Path) -> FileIO | None:
+    """The open and locked file, None if another process has locked it."""
+    while True:
+        file = FileIO(path, "a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError as error:
+            file.close()
+            raise SettingError(f"{path} cannot be locked: {error.strerror}") from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # whoever held it has removed it meanwhile: lock the new one
