@@ -53,7 +53,7 @@ app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
-console = Console() if sys.stdout.isatty() else Console(width=140)
+console = Console() if sys.stdout.isatty() else Console(width=180)
 
 RUNTIMES = ("inprocess", "cohort", "flower")
 _BEGUN_ON = "runtime"  # file in a results folder while the run goes on

@@ -192,7 +192,7 @@ def _own_libsvm(file: Path, num_features: int) -> Table:
         return read_libsvm([file], num_features, 1)[0]
     except FormatError as error:
         raise DataError(
-            f"{file} has neither format of a data-file: .npz with arrays features and labels (numpy.savez writes it), or "
+            f"{file} has no format of a data-file: .npz with arrays features and labels (numpy.savez writes it), or "
             "LIBSVM text, lines 'label index:value ...' with indices from 1. CSV is not read. As LIBSVM text: "
             f"{error}"
         ) from error

@@ -1,0 +1,79 @@
+"""Commands in the documents, run as they stand."""
+
+import re
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def documented(program, server="localhost"):
+    """The lines of docs/deployment.md on TLS that call a program, for a server of this name."""
+    section = (ROOT / "docs" / "deployment.md").read_text().split("## TLS and registered nodes")[1]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
+    lines = [line for line in block.splitlines() if line.startswith(program)]
+    assert lines
+    return "\n".join(lines).replace("SERVER", server)
+
+
+def run_documented(program, folder):
+    """Run these lines in a folder."""
+    script = f"set -euo pipefail\n{documented(program)}"
+    subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    run_documented("openssl", folder)
+    return folder
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_the_documented_certificate_serves_users_and_the_superlinks_own_processes(certificates, host):
+    with serving(certificates) as port:
+        assert handshake(certificates, host, port) == b"hello"
+
+
+def test_the_documented_certificate_vouches_for_no_other_name(certificates):
+    with serving(certificates) as port, pytest.raises(ssl.SSLCertVerificationError):
+        handshake(certificates, "elsewhere.example", port)
+
+
+class serving:
+    """A TLS server with server.pem and server.key on a free port of this machine."""
+
+    def __init__(self, folder):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(folder / "server.pem", folder / "server.key")
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._answer, daemon=True).start()
+        return self.listener.getsockname()[1]
+
+    def _answer(self):
+        with suppress(OSError):
+            connection, _ = self.listener.accept()
+            with self.context.wrap_socket(connection, server_side=True) as channel:
+                channel.sendall(b"hello")
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def handshake(folder, host, port):
+    """What the server says to a client that trusts ca.crt and looks for this host, as strictly as Python can."""
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname=host) as channel,
+    ):
+        return channel.recv(5)
