@@ -18,7 +18,7 @@ from flwr.common import FitIns, FitRes
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, RestrictsObjective
+from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.page import Page
 from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
@@ -188,7 +188,7 @@ class PageClient(NumPyClient):
         """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
         inbox, before = self.page.inbox.unpack(parameters, d), self._state(last)
-        noise = self._open(asked, [*inbox, *before])
+        noise = self._open(asked, inbox, before)
         batches = self.walk.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
             state, upload, report = self.page.client_update(
@@ -210,16 +210,17 @@ class PageClient(NumPyClient):
         state = self.page.finish(before, inbox) if isinstance(self.page, Closes) else before
         return self._kept(state, [], last, asked, {})
 
-    def _open(self, asked: _Asked, known: Arrays) -> Noise:
-        """Pay for the round, which starts from what is known, before anything private is computed; the request is in
-        order when it gets to that."""
+    def _open(self, asked: _Asked, inbox: Any, state: Any) -> Noise:
+        """Pay for the round, before anything private is computed; the request is in order when it gets to that."""
         if self.guard is None:
             self._bind(asked.session)
             return no_noise
         pace = self.walk.pace(self._num_rows)
         release = self.page.release(self.guard.bounds, pace, asked.round)
         if self.guard.secret:
-            self.guard.check_size(release, pace.rows, known)
+            with np.errstate(all="ignore"):  # what overflows is refused
+                rounded = rounding(self.page, state, inbox, self.guard.bounds, pace, asked.round)
+            self.guard.check_size(release, pace.rows, rounded, [*inbox, *state])
         self._bind(asked.session)
         return self.guard.open(release, asked.round, asked.session)
 

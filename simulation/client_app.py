@@ -79,6 +79,10 @@ def _check_policy(setup: Setup, site: Site) -> None:
         not setup.config.standardise,
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
+    require(
+        getattr(setup.page, "unstable_steps", "refuse") == "refuse",
+        "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
+    )
     policy = Policy(site.min_noise_multiplier or 0.0, site.max_epsilon or lifetime, site.max_delta)
     policy.check(plan.least_multiplier(site.partition_id), plan.budget)
 

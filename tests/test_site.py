@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from problems import small
+from problems import VARIANTS, small
 
 from simulation import client_app, inprocess
 from simulation.client_app import site_guard
@@ -17,7 +17,7 @@ from simulation.site import read_site
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
-from twinflower.privacy.release import Bounds, Release
+from twinflower.privacy.release import Bounds, Release, Rounding
 
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
@@ -103,31 +103,87 @@ def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change,
         guard(NODE | {"state-dir": str(tmp_path)}, private(**change))
 
 
-@pytest.mark.parametrize("x", [1e10, 2.0**52, 1e308])
-@pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private"])
+@pytest.mark.parametrize("x", [1e10, 2.0**52, 1e300])
+@pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private", "zcdp-nfl-private"])
 def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_path, variant, x):
     """x0 - eta g is rounded to a multiple of ulp(x0) before the noise is there, and with it again afterwards."""
-    setup = small(variant, clients_per_round=0, epsilon=8.0, noise_multiplier=0.0)
+    setup = small(variant, clients_per_round=0, epsilon=8.0, noise_multiplier=0.0, l2=0.1)
     site = guard(NODE | {"state-dir": str(tmp_path)}, setup)
     client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    large, small_ = (requests(setup, size) for size in (x, 0.0))
     with pytest.raises(ReplyError, match="too large for the noise"):
-        client.fit([np.full_like(setup.start, x)], {"round": 1})
+        client.fit(large, {"round": 1})
     assert not site.ledger.charges()
-    assert client.fit([setup.start], {"round": 1})[0]
+    assert client.fit(small_, {"round": 1})[0]
 
 
-def test_what_is_carried_must_be_small_too(tmp_path):
+def requests(setup, size):
+    """What a server sends in the first round, with numbers of this size in place of a start."""
+    start = np.full_like(setup.start, size)
+    server = setup.page.init_server(start, setup.config.num_clients, np.array(0, np.uint64))
+    return setup.page.inbox.pack(setup.page.broadcast(server, 1, np.array(0)), len(start))
+
+
+def test_noise_must_be_larger_than_all_rounding_together(tmp_path):
     site = guard(NODE | {"state-dir": str(tmp_path)})
-    site = replace(site, bounds=Bounds(1.0, 0.5))
     sigma = site.noise_multiplier * 2.0
-    site.check_size(Release(2.0), 1, [np.full(3, 2**25 * sigma), np.array(2**60), np.empty(0)])
-    for wrong in (2**27 * sigma, np.nan, -np.inf):
+    most = 2.0**29 * sigma
+    site.check_size(Release(2.0), 1, Rounding(most), [np.array(1e99), np.array(2**60), np.empty(0)])
+    site.check_size(Release(2.0), 1, Rounding(most / 8, 1 / 8), [])
+    site.check_size(Release(2.0, weight=4.0), 1, Rounding(most / 2), [])
+    for rounding in (1.01 * most, np.inf, np.nan):
+        with pytest.raises(
+            ReplyError, match="too large for the noise: their rounding .* more than 6e-08 of it"
+        ):
+            site.check_size(Release(2.0), 1, Rounding(rounding), [])
+    for release, shrink in (
+        (Release(2.0), 1 / 8),
+        (Release(2.0, weight=4.0), 1.0),
+    ):  # the spread really drawn
         with pytest.raises(ReplyError, match="too large for the noise"):
-            site.check_size(Release(2.0), 1, [np.zeros(3), np.array([0.0, wrong])])
-    steep = replace(site, bounds=Bounds(1.0, 0.5, (50.0, 50.0)))
-    for other, release, rows in ((site, Release(0.1), 1), (site, Release(2.0), 20), (steep, Release(2.0), 1)):
+            site.check_size(release, 1, Rounding(most, shrink), [])
+    for wrong in (1e101, np.nan, -np.inf):
         with pytest.raises(ReplyError, match="too large for the noise"):
-            other.check_size(release, rows, [np.array([2**25 * sigma])])
+            site.check_size(Release(2.0), 1, Rounding(0.0), [np.zeros(3), np.array([0.0, wrong])])
+
+
+@pytest.mark.parametrize(
+    ("release", "rows", "shrink", "gradient"),
+    [
+        (1e-101, 1, 1.0, 1.0),
+        (1e101, 1, 1.0, 1.0),
+        (1.0, 1, 1e-101, 1.0),
+        (1.0, 1, 0.0, 1.0),
+        (1.0, 10, 1.0, 1e-100),
+    ],
+)
+def test_noise_and_gradients_must_be_numbers_that_floats_resolve(tmp_path, release, rows, shrink, gradient):
+    """Near 1e-308 floats have few digits: a record that moves a mean by less than the last of them is not hidden."""
+    site = replace(guard(NODE | {"state-dir": str(tmp_path)}), bounds=Bounds(gradient, 0.5))
+    with pytest.raises(ReplyError, match="too small or too large for floats"):
+        site.check_size(Release(release), rows, Rounding(0.0, shrink), [])
+
+
+PRIVATE_VARIANTS = [name for name, keys in VARIANTS.items() if keys.get("privacy", "none") != "none"]
+
+
+@pytest.mark.parametrize("variant", [name for name in PRIVATE_VARIANTS if name != "fedpdm-published"])
+def test_no_honest_run_is_taken_for_a_hostile_one(tmp_path, variant):
+    """Every private method with the noise and the checks of deployed sites."""
+    setup = small(variant, clients_per_round=0)
+    node = NODE | {"lifetime-epsilon": 1e4, "state-dir": str(tmp_path)}
+
+    class Sites(InProcessGrid):
+        def client(self, node_id):
+            if node_id not in self._clients:
+                site = read_site(node | {"partition-id": node_id - 1})
+                own = site_guard(self.setup, site, "1")
+                self._clients[node_id] = self.setup.client(node_id - 1, self.context(node_id), own)
+            return self._clients[node_id]
+
+    result = run_strategy(setup, Sites(setup), "inprocess")
+    assert not result.failure
+    assert not any(done.rejected for done in result.rounds)
 
 
 @pytest.mark.parametrize(

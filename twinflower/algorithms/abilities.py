@@ -4,14 +4,18 @@ Callers ask with `isinstance`, and a method that does not say so is a plain one:
 any objective, and ends with its last round.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..arrays import Array, Mask
 from ..batches import Pace
 from ..objectives import Batch, Objective
-from ..privacy.release import Bounds
+from ..privacy.release import Bounds, Rounding
 from ..topologies import Neighbours
 
 
@@ -111,6 +115,29 @@ class ShrinksNoise(ABC):
 def at_stake(algorithm: object, client: int, round_: int) -> float:
     """See `ShrinksNoise`; 1 for all other methods."""
     return algorithm.at_stake(client, round_) if isinstance(algorithm, ShrinksNoise) else 1.0
+
+
+class BoundsRounding(ABC):
+    """Knows what floats round on the way from a client's gradients to its release. A site with secret noise refuses a
+    round in which that is too much; of other methods it assumes the worst."""
+
+    @abstractmethod
+    def rounding(self, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of one client's round."""
+
+
+def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    """See `BoundsRounding`; for all other methods everything public is added to the release, and to gradients, too."""
+    if isinstance(algorithm, BoundsRounding):
+        return algorithm.rounding(state, inbox, bounds, pace, round_)
+    public = math.fsum(map(length, (*state, *inbox)))
+    effect = algorithm.release(bounds, pace, round_).sensitivity * pace.rows / (2 * bounds.gradient)
+    return Rounding(public + effect * (bounds.gradient + (1 + bounds.steepest) * public))
+
+
+def length(array: NDArray[Any]) -> float:
+    """The norm of an array of floats; whole numbers meet nothing private."""
+    return float(np.linalg.norm(array)) if array.dtype.kind == "f" else 0.0
 
 
 class PlansNoise(ABC):

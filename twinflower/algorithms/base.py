@@ -9,8 +9,17 @@ import numpy as np
 from ..arrays import Array, Index
 from ..batches import Pace
 from ..errors import require
-from ..privacy.release import SENSITIVITIES, Bounds, Release, gradient_release, no_noise
+from ..privacy.release import (
+    SENSITIVITIES,
+    Bounds,
+    Release,
+    Rounding,
+    gradient_release,
+    loop_rounding,
+    no_noise,
+)
 from ..regularisers import ZERO, Regulariser
+from .abilities import BoundsRounding, length
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
 from .page import NO_FACTS, Facts
@@ -18,7 +27,7 @@ from .work import LocalWork
 
 
 @dataclass(frozen=True)
-class LocalMethod(Messages):
+class LocalMethod(Messages, BoundsRounding):
     """A method whose clients take local gradient steps from x0.
 
     facts.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
@@ -85,6 +94,19 @@ class LocalMethod(Messages):
         if self.privacy == "gradient":
             return gradient_release(bounds, pace)
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, pace))
+
+    def departure(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
+        """Where a client's local loop starts (d,), and its public shift."""
+        return inbox.x0, 0.0
+
+    def rounding(self, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the local loop, or of its first gradient: the noisy grid refuses what grows too long in later ones."""
+        start, shift = self.departure(state, inbox)
+        if self.privacy == "gradient":
+            return Rounding(bounds.gradient + bounds.steepest * length(start))
+        constant = length(np.asarray(shift - self.pull * inbox.x0))
+        facts = self.step(round_), self.pull, pace, self.sensitivity
+        return Rounding(loop_rounding(bounds, *facts, length(start), constant))
 
     def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
         """What clients (..., K) add with their values (..., K, d) to sum_i p_i value_i over all num_clients, p_i being

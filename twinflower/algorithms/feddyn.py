@@ -107,6 +107,10 @@ class FedDyn(FedAvg, NeedsClientState):
         upload = self.message(x, inbox, report)
         return tentative(dual, dual + self._change(upload, inbox.x0), work.round), upload, report
 
+    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+        """x0, and -dual."""
+        return inbox.x0, -confirmed(state, inbox.heard)
+
     def _change(self, upload: Upload, x0: Array) -> Array:
         """-alpha (x - x0) (..., d) of a message and the point it answers; 0 where nothing was sent."""
         x, sent = self.received(upload, x0.shape[-1])

@@ -138,6 +138,10 @@ class FedPDM(LocalMethod):
             return Release(published_sensitivity(bounds, self.step(round_), self.rho, pace.steps))
         return super().release(bounds, pace, round_)
 
+    def departure(self, state: State, inbox: Any) -> tuple[Array, Array]:
+        """x0, or the last x for a warm start; -dual."""
+        return state.x if self.local_start == "warm" else inbox.x0, -state.dual
+
     def _share_of_noise(self, work: LocalWork, report: Report) -> Array | float:
         """Theorem 1 scales the noise by the steps really taken, which leaks when the rule chooses them."""
         if not self.stopping_tolerance:

@@ -29,9 +29,17 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
-from ..privacy.release import Bounds, Pace, Release
+from ..privacy.release import Bounds, Pace, Release, Rounding
 from ..regularisers import ZERO, Regulariser
-from .abilities import Closes, Forecasts, KnowsClientModels, NeedsClientState, NeedsEveryClient
+from .abilities import (
+    BoundsRounding,
+    Closes,
+    Forecasts,
+    KnowsClientModels,
+    NeedsClientState,
+    NeedsEveryClient,
+    length,
+)
 from .layout import Layout, Point
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import Dense, Vector, check_choice
@@ -57,7 +65,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts):
+class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts, BoundsRounding):
     """The method with its settings.
 
     step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
@@ -141,6 +149,12 @@ class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClie
         rounds = self.facts.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
+
+    def rounding(self, state: State, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of x, and of the step from it."""
+        _, dual, x = self.finish(state, inbox)
+        slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)
+        return Rounding(length(x) + self.step_size * slope)
 
     def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:
         return self.step_size * self.pull * 2 * bounds.gradient / pace.rows

@@ -20,7 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
+from ..privacy.release import Bounds, Pace, Rounding
 from ..topologies import adjacency
+from .abilities import BoundsRounding, length
 from .layout import Layout, Point
 from .messages import NOTHING, Nothing, Vector
 from .relay import Relayed, Server, rows_of_node
@@ -35,7 +37,7 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkedSubgradient(Relayed):
+class NetworkedSubgradient(Relayed, BoundsRounding):
     """The networked settings (`relay.Relayed`)."""
 
     name: ClassVar[str] = "networked-subgradient"
@@ -76,3 +78,8 @@ class NetworkedSubgradient(Relayed):
         """One subgradient step from the mean; of the batches the first is used."""
         slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
         return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()
+
+    def rounding(self, state: Any, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the mean, and of the step from it."""
+        slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
+        return Rounding(length(inbox.mixed) + self.step(round_) * slope)

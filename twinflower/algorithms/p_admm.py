@@ -12,6 +12,7 @@ a convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the
 and how many a private client's steps are follows from the public bound on the norm of rows, not from its rows.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +20,11 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError, require
-from ..privacy.release import Bounds, Pace
-from .abilities import RestrictsObjective
+from ..privacy.release import Bounds, Pace, Rounding
+from .abilities import RestrictsObjective, length
+from .echo import Tentative
 from .work import LocalWork
-from .zcdp_nfl import ZCDPNFL
+from .zcdp_nfl import ZCDPNFL, Inbox
 
 _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of squares
 
@@ -74,6 +76,16 @@ class PADMM(ZCDPNFL, RestrictsObjective):
             following = self._prox(y - slope / smooth, 1 / smooth)
             y, w = following + momentum * (following - w), following
         return w
+
+    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the steps near the argmin, no longer than (C + ||pull||) / strong, and of what is left of the way there:
+        errors of a step are 1 / strong of those of its slope, and the momentum adds those of sqrt(cond) steps."""
+        _, own, pull = self.pulled(state, inbox)
+        strong = 2 * self.rho * float(inbox.degree)
+        smooth = float(np.exp2(np.ceil(np.log2(bounds.curvature + bounds.steepest + strong))))
+        slope = bounds.gradient + length(pull)
+        size = (slope + smooth * slope / strong) / strong + length(own)
+        return Rounding(math.sqrt(smooth / strong) * size, float(self.shrink(inbox.degree, round_)))
 
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
         """Of a client with one neighbour, the fewest there are in a connected graph."""

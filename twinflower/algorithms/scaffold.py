@@ -100,6 +100,10 @@ class Scaffold(FedAvg, NeedsClientState):
         upload = self.message(x, inbox, report)
         return tentative(own, own + self._change(upload, x0, c, work.round), work.round), upload, report
 
+    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+        """x0, and c - c_i."""
+        return inbox.x0, inbox.control - confirmed(state, inbox.heard)
+
     def _change(self, upload: Upload, x0: Array, c: Array, round_: int) -> Array:
         """c_i+ - c_i (..., d) from a message and the points it answers; 0 where nothing was sent."""
         x, sent = self.received(upload, x0.shape[-1])

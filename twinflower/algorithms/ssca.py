@@ -29,9 +29,9 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..errors import RunError, require
 from ..objectives import Batch, RowLosses
-from ..privacy.release import Bounds, Pace, Release, gradient_release
+from ..privacy.release import Bounds, Pace, Release, Rounding, gradient_release
 from ..regularisers import ZERO, Regulariser
-from .abilities import ModelMetrics, ServerMetrics
+from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, length
 from .base import check_steps
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
@@ -47,7 +47,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SSCA(Dense, ServerMetrics, ModelMetrics):
+class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding):
     """The method with its settings.
 
     averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
@@ -111,6 +111,10 @@ class SSCA(Dense, ServerMetrics, ModelMetrics):
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
         """One noisy gradient."""
         return gradient_release(bounds, pace._replace(steps=1))
+
+    def rounding(self, state: Nothing, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the gradient, penalty included."""
+        return Rounding(bounds.gradient + bounds.steepest * length(inbox.x))
 
     def server_update(self, server: Any, uploads: Vector, clients: Index, round_: int) -> Any:
         """One step of the surrogate, then x moves towards its lowest point."""

@@ -36,7 +36,7 @@ from ..arrays import Array, Index, Seeds
 from ..constraints import Constraint, groups_of_a_record, parse_constraints
 from ..errors import require
 from ..objectives import Batch, RowLosses
-from ..privacy.release import Bounds, Pace, Release
+from ..privacy.release import Bounds, Pace, Release, Rounding
 from ..regularisers import Zero
 from .abilities import Constrained, RestrictsObjective
 from .layout import Layout, Point
@@ -174,6 +174,11 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         others, first, second = groups_of_a_record(self.bounded)
         squares = others * stays + max(first * stays, (first + second) * moves)
         return Release(math.sqrt(squares) / pace.rows)
+
+    def rounding(self, state: Any, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of all gradients, and of losses less their bounds in units of loss_clip."""
+        limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
+        return Rounding(len(self.bounded) * bounds.gradient + limits)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """One step of the surrogates, the multipliers, and x moves towards the solution of (19)."""

@@ -27,7 +27,8 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
-from .abilities import NeedsClientState, ShrinksNoise
+from ..privacy.release import Bounds, Pace, Rounding
+from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise, length
 from .echo import PAIR, Tentative, confirmed, tentative
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector, check_choice
@@ -46,7 +47,7 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise):
+class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     """The networked settings (`relay.Relayed`), and rho > 0, the penalty of an edge.
 
     composite: "subgradient", R by its subgradient as in the paper; "prox", by its prox, for exact zeros in each
@@ -88,14 +89,26 @@ class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise):
         self, state: Tentative, inbox: Inbox, work: LocalWork
     ) -> tuple[Tentative, Vector, Report]:
         """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
-        counted = confirmed(state, inbox.heard)
-        d = inbox.gain.shape[-1]
-        dual, own = counted[..., :d], counted[..., d:]
-        dual = dual + self.rho * inbox.gain                                     # (9)
-        pull = dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
+        dual, own, pull = self.pulled(state, inbox)
         w = self.primal(work, own, pull, inbox.degree)
         sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
+        counted = confirmed(state, inbox.heard)
         return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
+
+    def pulled(self, state: Tentative, inbox: Inbox) -> tuple[Array, Array, Array]:
+        """Dual, own last message, and the slope of all that is public in the local problem, (..., d) each."""
+        counted, d = confirmed(state, inbox.heard), inbox.gain.shape[-1]
+        dual, own = counted[..., :d], counted[..., d:]
+        dual = dual + self.rho * inbox.gain                                     # (9)
+        return dual, own, dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
+
+    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the sum of slopes in the local step."""
+        _, own, pull = self.pulled(state, inbox)
+        eta, degree = self.step(round_), float(inbox.degree)
+        kinks = 0.0 if self.composite == "prox" else length(self.subgradient(own))
+        slope = length(own) / eta + bounds.gradient + bounds.steepest * length(own) + kinks + length(pull)
+        return Rounding(slope / (1 / eta + 2 * self.rho * degree), float(self.shrink(inbox.degree, round_)))
 
     def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
         """argmin_w  <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, g a subgradient of f + h at own;

@@ -13,10 +13,10 @@ from ..norms import norms
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
 from .mechanism import Draws, GaussianNoise, secret
-from .release import Bounds, Noise, Pace, Release
+from .release import Bounds, Noise, Pace, Release, Rounding
 
 _LARGEST = 1e100  # beyond it sums may overflow, and whether they do would tell of the data
-_IN_SIGMAS = 2.0**26  # of public numbers: a rounding error is then 2^-26 of the noise at most
+_IN_SIGMAS = 2.0**29  # what is rounded, altogether: the errors are then a few 2^-24 of the noise at most
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,21 @@ class Guard:
             f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
         )
 
-    def check_size(self, release: Release, rows: int, known: Iterable[Array]) -> None:
-        """ReplyError where the public numbers from which a round starts are too large for its noise.
+    def check_size(self, release: Release, rows: int, rounding: Rounding, known: Iterable[Array]) -> None:
+        """ReplyError where the noise of a round could drown in the rounding of floats, or its parts under- or overflow.
 
-        The noise would drown in the rounding of sums with such numbers, and how they are rounded depends on the data.
-        They are added to x, and, times the penalty's curvature, to means over this many rows' gradients.
+        rows: of a mean gradient. rounding: of the round, from `known`, all arrays that it starts from. Nothing in here
+        depends on private data.
         """
-        slope = 2 * self.bounds.gradient / rows / max(1.0, *map(abs, self.bounds.penalty))
-        limit = min(_IN_SIGMAS * self.noise_multiplier * min(release.spread, slope), _LARGEST)
-        if not all((np.abs(array) <= limit).all() for array in known if array.dtype.kind == "f"):
+        noise = self.noise_multiplier * release.spread * rounding.shrink
+        parts = [noise, release.spread * rounding.shrink, 2 * self.bounds.gradient / rows]
+        if not all(1 / _LARGEST < part < _LARGEST for part in parts):
+            raise ReplyError("the settings make gradients or their noise too small or too large for floats")
+        longest = [float(np.abs(array).max()) for array in known if array.dtype.kind == "f" and array.size]
+        if not (rounding.size <= _IN_SIGMAS * noise and all(number <= _LARGEST for number in longest)):
             raise ReplyError(
-                f"the request, or the state, holds numbers above {limit:.3g}: too large for the noise"
+                "the request, the state or the settings hold numbers that are too large for the noise: their rounding "
+                f"errors could amount to more than {2.0**-53 * _IN_SIGMAS:.0e} of it"
             )
 
     def open(self, release: Release, round_: int, run: str = "") -> Noise:

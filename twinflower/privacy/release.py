@@ -52,6 +52,11 @@ class Bounds(NamedTuple):
     curvature: float
     penalty: tuple[float, float] = (0.0, 0.0)
 
+    @property
+    def steepest(self) -> float:
+        """The penalty's gradient at x is at most this long times ||x||."""
+        return max(map(abs, self.penalty))
+
 
 class Release(NamedTuple):
     """What a round lets out: Gaussian releases of this sensitivity (Euclidean norm), of which one record can
@@ -74,6 +79,19 @@ class Release(NamedTuple):
     def spread(self) -> float:
         """sigma / noise_multiplier."""
         return self.sensitivity / math.sqrt(self.weight)
+
+
+class Rounding(NamedTuple):
+    """How much a release may suffer from the rounding of floats, and what its noise is scaled by.
+
+    Public numbers that are added to private ones on the way to a release round these: what the rounding takes away
+    depends on the data, and no noise was planned for it. size: the norms of everything that is rounded between a
+    private gradient and the noise, each times its effect on the release, in a sum. An operation errs by 2^-53 of
+    what it rounds, so a release is off by a few times 2^-53 size. shrink: as in `Noise`.
+    """
+
+    size: float
+    shrink: float = 1.0
 
 
 def gradient_release(bounds: Bounds, pace: Pace) -> Release:
@@ -108,6 +126,32 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace)
     last = [range(max(pace.steps - e - pace.per_epoch, 0), pace.steps - e) for e in epochs]
     worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
     return 2 * bounds.gradient * step_size / pace.rows * worst
+
+
+def loop_rounding(
+    bounds: Bounds, step_size: float, mu: float, pace: Pace, sensitivity: str, start: float, constant: float
+) -> float:
+    """`Rounding.size` of the end of a local loop from a point of norm `start`; constant is the norm of what is added to
+    every gradient besides mu x.
+
+    With k the factor by which a step of the loop without data stretches a point, no x_j is longer than
+    X = max(1, k^Q) start + eta (C + constant) sum k^j. A step rounds x, and eta times a slope of at most
+    S = C + constant + (mu + |penalty| + curvature) X, and later steps stretch its error as they stretch differences
+    between neighbours in the bound that the sensitivity is.
+    """
+    factor, steps = _shrink(bounds, step_size, mu, 0.0), range(pace.steps)
+    reached = _geometric(factor, steps)
+    longest = (
+        max(1.0, _power(factor, pace.steps)) * start + step_size * (bounds.gradient + constant) * reached
+    )
+    curvature = (
+        bounds.curvature if math.isfinite(bounds.curvature) else 0.0
+    )  # a row's slope is bounded all the same
+    slope = bounds.gradient + constant + (mu + bounds.steepest + curvature) * longest
+    facts = bounds, step_size, mu, pace
+    coupled = sensitivity == "coupled" and coupled_sensitivity(*facts) <= norm_sensitivity(*facts)
+    stretch = _geometric(_shrink(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
+    return (longest + step_size * slope) * stretch
 
 
 SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Pace], float]] = {
