@@ -109,6 +109,7 @@ def run(
         )
     plan = _plan(_begun(resume) if resume else cast(Path, experiment), set_, data_dir, seeds)
     _require_rows(plan)
+    _require_messages(plan, runtime)
     if resume:
         folder = resume.absolute()
     else:
@@ -179,10 +180,14 @@ def deploy(
     _require_rows(plan)
     config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
     folder = results_folder(out or config.out, plan.name)
-    try:
-        rehearse(config, folder, secure, _say_line)
-    except KeyboardInterrupt as signal:
-        _say(f"interrupted; all processes are ended, their logs are in {folder / 'logs'}", _status(signal))
+    with claimed(folder, "command"):
+        require_new(folder)
+        try:
+            rehearse(config, folder, secure, _say_line)
+        except KeyboardInterrupt as signal:
+            _say(
+                f"interrupted; all processes are ended, their logs are in {folder / 'logs'}", _status(signal)
+            )
     _say_broken_bounds(plan, folder)
 
 
@@ -341,6 +346,19 @@ def _require_rows(plan: Experiment) -> None:
         all(curve.config.dataset != OWN for curve in plan.curves),
         "the rows of dataset own are at deployed nodes only: run it with flwr run on their SuperLink",
     )
+
+
+def _require_messages(plan: Experiment, runtime: str) -> None:
+    """SettingError for settings about replies in the runtime that has none."""
+    keys = ("min-replies", "void-rounds", "max-norm") if runtime == "cohort" else ()
+    for curve in plan.curves:
+        items, defaults = curve.config.items(), Config().items()
+        for key in keys:
+            require(
+                items[key] == defaults[key],
+                f"{key} = {items[key]} has no effect with runtime cohort, which has no replies: choose another "
+                f"--runtime, or set {key} to {defaults[key]}, its default",
+            )
 
 
 def _seeds(text: str) -> list[int] | None:

@@ -525,6 +525,18 @@ def test_scaling_by_all_rows_is_named_beside_a_guarantee(keys, warns):
     assert told == ([sentence] if warns else [])
 
 
+@pytest.mark.parametrize("assignment", ["max-norm=5.0", "void-rounds=2", "min-replies=3"])
+def test_what_is_said_of_replies_needs_a_runtime_that_has_them(call, tmp_path, assignment):
+    key, value = assignment.split("=")
+    words = ["run", DIGITS, "--set", "rounds=1", "--set", assignment, "--out", tmp_path / "run"]
+    status, _, error = call(*words, "--runtime", "cohort")
+    assert (status, error.split(":")[1]) == (
+        2, f" {key} = {value} has no effect with runtime cohort, which has no replies",
+    )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+    assert call(*words)[0] == 0
+
+
 # --- one process in a folder, and a disk that is full ---
 
 
@@ -537,6 +549,8 @@ def test_a_folder_that_another_run_works_in_is_refused(call, tmp_path, role):
         assert error == (
             f"error: {tmp_path / 'run'} is in use by another run: wait until it has ended, or choose another folder\n"
         )
+        if role == "command":  # Flower's server app takes the other
+            assert call("deploy", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[2] == error
         assert {path.name for path in (tmp_path / "run").iterdir()} == {f".{role}.lock"}
     assert call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[0] == 0
     assert not list((tmp_path / "run").glob(".*.lock"))

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import faulty_app
@@ -20,7 +21,9 @@ import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
+from test_docs import documented, run_documented
 
+import simulation.deployment
 from simulation import inprocess, janitor
 from simulation.config import parse
 from simulation.deployment import Deployment, deployment, rehearse
@@ -227,6 +230,14 @@ def test_a_client_that_is_too_late(tmp_path, app):
     )
 
 
+def documented_status(running):
+    """Of the newest run, by the command of docs/deployment.md."""
+    runs = json.loads(running.flwr("ls", "ours", "--format", "json"))["runs"]
+    newest = max(runs, key=lambda run: run["pending-at"])
+    one = running.flwr("ls", "ours", "--run-id", str(newest["run-id"]), "--format", "json")
+    return json.loads(one)["runs"][0]["status"]
+
+
 def test_the_server_is_killed_and_resumed(tmp_path, app):
     keys = JOB | {"algorithm": "scaffold", "step-size": 0.4, "checkpoint-every": 2, "rounds": 7}
     config, folder = parse(keys), tmp_path / "run"
@@ -237,14 +248,18 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
         time.sleep(9)  # into the third or fourth round
         for pid in processes(running, "flwr-serverapp"):
             os.kill(pid, signal.SIGKILL)
-        process.wait(timeout=300)
+        assert (
+            process.wait(timeout=300) == 0
+        )  # Flower's exit status says nothing, as docs/deployment.md warns
         assert running.last_status() != "finished:completed"
         assert not (folder / "summary.json").exists()
-        running.run(replace(config, resume_from=str(folder)), folder, app)
+        running.flwr("run", str(app), "ours", "--stream", "--run-config", str(folder / "resume.toml"))
+        assert documented_status(running) == running.last_status() == "finished:completed"
+        assert not (folder / "resume.toml").exists()
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     assert [done["round"] for done in rounds_in(folder)] == list(range(1, 8))
     note(
-        "kill -9 of the server app, resume-from",
+        "kill -9 of the server app, `flwr run --run-config FOLDER/resume.toml`",
         "goes on behind the last checkpoint; rounds done again get the stored replies",
         "same bits as a run that was never cut off",
     )
@@ -281,6 +296,22 @@ def test_tls_and_registered_nodes_only(tmp_path):
     assert f"privacy: {summary['privacy']['guarantee']}" in output
     assert "seeded" not in summary["privacy"]["guarantee"]
     note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
+
+
+def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
+    """The openssl and ssh-keygen lines of docs/deployment.md, in place of what the rehearsal makes itself."""
+
+    def node_key(path):
+        line = documented("ssh-keygen").split("#")[0].strip()
+        assert line.endswith("-f node")
+        subprocess.run(f"{line.removesuffix('node')}{path}", shell=True, check=True, capture_output=True)
+        return path.with_name(f"{path.name}.pub")
+
+    monkeypatch.setattr(simulation.deployment, "make_certificates", partial(run_documented, "openssl"))
+    monkeypatch.setattr(simulation.deployment, "make_node_key", node_key)
+    config = parse({"num-clients": 2, "rounds": 2})
+    rehearse(config, tmp_path / "run", secure=True)
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
 
 
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
