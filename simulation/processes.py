@@ -23,7 +23,7 @@ from . import janitor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
-_START_TIMEOUT = 60.0
+_START_TIMEOUT = 180.0
 _LAST_LINES = 15
 _PAUSE = 0.1
 
@@ -72,10 +72,7 @@ class Place:
         """RunError if a process has ended that should not; with the end of its log."""
         for name, process in self.running.items():
             if process.poll() is not None:
-                how = _how(process.returncode)
-                raise RunError(
-                    f"{name} ended early with {how}; the end of {self.log(name)}:\n{self.tail(name)}"
-                )
+                raise RunError(f"{name} ended early with {_how(process.returncode)}; {self.end_of(name)}")
 
     def bury(self) -> None:
         """Take note of those that have ended, which otherwise stay behind as zombies."""
@@ -86,10 +83,10 @@ class Place:
         """Where a process writes."""
         return self.logs / f"{name}.log"
 
-    def tail(self, name: str) -> str:
-        """The last lines of a log."""
+    def end_of(self, name: str) -> str:
+        """The last lines of a log, with its path."""
         lines = self.log(name).read_text(errors="replace").rstrip().splitlines()
-        return "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
+        return "\n".join([f"the end of {self.log(name)}:", *(f"    {line}" for line in lines[-_LAST_LINES:])])
 
     def await_port(self, port: int) -> None:
         """Wait until somebody listens; RunError if a process ends or a minute passes first."""
@@ -99,9 +96,13 @@ class Place:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(_PAUSE)
-        names = ", ".join(self.running)
         raise RunError(
-            f"{names} did not listen on port {port} within {_START_TIMEOUT:g} s; logs: {self.logs}"
+            "\n".join(
+                [
+                    f"nobody listened on port {port} within {_START_TIMEOUT:g} s",
+                    *map(self.end_of, self.running),
+                ]
+            )
         )
 
 

@@ -180,7 +180,7 @@ def test_nodes_that_die(tmp_path, app):
         running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
         running.start_node(2, 3)
         process.wait(timeout=600)
-        assert running.last_status() == "finished:completed", running.place.tail("flwr-run")
+        assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
     told = rounds_in(folder)
     absent = {
         (int(c), done["round"]) for done in told for c, why in done["rejected"].items() if why == "no reply"

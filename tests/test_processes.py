@@ -188,8 +188,10 @@ def test_a_process_that_ends_early_is_one_clear_error(tmp_path, end, how):
 def test_a_process_that_never_listens_is_an_error(monkeypatch):
     monkeypatch.setattr(processes, "_START_TIMEOUT", 0.5)
     with place_of_its_own() as place:
-        place.keep("silent", [sys.executable, "-c", "import time; time.sleep(600)"])
-        with pytest.raises(RunError, match="silent did not listen on port"):
+        place.keep(
+            "silent", [sys.executable, "-c", "import time; print('I am here', flush=True); time.sleep(600)"]
+        )
+        with pytest.raises(RunError, match="nobody listened on port (?s:.*)silent.log:\n    I am here"):
             place.await_port(*processes.free_ports(1))
 
 
