@@ -7,10 +7,10 @@ from itertools import groupby
 from pathlib import Path
 
 from twinflower.errors import SettingError
-from twinflower.privacy import gdp_epsilon
+from twinflower.privacy import best_guess, gdp_epsilon
 from twinflower.privacy.ledger import Book, Charge, read_ledger
 
-HEADINGS = ("data", "lifetime", "spent", "left for a run", "runs", "ledger")
+HEADINGS = ("data", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
 RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "first charge", "last charge")
 
 
@@ -25,12 +25,14 @@ def read_books(folder: Path) -> list[tuple[str, Book]]:
 
 
 def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
-    """A row of HEADINGS for each ledger. Epsilons do not add up: what is left is what one more run may plan."""
+    """A row of HEADINGS for each ledger; best guess is how often an attacker is right on a record from what was spent,
+    where chance is half. Epsilons do not add up: what is left is what one more run may plan."""
     return [
         (
             _data(book),
             f"epsilon {book.epsilon:g}, delta {book.delta:g}",
             _epsilon(book.charges, book.delta),
+            f"{best_guess(_mu(book.charges)):.1%}",
             f"{gdp_epsilon(math.sqrt(book.left), book.delta):.4g}",
             str(len(_runs(book.charges))),
             name,
@@ -60,7 +62,11 @@ def _data(book: Book) -> str:
 
 
 def _epsilon(charges: list[Charge], delta: float) -> str:
-    return f"{gdp_epsilon(math.sqrt(math.fsum(charge.cost for charge in charges)), delta):.4g}"
+    return f"{gdp_epsilon(_mu(charges), delta):.4g}"
+
+
+def _mu(charges: list[Charge]) -> float:
+    return math.sqrt(math.fsum(charge.cost for charge in charges))
 
 
 def _date(seconds: float) -> str:
