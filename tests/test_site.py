@@ -321,8 +321,8 @@ def own_files(setup, folder):
 @pytest.fixture
 def own(tmp_path):
     """A run on divided rows, and the keys of the same run on rows that nobody divided."""
-    shared = {"row-norm": 0.0, "num-clients": 4, "rounds": 3, "batch-size": 20, "partition": "dirichlet"}
-    setup = prepare(parse(shared | {"dirichlet-alpha": 0.5}))
+    shared = {"row-norm": 0.0, "num-clients": 4, "rounds": 3, "batch-size": 20}
+    setup = prepare(parse(shared | {"partition": "dirichlet", "dirichlet-alpha": 0.5}))
     own_files(setup, tmp_path)
     sizes = ",".join(map(str, setup.partition.sizes))
     keys = {"dataset": "own", "num-features": 64, "num-classes": 10, "client-sizes": sizes}
