@@ -14,6 +14,7 @@ from simulation import cohort, inprocess
 from simulation.experiment import read_experiment, write_experiment
 from simulation.figures import compose_experiment, compose_run
 from simulation.plot_style import COLOURS, hue, marked, styles, words
+from simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
 from simulation.record import COLUMNS, EXTRA_COLUMNS, to_toml
 from simulation.series import spread
 from twinflower.algorithms import ALGORITHMS
@@ -158,7 +159,7 @@ def test_bounds_on_the_horizontal_axis_are_vertical_lines(tmp_path):
 def write_single(folder, **keys):
     write_rows(folder, [0, 1, 2], cost=[0.9, 0.6, 0.5], excess=[0.4, 0.1, 0.0])
     (folder / "config.toml").write_text(to_toml({"regulariser": "none", "seed": 7, **keys}))
-    told = dict.fromkeys(("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "rounds"), 1)
+    told = dict.fromkeys(SUMMARY_KEYS, 1)
     told |= {
         "algorithm": keys["algorithm"],
         "dataset": "digits",
