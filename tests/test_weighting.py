@@ -70,7 +70,7 @@ LONG = {"clients_per_round": 0, "rounds": 400, "batch_size": 0, "evaluate_every"
         ("feddyn", {"clients_per_round": 4, "rounds": 1500}),
         ("fedavg", {"max_local_steps": 1, "step_decay": 0.0}),
         ("isrl-dp", {"privacy": "none", "noise_multiplier": 0.0, "output": "last"}),
-        ("scaffold", {"privacy": "none", "epsilon": 0.0, "regulariser": "none"}),
+        ("scaffold", {"privacy": "none", "epsilon": 0.0, "regulariser": "none", "regulariser_l1": 3e-3}),
     ],
 )
 @pytest.mark.parametrize("weighting", ["clients", "rows"])
