@@ -66,7 +66,8 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
             _draw_panel(ax, experiment, out, curves, y) for ax, y in zip(column, experiment.y, strict=True)
         ]
         notes.append(note([line for lines in shown for line in lines]))
-        column[0].set_title(fill(panel, _LETTERS), fontsize=10)
+        for nth, (ax, lines) in enumerate(zip(column, shown, strict=True)):
+            _title(ax, "" if nth else panel, lines)
     _draw_legends(figure, axes, notes)
     figure.suptitle(fill(experiment.title, _LETTERS * len(panels)), fontsize=11)
     return figure
@@ -125,6 +126,13 @@ def _draw_panel(
         log_scale(ax.yaxis, ax.set_yscale)
     label(ax, experiment.x, column, curves[0].config)
     return shown
+
+
+def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
+    """The panel's title, and which curves of the legend have no values in it."""
+    absent = [line.label for line in shown if len(line.x) and np.isnan(line.mean).all()]
+    parts = [panel] + ([f"not defined for {', '.join(absent)}"] if absent else [])
+    ax.set_title("\n".join(fill(part, _LETTERS) for part in parts if part), fontsize=10)
 
 
 def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int]) -> None:

@@ -336,6 +336,19 @@ def test_curves_that_are_not_whole_say_so(tmp_path):
     ]
 
 
+def test_a_panel_names_the_curves_that_have_no_values_in_it(tmp_path):
+    text = experiment(
+        ["zcdp-nfl", "isrl-dp"], 'seeds = [0, 1]\ny = ["objective", "node_error"]', panels=("A",)
+    )
+    plan = plan_of(tmp_path, text)
+    for nth, curve in enumerate(plan.curves):
+        for seed in plan.seeds:
+            own = {} if nth else {"node_error": [1, 0.5, 0.2]}
+            write_rows(plan.folder(tmp_path, curve, seed), [0, 10, 20], **own)
+    titles = [ax.get_title() for ax in compose_experiment(plan, tmp_path).axes]
+    assert titles == ["A", "not defined for isrl-dp 1"]
+
+
 def test_end_points_are_of_finished_runs_only(tmp_path):
     head = 'seeds = [0, 1]\nx = "rounds"\ny = ["cost"]\nends = true'
     text = experiment(["ssca", "fedavg"], head, keys="sweep = {rounds = [20, 40]}")
