@@ -21,6 +21,7 @@ from clients import BSDPFedPDMClient, FedPDMClient
 from simulation import inprocess, polling
 from simulation.config import parse
 from simulation.engine import engine
+from simulation.experiment import merged
 from simulation.inprocess import InProcessGrid
 from simulation.record import read_rows
 from simulation.setup import prepare
@@ -53,11 +54,11 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         with pytest.raises(RunError, match="rho \\* step-size must be below 2"):
             flower.run(replace(large, settings=(("rho", 9.0), ("step_size", 1.0))), tmp_path / "bad")
         assert flower.last_status() == "finished:failed"
-        sparse = parse(SMALL | VARIANTS["bsdp-rand-k"])
+        sparse = parse(merged(SMALL, VARIANTS["bsdp-rand-k"]))
         flower.run(sparse, tmp_path / "sparse")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
-        graph = parse(SMALL | VARIANTS["zcdp-nfl-private"] | {"topology": "file:edges"})
+        graph = parse(merged(SMALL, VARIANTS["zcdp-nfl-private"], {"topology": "file:edges"}))
         output = flower.run(graph, tmp_path / "graph")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in output
