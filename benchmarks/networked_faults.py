@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from simulation.config import parse
-from simulation.setup import Setup, prepare
 from twinflower.algorithms.page import stack
 from twinflower.algorithms.work import LocalWork
 from twinflower.errors import RunError
 from twinflower.privacy.release import no_noise
+from twinflower.simulation.config import parse
+from twinflower.simulation.setup import Setup, prepare
 from twinflower.topologies import TOPOLOGIES, spectrum
 
 CLIENTS, GOAL, MOST = 50, 1e-6, 2000

@@ -27,11 +27,11 @@ import numpy as np
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from simulation.cohort import Cohort
-from simulation.config import Config, parse
-from simulation.inprocess import InProcessGrid
-from simulation.setup import Setup, prepare
 from twinflower.data.sets import Dataset
+from twinflower.simulation.cohort import Cohort
+from twinflower.simulation.config import Config, parse
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH = 100, 30, 600, 10, 785, 10, 10
 RHO, ETA, BETA, L1 = 10.0, 0.04, 0.5, 1e-3
@@ -134,8 +134,8 @@ def inprocess_round(setup: Setup) -> Callable[[], Any]:
     """The next round of the real strategy and clients over the in-process grid, at every call."""
     from flwr.app import ConfigRecord
 
-    from strategies.nodes import meet
-    from strategies.records import record_of
+    from twinflower.strategies.nodes import meet
+    from twinflower.strategies.records import record_of
 
     grid, strategy, rounds = InProcessGrid(setup), setup.strategy(), iter(range(1, 10**9))
     strategy.begin(meet(grid, CLIENTS, 60.0), setup.start)
@@ -203,8 +203,8 @@ def methods_table(rounds: int) -> list[str]:
 
 def flower_line(rounds: int) -> str:
     """Flower's stock engine on the digits job with as many rounds; start-up is told apart."""
-    from simulation.engine import engine
-    from simulation.record import read_rows
+    from twinflower.simulation.engine import engine
+    from twinflower.simulation.record import read_rows
 
     config = parse({"num-clients": 10, "rounds": rounds, "evaluate-every": 1, "max-local-steps": STEPS})
     with tempfile.TemporaryDirectory() as out, engine() as flower:

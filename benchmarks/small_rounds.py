@@ -23,11 +23,11 @@ import numpy as np
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from simulation.cohort import Cohort
-from simulation.config import parse
-from simulation.setup import Setup, prepare, prepare_seeds
 from twinflower.data.sets import Dataset
 from twinflower.randomness import normals
+from twinflower.simulation.cohort import Cohort
+from twinflower.simulation.config import parse
+from twinflower.simulation.setup import Setup, prepare, prepare_seeds
 from twinflower.topologies import adjacency
 
 CLIENTS, ROWS, FEATURES = 20, 100, 23

@@ -23,11 +23,11 @@ import numpy as np
 from scipy.special import expit, softmax
 from threadpoolctl import threadpool_limits
 
-from simulation.cohort import Cohort
-from simulation.config import parse
-from simulation.setup import Setup, prepare
 from twinflower.algorithms.messages import Vector
 from twinflower.data.sets import Dataset
+from twinflower.simulation.cohort import Cohort
+from twinflower.simulation.config import parse
+from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, ROWS, FEATURES, HIDDEN, CLASSES = 10, 600, 784, 128, 10
 A1, A2, ALPHA, TAU = 0.9, 0.9, 0.3, 0.1

@@ -23,8 +23,8 @@ from flwr.app import Context, RecordDict
 from rounds import job
 from threadpoolctl import threadpool_limits
 
-from clients import PageClient
-from clients.store import write_whole
+from twinflower.clients import PageClient
+from twinflower.clients.store import write_whole
 
 ROUNDS = 100
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.store import write_whole
-from strategies import Round
-from strategies.star import Snapshot
+from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, SettingError, require
+from twinflower.strategies import Round
+from twinflower.strategies.star import Snapshot
 
 from .config import Config
 

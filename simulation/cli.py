@@ -290,7 +290,7 @@ def _interruptible(plan: Experiment, folder: Path) -> Iterator[None]:
         if plan.single and not plan.curves[0].config.checkpoint_every:
             (folder / _BEGUN_ON).unlink(missing_ok=True)
             _say("interrupted; without checkpoint-every nothing is kept", _status(signal))
-        _say(f"interrupted; go on with: python -m simulation run --resume {folder}", _status(signal))
+        _say(f"interrupted; go on with: twinflower run --resume {folder}", _status(signal))
 
 
 def _status(signal: KeyboardInterrupt) -> int:

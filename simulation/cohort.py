@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from strategies import Round
 from twinflower.algorithms.abilities import NeedsEveryClient, client_models
 from twinflower.algorithms.page import Page, stack, unstack
 from twinflower.algorithms.work import LocalWork, Report
@@ -21,6 +20,7 @@ from twinflower.batches import Batches, Shards
 from twinflower.errors import RunError, require
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Noise, no_noise
+from twinflower.strategies import Round
 
 from .checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
 from .privacy import Plan

@@ -22,12 +22,24 @@ from .config import DEFAULT_CLIENTS, PATHS, Config, Value
 from .processes import Place, Tail, free_ports, place_of_its_own
 from .record import to_toml
 
-PROJECT = Path(__file__).resolve().parent.parent
+_PROJECT = Path(__file__).resolve().parent.parent  # of a checkout; in a wheel, the package
 CONNECTION = "ours"
 SUPERLINK = "superlink"
+_BUNDLED = re.compile(r"^fab-include = \[.*?^\]\n", re.DOTALL | re.MULTILINE)  # files that only a checkout has
 _PAUSE = 0.2  # seconds between two looks at the logs
 
 Tell = Callable[[str], None]  # takes a line for the user
+
+
+def own_app(home: Path) -> Path:
+    """The folder that `flwr run` is given: the checkout, or one in `home` whose components the wheel holds."""
+    if (_PROJECT / "pyproject.toml").exists():
+        return _PROJECT
+    text = (_PROJECT / "app.toml").read_text(encoding="utf-8")
+    folder = home / "app"
+    folder.mkdir(exist_ok=True)
+    (folder / "pyproject.toml").write_text(_BUNDLED.sub("", text), encoding="utf-8")
+    return folder
 
 
 def silent(line: str) -> None:
@@ -53,7 +65,7 @@ class Engine:
         """Of everything that is started for it."""
         return self.place.environment
 
-    def run(self, config: Config, folder: Path, app: Path = PROJECT) -> str:
+    def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
         """One `flwr run` that writes its run folder; tells its lines while they come, and returns Flower's output.
 
         Raises RunError unless Flower says finished:completed, or as soon as a process ends that should not.
@@ -72,7 +84,7 @@ class Engine:
             raise RunError(lines[-1][12:] if lines else f"flwr run ended as {status}:\n{output[-2000:]}")
         return output
 
-    def begin(self, config: Config, folder: Path, app: Path = PROJECT) -> subprocess.Popen[bytes]:
+    def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
         """`flwr run` in the background, writing to the log flwr-run."""
         command = [command_of("flwr"), *self.words(config, folder, app)]
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
@@ -97,13 +109,13 @@ class Engine:
         found = _ALARM.match(plain(line))
         return (found[2] or found[3] or "") if found else ""
 
-    def words(self, config: Config, folder: Path, app: Path = PROJECT) -> list[str]:
+    def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:
         """The arguments of `flwr` for this run."""
         config = _absolute(replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder)))
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_toml(config.items()))
         nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
-        words = ["run", str(app), CONNECTION, "--stream", "--run-config", str(run_config)]
+        words = ["run", str(app or own_app(self.home)), CONNECTION, "--stream", "--run-config", str(run_config)]
         return [*words, "--federation-config", nodes] if self.simulated else words
 
     def last_status(self) -> str:

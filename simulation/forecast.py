@@ -1,4 +1,4 @@
-"""What a private run will use and cost, before it starts: the tables of `python -m simulation privacy`."""
+"""What a private run will use and cost, before it starts: the tables of `twinflower privacy`."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast

@@ -25,8 +25,8 @@ from flwr.supercore.run import Run  # private
 from flwr.supercore.task_identity import TaskIdentity  # private
 from threadpoolctl import threadpool_limits
 
-from clients import PageClient
-from clients.shell import Answer
+from twinflower.clients import PageClient
+from twinflower.clients.shell import Answer
 from twinflower.errors import DataError
 from twinflower.wire import from_npy
 

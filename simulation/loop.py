@@ -6,10 +6,10 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from strategies import StarStrategy
-from strategies.records import record_of
 from twinflower.algorithms.abilities import client_models
 from twinflower.errors import RunError
+from twinflower.strategies import StarStrategy
+from twinflower.strategies.records import record_of
 
 from .checkpoint import Checkpoints, of_strategy, to_strategy
 from .record import Progress, Recorder, Result, own_columns

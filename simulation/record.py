@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from strategies import Round
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models, columns_of
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
+from twinflower.strategies import Round
 
 from .config import Config
 from .lock import in_use

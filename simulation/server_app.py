@@ -8,8 +8,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
-from strategies.nodes import meet
 from twinflower.errors import RunError, TwinflowerError, require
+from twinflower.strategies.nodes import meet
 
 from .checkpoint import Checkpoints
 from .config import Config, check, parse_run_config

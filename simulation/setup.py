@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from clients import CLIENTS, PageClient
-from clients.ledger import ContextLedger, SeededLedger
-from clients.store import FileStore
-from strategies import STRATEGIES, StarStrategy
 from twinflower.algorithms import Page, find_algorithm
 from twinflower.algorithms.abilities import (
     Forecasts,
@@ -27,6 +23,9 @@ from twinflower.algorithms.page import Facts
 from twinflower.arrays import Array, Index
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
+from twinflower.clients import CLIENTS, PageClient
+from twinflower.clients.ledger import ContextLedger, SeededLedger
+from twinflower.clients.store import FileStore
 from twinflower.data.partition import Partition, describe, partition
 from twinflower.data.sets import OWN, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, require
@@ -37,6 +36,7 @@ from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals, stream
 from twinflower.regularisers import Regulariser, make_regulariser
+from twinflower.strategies import STRATEGIES, StarStrategy
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
 from .config import DEFAULT_CLIENTS, Config, check

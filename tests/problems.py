@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from clients import PageClient
-from simulation.config import parse
-from simulation.experiment import merged
-from simulation.setup import Setup, prepare
 from twinflower.batches import Shards
+from twinflower.clients import PageClient
 from twinflower.objectives import Batch, LinearModel, make_objective
+from twinflower.simulation.config import parse
+from twinflower.simulation.experiment import merged
+from twinflower.simulation.setup import Setup, prepare
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
 VARIANTS: dict[str, dict[str, Any]] = {

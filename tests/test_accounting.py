@@ -12,13 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from test_oracles import Refused, slow_run
 
-from simulation import cohort, inprocess
-from simulation.config import has_effect
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.record import Recorder, write_run
-from simulation.setup import prepare_seeds
-from strategies.records import record_of
 from twinflower.batches import Walk
 from twinflower.data.partition import partition
 from twinflower.data.sets import load_dataset
@@ -26,6 +19,13 @@ from twinflower.errors import RunError
 from twinflower.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.config import has_effect
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.record import Recorder, write_run
+from twinflower.simulation.setup import prepare_seeds
+from twinflower.strategies.records import record_of
 
 # ------------------------------------------------------------------------------- a client with a bad row
 

@@ -6,8 +6,6 @@ from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, central_optimum, convex_problem, random_shards, small, state_of
 
-from simulation.inprocess import InProcessGrid
-from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
@@ -19,6 +17,8 @@ from twinflower.objectives import make_objective
 from twinflower.privacy.release import Bounds, coupled_sensitivity, gradient_release, no_noise
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.strategies.records import record_of
 
 KEY = np.array(7, dtype=np.uint64)
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from simulation import cli
-from simulation.compare import HEADINGS, comparison
-from simulation.config import parse_text
-from simulation.experiment import read_experiment
-from simulation.inprocess import InProcessGrid
-from simulation.lock import claimed, in_use
-from simulation.record import COLUMNS, _risen, read_rows, results_folder
-from simulation.setup import prepare
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError
 from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
+from twinflower.simulation import cli
+from twinflower.simulation.compare import HEADINGS, comparison
+from twinflower.simulation.config import parse_text
+from twinflower.simulation.experiment import read_experiment
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.lock import claimed, in_use
+from twinflower.simulation.record import COLUMNS, _risen, read_rows, results_folder
+from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -36,7 +36,7 @@ def call(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(ROOT)
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["python -m simulation", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["twinflower", *map(str, words)])
         status = 0
         try:
             cli.main()
@@ -572,7 +572,7 @@ def test_a_second_resume_is_refused(call, tmp_path):
 
 KILLED_AT_2 = """
 import os, signal, sys
-from simulation import cli, inprocess
+from twinflower.simulation import cli, inprocess
 real = inprocess.InProcessGrid.answer
 def answer(self, message):
     if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] > 2:
@@ -585,7 +585,7 @@ cli.main()
 
 def test_a_lock_ends_with_its_process_and_a_file_left_behind_means_nothing(tmp_path):
     code = (
-        "import sys, pathlib; from simulation.lock import claimed\n"
+        "import sys, pathlib; from twinflower.simulation.lock import claimed\n"
         "with claimed(pathlib.Path(sys.argv[1])):\n    print('mine', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -649,7 +649,7 @@ def test_a_mistake_about_the_data_leaves_no_folder_behind(call, tmp_path):
 
 def test_the_module_is_a_program():
     done = subprocess.run(
-        [sys.executable, "-m", "simulation", "run", "nowhere.toml"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "twinflower", "run", "nowhere.toml"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot read the experiment file nowhere.toml")

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.config import (
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.page import settings_of
+from twinflower.data.partition import PARTITIONERS
+from twinflower.data.sets import DATASETS
+from twinflower.errors import SettingError
+from twinflower.networks import NETWORKS
+from twinflower.regularisers import REGULARISERS
+from twinflower.simulation.config import (
     OWN_KEYS,
     Config,
     all_settings,
@@ -21,16 +28,9 @@ from simulation.config import (
     parse_text,
     snake,
 )
-from simulation.experiment import read_experiment
-from simulation.record import to_toml
-from simulation.setup import prepare
-from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.page import settings_of
-from twinflower.data.partition import PARTITIONERS
-from twinflower.data.sets import DATASETS
-from twinflower.errors import SettingError
-from twinflower.networks import NETWORKS
-from twinflower.regularisers import REGULARISERS
+from twinflower.simulation.experiment import read_experiment
+from twinflower.simulation.record import to_toml
+from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES
 
 ROOT = Path(__file__).parent.parent

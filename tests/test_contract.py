@@ -6,18 +6,18 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
-from clients import CLIENTS
-from simulation import cohort, inprocess
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from strategies import STRATEGIES
-from strategies.records import record_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
 from twinflower.algorithms.work import LocalWork
+from twinflower.clients import CLIENTS
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.strategies import STRATEGIES
+from twinflower.strategies.records import record_of
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 

@@ -23,19 +23,19 @@ from numpy.testing import assert_array_equal
 from problems import VARIANTS
 from test_docs import documented, run_documented
 
-import simulation.deployment
-from simulation import inprocess, janitor
-from simulation.config import parse
-from simulation.deployment import Deployment, deployment, rehearse
-from simulation.experiment import merged
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.record import read_summary
-from simulation.setup import prepare
+import twinflower.simulation.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import settings_of
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger
+from twinflower.simulation import inprocess, janitor
+from twinflower.simulation.config import parse
+from twinflower.simulation.deployment import Deployment, deployment, rehearse
+from twinflower.simulation.experiment import merged
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.record import read_summary
+from twinflower.simulation.setup import prepare
 
 pytestmark = pytest.mark.deployment
 PROJECT = Path(__file__).resolve().parent.parent
@@ -274,7 +274,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
         for number in range(3):
             running.register(number)
             running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
-        from simulation.deployment import make_node_key
+        from twinflower.simulation.deployment import make_node_key
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
@@ -307,8 +307,10 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
         subprocess.run(f"{line.removesuffix('node')}{path}", shell=True, check=True, capture_output=True)
         return path.with_name(f"{path.name}.pub")
 
-    monkeypatch.setattr(simulation.deployment, "make_certificates", partial(run_documented, "openssl"))
-    monkeypatch.setattr(simulation.deployment, "make_node_key", node_key)
+    monkeypatch.setattr(
+        twinflower.simulation.deployment, "make_certificates", partial(run_documented, "openssl")
+    )
+    monkeypatch.setattr(twinflower.simulation.deployment, "make_node_key", node_key)
     config = parse({"num-clients": 2, "rounds": 2})
     rehearse(config, tmp_path / "run", secure=True)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
@@ -333,7 +335,7 @@ def a_command(folder, *words):
     out = folder / "out"
     with out.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "simulation", *words, "--out", str(folder / "run")], cwd=PROJECT, stdout=file,
+            [sys.executable, "-m", "twinflower", *words, "--out", str(folder / "run")], cwd=PROJECT, stdout=file,
             stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
         )  # fmt: skip
     return process, out

@@ -9,16 +9,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small, state_of
 
-from simulation import server_app
-from simulation.config import Config
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from strategies.nodes import meet
-from strategies.records import encode, record_of
 from twinflower.algorithms.work import LocalWork
 from twinflower.errors import ReplyError, RunError, SettingError
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
+from twinflower.simulation import server_app
+from twinflower.simulation.config import Config
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.strategies.nodes import meet
+from twinflower.strategies.records import encode, record_of
 
 ROUND = 2
 VICTIM = int(participants(0, ROUND, 8, 3)[1])

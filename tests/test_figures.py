@@ -10,15 +10,15 @@ import pytest
 from matplotlib.colors import to_rgb
 from problems import small
 
-from simulation import cohort, inprocess
-from simulation.experiment import read_experiment, write_experiment
-from simulation.figures import compose_experiment, compose_run
-from simulation.plot_style import COLOURS, hue, marked, styles, words
-from simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
-from simulation.record import COLUMNS, EXTRA_COLUMNS, to_toml
-from simulation.series import spread
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.experiment import read_experiment, write_experiment
+from twinflower.simulation.figures import compose_experiment, compose_run
+from twinflower.simulation.plot_style import COLOURS, hue, marked, styles, words
+from twinflower.simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
+from twinflower.simulation.record import COLUMNS, EXTRA_COLUMNS, to_toml
+from twinflower.simulation.series import spread
 
 
 @pytest.fixture(autouse=True)

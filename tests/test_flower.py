@@ -17,18 +17,18 @@ from numpy.testing import assert_array_equal
 from packaging.version import Version
 from problems import SMALL, VARIANTS, small
 
-from clients import BSDPFedPDMClient, FedPDMClient
-from simulation import inprocess, polling
-from simulation.config import parse
-from simulation.engine import engine
-from simulation.experiment import merged
-from simulation.inprocess import InProcessGrid
-from simulation.record import read_rows
-from simulation.setup import prepare
-from strategies import FedPDM
-from strategies.nodes import question
-from strategies.records import record_of
+from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.errors import RunError
+from twinflower.simulation import inprocess, polling
+from twinflower.simulation.config import parse
+from twinflower.simulation.engine import engine
+from twinflower.simulation.experiment import merged
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.record import read_rows
+from twinflower.simulation.setup import prepare
+from twinflower.strategies import FedPDM
+from twinflower.strategies.nodes import question
+from twinflower.strategies.records import record_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -139,9 +139,9 @@ def test_no_federation_is_shipped():
 def test_a_nodes_process_imports_no_more_than_it_needs():
     """Every message to a deployed node is a new process: scikit-learn alone would take half of its time."""
     text = (
-        "import sys, simulation.client_app\n"
-        "from simulation.config import parse\n"
-        "from simulation.setup import prepare\n"
+        "import sys, twinflower.simulation.client_app\n"
+        "from twinflower.simulation.config import parse\n"
+        "from twinflower.simulation.setup import prepare\n"
         "prepare(parse({'dataset': 'digits', 'num-clients': 3, 'privacy': 'public-state', 'epsilon': 8.0}))\n"
         "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray') if name in sys.modules))"
     )

@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 from problems import small
 
-from simulation import inprocess
-from simulation.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 from twinflower.privacy.mechanism import GaussianNoise
+from twinflower.simulation import inprocess
+from twinflower.simulation.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 
 SIZES = {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}
 RUNS = [

@@ -13,10 +13,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from problems import VARIANTS, small
 
-from simulation.inprocess import InProcessGrid
-from strategies.nodes import meet, note_partition
-from strategies.records import encode
 from twinflower.errors import ReplyError, RunError
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.strategies.nodes import meet, note_partition
+from twinflower.strategies.records import encode
 from twinflower.wire import from_npy, to_npy
 
 SHARES = [pytest.param(10, id="tenth"), pytest.param(1, id="all", marks=pytest.mark.slow)]

@@ -10,10 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, random_shards, small, state_of
 from test_rounds import Lossy
 
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.setup import prepare
-from strategies.records import record_of
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
@@ -28,6 +24,10 @@ from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.privacy.release import Bounds, Pace, no_noise
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.setup import prepare
+from twinflower.strategies.records import record_of
 
 N, D = 6, 5
 

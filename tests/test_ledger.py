@@ -25,11 +25,8 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
-import clients.shell
-import clients.store
-from simulation.books import accounts, runs
-from simulation.client_app import site_guard
-from simulation.site import read_site
+import twinflower.clients.shell
+import twinflower.clients.store
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
@@ -45,6 +42,9 @@ from twinflower.privacy.ledger import (
     read_ledger,
 )
 from twinflower.privacy.release import Release
+from twinflower.simulation.books import accounts, runs
+from twinflower.simulation.client_app import site_guard
+from twinflower.simulation.site import read_site
 
 TESTS = Path(__file__).resolve().parent
 PLENTY = Budget(1e9)
@@ -624,7 +624,9 @@ def test_a_lost_context_does_not_draw_a_second_noise(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError(), KeyboardInterrupt()])
-@pytest.mark.parametrize("step", [(FedPDM, "client_update"), (Layout, "pack"), (clients.shell, "to_npy")])
+@pytest.mark.parametrize(
+    "step", [(FedPDM, "client_update"), (Layout, "pack"), (twinflower.clients.shell, "to_npy")]
+)
 def test_what_fails_after_the_charge_keeps_the_charge(tmp_path, step, error):
     site = book(tmp_path)
     one_client = client(site)
@@ -669,7 +671,10 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
 
 # ------------------------------------------------------------------------------- killed at every single step
 
-FILES = {module.__file__ for module in (ledger, guard, mechanism, clients.shell, clients.store)}
+FILES = {
+    module.__file__
+    for module in (ledger, guard, mechanism, twinflower.clients.shell, twinflower.clients.store)
+}
 DISK = {"_append", "_write"}
 DEEDS = DISK | {"charge", "_work"}  # where something happens
 

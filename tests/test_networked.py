@@ -11,13 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import random_shards, small
 from scipy.optimize import minimize
 
-from simulation import cohort, inprocess
-from simulation.config import parse
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.privacy import spent
-from simulation.record import own_columns, write_run
-from simulation.setup import prepare
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.page import Facts, stack
@@ -37,6 +30,13 @@ from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
 from twinflower.privacy.release import Bounds, Pace, no_noise
 from twinflower.regularisers import L1, ZERO, ElasticNet
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.config import parse
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.privacy import spent
+from twinflower.simulation.record import own_columns, write_run
+from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 
 N, D, WALK = 6, 5, Walk(0, 1)

@@ -101,7 +101,7 @@ def test_the_door():
 
 
 def test_a_network_starts_at_glorots_weights_and_learns():
-    from simulation import cohort
+    from twinflower.simulation import cohort
 
     keys = {"objective": "swish-network", "hidden_units": 16, "row_norm": 0.0, "rounds": 15, "step_size": 0.5}
     setup = small("fedavg", **keys, batch_size=0, max_local_steps=5, clients_per_round=0, step_decay=0.0)

@@ -14,15 +14,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
 from test_faults import Faulty, arrays_of, rewrite
 
-from simulation import cohort
-from simulation.inprocess import InProcessGrid
-from simulation.setup import Setup
-from strategies.records import record_of
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
 from twinflower.batches import Batches, Shards, Walk
 from twinflower.objectives import Batch
 from twinflower.randomness import participants, stream
+from twinflower.simulation import cohort
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.setup import Setup
+from twinflower.strategies.records import record_of
 
 # ------------------------------------------------------------------------------------------ the slow loop
 

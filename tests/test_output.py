@@ -5,12 +5,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
-from simulation import cohort, inprocess
-from simulation.inprocess import InProcessGrid
-from strategies.records import record_of
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.page import Facts
 from twinflower.errors import SettingError
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.strategies.records import record_of
 
 METHODS = ["fedpdm-private", "bsdp-rand-k", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"]
 

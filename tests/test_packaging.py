@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -23,6 +24,26 @@ def test_no_generic_name_enters_site_packages(wheel):
     assert tops == {"twinflower"}
     assert (wheel / "twinflower" / "strategies" / "fedpdm.py").exists()
     assert (wheel / "twinflower" / "clients" / "fedpdm.py").exists()
+
+
+def test_the_wheel_brings_the_command_line(wheel):
+    done = subprocess.run([sys.executable, "-m", "twinflower", "list"], cwd=wheel, capture_output=True, text=True)
+    assert "fedpdm" in done.stdout, done.stderr
+    assert "twinflower = twinflower.__main__:main" in next(wheel.parent.rglob("entry_points.txt")).read_text()
+
+
+def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
+    """It has the checkout's settings, and components that the wheel holds; no file of the checkout is asked for."""
+    code = f"from twinflower.simulation.engine import own_app; from pathlib import Path; own_app(Path({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=wheel, check=True)
+    made, ours = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+        for folder in (tmp_path / "app", ROOT)
+    )
+    assert ours.pop("fab-include")
+    assert made == ours
+    for place in made["components"].values():
+        assert (wheel / place.split(":")[0].replace(".", "/")).with_suffix(".py").exists()
 
 
 def test_the_readmes_plug_in_example_runs(wheel):

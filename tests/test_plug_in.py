@@ -21,8 +21,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from simulation.engine import CONNECTION, furnish, start_superlink, write_connection
-from simulation.processes import free_ports, place_of_its_own
 from twinflower.algorithms import FedPDM
 from twinflower.batches import Walk
 from twinflower.central import minimise
@@ -33,6 +31,8 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Bounds
 from twinflower.regularisers import L1
+from twinflower.simulation.engine import CONNECTION, furnish, start_superlink, write_connection
+from twinflower.simulation.processes import free_ports, place_of_its_own
 
 ROOT = Path(__file__).resolve().parent.parent
 METERS = ROOT / "examples" / "meters"

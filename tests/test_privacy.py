@@ -12,16 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, small
 from scipy.special import ndtr, ndtri
 
-from simulation import cohort, inprocess
-from simulation.client_app import site_guard
-from simulation.config import parse
-from simulation.experiment import read_experiment
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.privacy import spent
-from simulation.setup import prepare, prepare_seeds
-from simulation.site import read_site
-from strategies.records import record_of
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
@@ -43,6 +33,16 @@ from twinflower.privacy.release import (
     published_sensitivity,
     published_true_sensitivities,
 )
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.client_app import site_guard
+from twinflower.simulation.config import parse
+from twinflower.simulation.experiment import read_experiment
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.privacy import spent
+from twinflower.simulation.setup import prepare, prepare_seeds
+from twinflower.simulation.site import read_site
+from twinflower.strategies.records import record_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, FEATURES, REACH = 8, 4, 1e3

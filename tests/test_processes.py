@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from simulation import janitor, processes
-from simulation.processes import Interrupted, Tail, place_of_its_own
 from twinflower.errors import RunError
+from twinflower.simulation import janitor, processes
+from twinflower.simulation.processes import Interrupted, Tail, place_of_its_own
 
 PROJECT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0  # seconds; far above what anything here takes
@@ -36,7 +36,7 @@ FAMILY = parent_of(parent_of(DEAF + WAIT, env={}))
 
 COMMAND = f"""
 import sys, time
-from simulation import processes
+from twinflower.simulation import processes
 BEFORE
 try:
     with processes.place_of_its_own() as place:

@@ -16,16 +16,16 @@ from flwr.common.config import parse_config_args
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
-from clients.store import FileStore
-from simulation import cli, cohort, inprocess, server_app
-from simulation.checkpoint import Checkpoints, flatten, unflatten
-from simulation.config import parse, parse_run_config
-from simulation.figures import redraw
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.record import read_rows, read_summary
-from simulation.setup import prepare
+from twinflower.clients.store import FileStore
 from twinflower.errors import DataError, SettingError
+from twinflower.simulation import cli, cohort, inprocess, server_app
+from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
+from twinflower.simulation.config import parse, parse_run_config
+from twinflower.simulation.figures import redraw
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.record import read_rows, read_summary
+from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
@@ -194,11 +194,11 @@ def test_a_state_is_a_tree(tmp_path):
 
 
 def command(*words, kill_at=0, how="SIGKILL"):
-    """`python -m simulation`, killed by itself at the n-th checkpoint, if asked for."""
+    """`twinflower`, killed by itself at the n-th checkpoint, if asked for."""
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
-import simulation.checkpoint as c
+import twinflower.simulation.checkpoint as c
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):
@@ -207,7 +207,7 @@ def save(self, round_, checkpoint):
     if len(saved) == {kill_at}: os.kill(os.getpid(), signal.{how})
 c.Checkpoints.save = save
 """
-    code += "from simulation.cli import main; main()"
+    code += "from twinflower.simulation.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
 
 
@@ -382,10 +382,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     out = ["--out", str(tmp_path / "run")]
     done = command(*words, "--set", "checkpoint-every=2", *out, kill_at=2, how="SIGINT")
     assert done.returncode == 130
-    assert (
-        done.stderr
-        == f"error: interrupted; go on with: python -m simulation run --resume {tmp_path / 'run'}\n"
-    )
+    assert done.stderr == f"error: interrupted; go on with: twinflower run --resume {tmp_path / 'run'}\n"
     with pytest.raises(SettingError, match="its run has not ended, --resume goes on with it"):
         redraw(tmp_path / "run")
     resume(tmp_path / "run")

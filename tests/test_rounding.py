@@ -15,14 +15,12 @@ import pytest
 from flwr.app import Context, RecordDict
 from problems import small
 
-from clients import CLIENTS
-from simulation.client_app import site_guard
-from simulation.site import read_site
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.page import Facts
 from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
+from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.objectives import Batch, Huber, make_objective
 from twinflower.privacy import Budget
@@ -30,6 +28,8 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.regularisers import make_regulariser
+from twinflower.simulation.client_app import site_guard
+from twinflower.simulation.site import read_site
 
 NEGLIGIBLE = 2.0**-20  # of sigma: as fine as the grid of secret noise
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}

@@ -11,19 +11,19 @@ from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
 
-from clients import CLIENTS
-from clients.shell import PageClient
-from simulation import cohort, inprocess
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.record import read_rows, write_run
-from simulation.setup import prepare
-from strategies import STRATEGIES
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
 from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.clients import CLIENTS
+from twinflower.clients.shell import PageClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.record import read_rows, write_run
+from twinflower.simulation.setup import prepare
+from twinflower.strategies import STRATEGIES
 
 EVERYONE = {"clients_per_round": 0, "rounds": 4}
 

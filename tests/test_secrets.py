@@ -12,18 +12,18 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
-from simulation import client_app, inprocess, setup, site
-from simulation.config import parse
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.setup import prepare
-from strategies.nodes import question
-from strategies.records import record_of
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
+from twinflower.simulation import client_app, inprocess, setup, site
+from twinflower.simulation.config import parse
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.setup import prepare
+from twinflower.strategies.nodes import question
+from twinflower.strategies.records import record_of
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
 START = np.zeros(6)

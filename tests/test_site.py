@@ -7,17 +7,17 @@ import pytest
 from flwr.app import Context, RecordDict
 from problems import VARIANTS, small
 
-from simulation import client_app, inprocess
-from simulation.client_app import site_guard
-from simulation.config import parse
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.setup import prepare
-from simulation.site import read_site
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Bounds, Release, Rounding
+from twinflower.simulation import client_app, inprocess
+from twinflower.simulation.client_app import site_guard
+from twinflower.simulation.config import parse
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.setup import prepare
+from twinflower.simulation.site import read_site
 
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 

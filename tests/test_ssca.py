@@ -10,12 +10,6 @@ from problems import random_shards, small
 from scipy.optimize import minimize
 from test_fedpdm import last
 
-from simulation import inprocess
-from simulation.config import parse
-from simulation.inprocess import InProcessGrid
-from simulation.loop import run_strategy
-from simulation.setup import prepare
-from strategies.records import record_of
 from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.page import Facts, stack
@@ -30,6 +24,12 @@ from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.release import Pace, no_noise
 from twinflower.regularisers import L1
+from twinflower.simulation import inprocess
+from twinflower.simulation.config import parse
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.setup import prepare
+from twinflower.strategies.records import record_of
 
 SIZES = [20, 13, 31, 20, 8]
 N = len(SIZES)

@@ -9,10 +9,10 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
-import clients.store
-from clients.store import ContextStore, FileStore, Kept, write_whole
-from strategies.records import encode
+import twinflower.clients.store
+from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
 from twinflower.errors import DataError, ReplyError
+from twinflower.strategies.records import encode
 
 SETUP = small("scaffold-top-k")
 
@@ -59,12 +59,12 @@ def test_replies_stay_until_they_are_settled(tmp_path):
 
 
 def test_a_server_cannot_fill_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(clients.store, "_MOST_ROUNDS", 4)
+    monkeypatch.setattr(twinflower.clients.store, "_MOST_ROUNDS", 4)
     store = FileStore(tmp_path, "me")
     for session in range(30):
         for round_ in range(1, 8):
             store.save(f"s{session}", kept(round_), -1)
-    assert len(list(tmp_path.iterdir())) <= clients.store._MOST_SESSIONS
+    assert len(list(tmp_path.iterdir())) <= twinflower.clients.store._MOST_SESSIONS
     assert max(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) <= 5
 
 

@@ -7,13 +7,13 @@ import pytest
 from numpy.testing import assert_allclose
 from problems import small
 
-from simulation import cohort
-from simulation.cli import tune_
-from simulation.experiment import read_experiment
-from simulation.setup import prepare_seeds
-from simulation.tune import held_out, read_tuning, tune
 from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
+from twinflower.simulation import cohort
+from twinflower.simulation.cli import tune_
+from twinflower.simulation.experiment import read_experiment
+from twinflower.simulation.setup import prepare_seeds
+from twinflower.simulation.tune import held_out, read_tuning, tune
 
 FILE = """
 title = "Two methods"
@@ -262,7 +262,7 @@ def test_curves_without_a_label_keep_their_own_scores(file):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("simulation.cli.tune", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("twinflower.simulation.cli.tune", lambda *_: pytest.fail("it ran"))
     with pytest.raises(SettingError, match="there is no such folder"):
         tune_(file, out=tmp_path / "nowhere" / "tuned.toml", data_dir="")
 

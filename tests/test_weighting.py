@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
-from simulation import cohort, inprocess
-from simulation.config import check, parse, parse_run_config
-from simulation.tune import held_out
 from twinflower.algorithms import ALGORITHMS
 from twinflower.central import minimise
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch
+from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.config import check, parse, parse_run_config
+from twinflower.simulation.tune import held_out
 
 UNEQUAL = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25"}
 BOTH = [name for name, page in ALGORITHMS.items() if page.weightings == ("clients", "rows")]
