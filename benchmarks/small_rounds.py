@@ -2,9 +2,9 @@
 
     python benchmarks/small_rounds.py [--markdown FILE]
 
-LDP primal-dual (001): 20 clients of 100 rows, d = 23 as on ijcnn1, one seed and 20 stacked. zCDP-NFL (004): 50 clients
-of 48 rows, d = 8, on a random graph. The hand-written loops draw the same noise and must end at the same point, so
-both do the same work. Rows are synthetic.
+LDP primal-dual (Zhang 2023): 20 clients of 100 rows, d = 23 as on ijcnn1, one seed and 20 stacked. zCDP-NFL
+(Gauthier 2023): 50 clients of 48 rows, d = 8, on a random graph. The hand-written loops draw the same noise
+and must end at the same point, so both do the same work. Rows are synthetic.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
 
 
 def ldp(seeds: int, rounds: int) -> list[Setup]:
-    """001, Fig. 1, on synthetic rows."""
+    """Zhang 2023, Fig. 1, on synthetic rows."""
     keys = {
         "algorithm": "ldp-primal-dual", "dataset": "breast-cancer", "objective": "logistic", "l2": L2,
         "regulariser": "none", "privacy": "public-state", "epsilon": 1.0, "rounds": rounds, "step-size": GAMMA,
@@ -82,7 +82,7 @@ def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
 
 
 def nfl(seeds: int) -> list[Setup]:
-    """004, Fig. 3."""
+    """Gauthier 2023, Fig. 3."""
     keys = {
         "algorithm": "zcdp-nfl", "dataset": "linear", "bias": False, "objective": "least-squares", "clip-norm": CLIP,
         "regulariser": "none", "num-clients": 50, "samples-per-client": 48, "rho": RHO, "step-size": 1.0,

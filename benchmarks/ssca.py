@@ -1,4 +1,4 @@
-"""Mini-batch SSCA (002) on its own job: a round in the cohort against the same round by hand, and the server's step.
+"""Mini-batch SSCA (Ye 2021) on its own job: a round in the cohort against one by hand, and the server's step.
 
     python benchmarks/ssca.py [--markdown FILE]
 

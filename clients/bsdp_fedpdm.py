@@ -1,4 +1,4 @@
-"""BSDP-FedPDM on a client (003, Algorithm 2)."""
+"""BSDP-FedPDM on a client (Li 2024, Algorithm 2)."""
 
 from typing import ClassVar
 

@@ -2,7 +2,7 @@
 
     python docs/attack.py
 
-One client with one record, 003's MNIST schedule (rho = 10, eta = 0.04 / sqrt(t)) with one local step. The noise is
+One client with one record, Li 2024's MNIST schedule (rho = 10, eta = 0.04 / sqrt(t)) with one local step. The noise is
 what would give epsilon = 1 at delta = 1e-4 in total if the sensitivity of the form were true. The attacker knows
 both candidate records and everything that is sent, and keeps the broadcast where the record matters most.
 """

@@ -44,7 +44,7 @@ class Config:
     together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean gradient of a
     batch. settings holds the algorithm's own keys that were set. A private run (the
     algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
-    conversion "zcdp" turns epsilon into noise as 001 and 004 do, "exact" needs less.
+    conversion "zcdp" turns epsilon into noise as Zhang 2023 and Gauthier 2023 do, "exact" needs less.
     """
 
     algorithm: str = "fedpdm"

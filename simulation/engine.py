@@ -25,7 +25,9 @@ from .record import to_toml
 _PROJECT = Path(__file__).resolve().parent.parent  # of a checkout; in a wheel, the package
 CONNECTION = "ours"
 SUPERLINK = "superlink"
-_BUNDLED = re.compile(r"^fab-include = \[.*?^\]\n", re.DOTALL | re.MULTILINE)  # files that only a checkout has
+_BUNDLED = re.compile(
+    r"^fab-include = \[.*?^\]\n", re.DOTALL | re.MULTILINE
+)  # files that only a checkout has
 _PAUSE = 0.2  # seconds between two looks at the logs
 
 Tell = Callable[[str], None]  # takes a line for the user
@@ -115,7 +117,14 @@ class Engine:
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_toml(config.items()))
         nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
-        words = ["run", str(app or own_app(self.home)), CONNECTION, "--stream", "--run-config", str(run_config)]
+        words = [
+            "run",
+            str(app or own_app(self.home)),
+            CONNECTION,
+            "--stream",
+            "--run-config",
+            str(run_config),
+        ]
         return [*words, "--federation-config", nodes] if self.simulated else words
 
     def last_status(self) -> str:

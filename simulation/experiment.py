@@ -1,7 +1,7 @@
 """Experiments as data: a TOML file with one [run] table and, for a figure, [[curve]] tables over it.
 
     title = "..."            what the figure shows
-    source = "003, Fig. 2"   where it comes from
+    source = "Li 2024, Fig. 2"   where it comes from
     claim = "..."            what the paper says
     verdict = "..."          what we found
     seeds = [0, 1, 2]

@@ -95,7 +95,7 @@ class Plan:
 
 
 def _zcdp_mu(epsilon: float, delta: float) -> float:
-    """mu by the conversion of 001 (13) and 004, rho + 2 sqrt(rho ln 1/delta) = epsilon, which wastes noise."""
+    """mu by rho + 2 sqrt(rho ln 1/delta) = epsilon, which wastes noise (Zhang 2023, (13); Gauthier 2023)."""
     return zcdp_mu(zcdp_rho_papers(epsilon, delta))
 
 

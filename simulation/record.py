@@ -130,8 +130,8 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
 
     consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `reference = true`, x* being the optimum of all
     rows together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), optimality, which is
-    consensus + distance (001), and node_error mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of a cohort's stacked
-    seeds.
+    consensus + distance (Zhang 2023), and node_error mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of a
+    cohort's stacked seeds.
     """
 
     def of_seed(array: Array) -> Array:

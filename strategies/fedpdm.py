@@ -1,4 +1,4 @@
-"""FedPDM on the server (000, Algorithm 1; 003, Algorithm 1)."""
+"""FedPDM on the server (Li 2023, Algorithm 1; Li 2024, Algorithm 1)."""
 
 from typing import ClassVar
 

@@ -640,7 +640,7 @@ def test_compare_names_a_summary_that_is_none(call, tmp_path):
 
 def test_a_mistake_about_the_data_leaves_no_folder_behind(call, tmp_path):
     status, _, told = call(
-        "run", ROOT / "experiments/003-fig2.toml", "--data-dir", tmp_path, "--out", tmp_path / "run"
+        "run", ROOT / "experiments/li2024-fig2.toml", "--data-dir", tmp_path, "--out", tmp_path / "run"
     )
     assert status == 2
     assert "no file" in told

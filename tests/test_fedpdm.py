@@ -47,7 +47,7 @@ def last(steps):
 
 
 def paper_gradient(x, rows, labels, classes, beta):
-    """Gradient of 003 (41), sample by sample."""
+    """Gradient of Li 2024 (41), sample by sample."""
     matrix = x.reshape(classes, -1)
     total = np.zeros_like(matrix)
     for a, y in zip(rows, labels, strict=True):
@@ -68,7 +68,7 @@ def top(v, k):
 
 
 def paper_run(shards, rounds, k, rho, eta0, nu, gamma, beta, classes, walk, chosen_entries=None, down=None):
-    """003 Algorithms 1 and 2 in plain loops over clients, entries and samples."""
+    """Li 2024 Algorithms 1 and 2 in plain loops over clients, entries and samples."""
     n, d = shards.num_clients, shards.features.shape[1] * classes
     x0, dual = np.zeros(d), np.zeros((n, d))
     for t in range(rounds):
@@ -267,7 +267,7 @@ def test_the_printed_step_of_000_diverges():
 
 @pytest.mark.parametrize(("factor", "silent_rounds"), [(1.01, 1), (2.02, 400)])
 def test_gamma_above_the_slope_at_zero_ends_in_the_zero_model(factor, silent_rounds):
-    """x = 0 is then stationary (003 as printed). Since y = 2x - x0 in the first round, a factor of 2 more
+    """x = 0 is then stationary (Li 2024 as printed). Since y = 2x - x0 in the first round, a factor of 2 more
     keeps the model at zero from the start."""
     shards, objective = convex_problem()
     slope = np.abs(objective.grad(np.zeros(objective.d), shards.everyone())).max()

@@ -1,4 +1,4 @@
-"""001: the recursion against the paper's, its rate, its limits, and its budget."""
+"""Zhang 2023: the recursion against the paper's, its rate, its limits, and its budget."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The networked methods of 004: edge-wise ADMM, the sum of duals under faults, optima on graphs, and privacy."""
+"""The networked methods of Gauthier 2023: edge-wise ADMM, sums of duals under faults, optima on graphs, privacy."""
 
 import itertools
 from dataclasses import replace

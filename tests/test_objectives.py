@@ -46,7 +46,7 @@ def minimum(objective, rows):
 
 
 def printed(X, rows, beta):
-    """003 (41) = 000 (25) as printed: Y_ij = a b^T with the one-hot label b, for one client."""
+    """Li 2024 (41) = Li 2023 (25) as printed: Y_ij = a b^T with the one-hot label b, for one client."""
     total = 0.0
     for a, y in zip(rows.features, rows.labels, strict=True):
         b = [float(k == y) for k in range(len(X))]

@@ -1,6 +1,6 @@
 """FedPDM and BSDP-FedPDM with all their options, from a user's keys to the model, against one slow loop.
 
-`slow_run` is written entry by entry from 003, Algorithms 1 and 2, with the options of the pages. It takes the
+`slow_run` is written entry by entry from Li 2024, Algorithms 1 and 2, with the options of the pages. It takes the
 seeds' addresses (who is sampled, which rows, which entries) from the documentation, not from the runtimes.
 """
 
@@ -53,7 +53,7 @@ def drawn(seed: int, client: int, round_: int, d: int, k: int) -> list[int]:
 
 
 def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
-    """003, Algorithms 1 and 2, in plain loops; the server refuses the replies of the (round, client) in
+    """Li 2024, Algorithms 1 and 2, in plain loops; the server refuses the replies of the (round, client) in
     `rejected`, and a client whose x is not finite forgets the round."""
     keys, seed = setup.config.items(), setup.config.seed
     n, d = setup.config.num_clients, setup.objective.d

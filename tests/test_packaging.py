@@ -27,14 +27,16 @@ def test_no_generic_name_enters_site_packages(wheel):
 
 
 def test_the_wheel_brings_the_command_line(wheel):
-    done = subprocess.run([sys.executable, "-m", "twinflower", "list"], cwd=wheel, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "twinflower", "list"], cwd=wheel, capture_output=True, text=True
+    )
     assert "fedpdm" in done.stdout, done.stderr
     assert "twinflower = twinflower.__main__:main" in next(wheel.parent.rglob("entry_points.txt")).read_text()
 
 
 def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
     """It has the checkout's settings, and components that the wheel holds; no file of the checkout is asked for."""
-    code = f"from twinflower.simulation.engine import own_app; from pathlib import Path; own_app(Path({str(tmp_path)!r}))"
+    code = f"import pathlib, twinflower.simulation.engine as e; e.own_app(pathlib.Path({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=wheel, check=True)
     made, ours = (
         tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from twinflower.data.partition import PARTITIONERS, Partition, _apportion, _draw_labels, describe, partition
 from twinflower.errors import SettingError
 
-# Training rows per class of MNIST and Adult, the settings of paper 003.
+# Training rows per class of MNIST and Adult, the settings of Li 2024.
 MNIST = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 ADULT = [24720, 7841]
 
@@ -435,7 +435,7 @@ def test_many_clients(method):
 
 
 def test_mixed_is_a_share_at_random_and_the_rest_of_one_label():
-    """Appendix A.4 of 001 in small: class counts of what is not the client's own label look like the whole."""
+    """Appendix A.4 of Zhang 2023 in small: class counts of what is not the client's own label look like the whole."""
     labels = shuffled([900, 800, 1000, 700])
     parts = partition(labels, 4, "mixed", 3, iid_rows=200, samples_per_client=500)
     counts = table(parts, labels)

@@ -399,7 +399,7 @@ def test_the_long_run_is_the_closed_form():
 
 
 def test_the_journals_own_schedule_is_nowhere_near_its_claim():
-    """003 on MNIST, Q = 1, T = 60, all rounds, noise for (1, 1e-4) each... PRIVACY: really about 9.7."""
+    """Li 2024 on MNIST, Q = 1, T = 60, all rounds, noise for (1, 1e-4) each... PRIVACY: really about 9.7."""
     etas = [0.04 / np.sqrt(t) for t in range(1, 61)]
     bounds = Bounds(1.0, 0.25)
     true = published_true_sensitivities(bounds, etas, 10.0, 1)

@@ -1,4 +1,4 @@
-"""002: surrogates against their history, closed forms against solvers, unequal clients, bounds that are met or not."""
+"""Ye 2021: surrogates against their history, closed forms against solvers, unequal clients, bounds met or not."""
 
 import math
 from dataclasses import replace

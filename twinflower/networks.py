@@ -2,7 +2,7 @@
 
     f_i(W1, W2) = mean_j loss( W2 act(W1 a_j), y_j ) + l2/2 ||W||^2 + nonconvex sum W^2 / (1 + W^2)
 
-A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). 001 uses sigmoid units, 002 swish.
+A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). Zhang 2023 uses sigmoid units, Ye 2021 swish.
 """
 
 import math

@@ -111,7 +111,7 @@ def _one_hot(labels: Labels, outputs: int) -> Mask:
 
 
 class RowwiseLogistic:
-    """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (003 (41), 000 (25)).
+    """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (Li 2024 (41), Li 2023 (25)).
 
     The papers call it logistic regression and test by argmax of X a. Nothing pushes the other rows
     down, so a lower loss is often a lower accuracy; `Softmax` is the usual loss.
@@ -253,7 +253,7 @@ class Penalised:
     and clip_norm > 0, which clips data gradients to that norm.
 
     clip: "rows" clips the gradient of every row and then takes the mean; "batch" clips the mean gradient of the rows at
-    hand, which is what Assumption 3 of 000 and 003 bounds by G. One record then moves a batch's mean by up to
+    hand, which is what Assumption 3 of Li 2023 and Li 2024 bounds by G. One record then moves a batch's mean by up to
     2 clip_norm whatever the batch, where rows clipped one by one allow 2 clip_norm / rows (`check_clipping`).
     """
 

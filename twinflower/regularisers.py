@@ -101,7 +101,7 @@ class Box:
 
 @dataclass(frozen=True)
 class WeightedL1Box:
-    """h(x) = sum weights |x| over the box lower <= x <= upper (001, section 5); weights number or (d,).
+    """h(x) = sum weights |x| over the box lower <= x <= upper (Zhang 2023, section 5); weights number or (d,).
 
     In one dimension the minimiser over an interval is the clipped free minimiser, hence
     clip(soft_threshold).

@@ -1,4 +1,4 @@
-"""Sparsifiers of messages: top-k by magnitude and rand-k (003, Definition 3, (16)-(17)).
+"""Sparsifiers of messages: top-k by magnitude and rand-k (Li 2024, Definition 3, (16)-(17)).
 
 A sparse message is a `Code`: which entries, ascending, and their values. On the wire an index takes
 ceil(log2 d) bits, packed; a message of all d entries needs no indices, and neither does rand-k, whose

@@ -55,7 +55,7 @@ def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) 
 
 
 def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Array | None = None) -> Array:
-    """sum over clients of the sent entries / number of senders, entry by entry (003 (20), (23)).
+    """sum over clients of the sent entries / number of senders, entry by entry (Li 2024 (20), (23)).
 
     shares (..., K) > 0, if given, are the clients' weights in F: the senders of an entry count in proportion to them.
     """

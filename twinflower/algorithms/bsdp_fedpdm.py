@@ -1,4 +1,4 @@
-"""BSDP-FedPDM: FedPDM with bidirectional sparsification (003, Algorithm 2).
+"""BSDP-FedPDM: FedPDM with bidirectional sparsification (Li 2024, Algorithm 2).
 
 The mathematics of a client's round is FedPDM's; only the messages are thinned out (`messages.Messages`).
 
@@ -20,6 +20,6 @@ class BSDPFedPDM(FedPDM):
     """FedPDM's settings, with half of the entries sent unless told otherwise."""
 
     name: ClassVar[str] = "bsdp-fedpdm"
-    title: ClassVar[str] = "BSDP-FedPDM (003): FedPDM with top-k or rand-k up and top-k down"
+    title: ClassVar[str] = "BSDP-FedPDM (Li 2024): FedPDM with top-k or rand-k up and top-k down"
 
     uplink_ratio: float = 0.5

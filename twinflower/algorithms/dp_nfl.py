@@ -1,4 +1,4 @@
-"""(epsilon, delta)-DP-NFL: zCDP-NFL with the older accounting (004, section 5).
+"""(epsilon, delta)-DP-NFL: zCDP-NFL with the older accounting (Gauthier 2023, section 5).
 
 Every round gets the same (epsilon_n, delta_n), so that basic or advanced composition over all rounds gives the total,
 and the noise of the classical rule, sigma_n = Delta_k(n) sqrt(2 ln(1.25 / delta_n)) / epsilon_n. The noise is Gaussian
@@ -22,7 +22,7 @@ class DPNFL(ZCDPNFL, PlansNoise):
     """zCDP-NFL's settings without tau, and composition: "basic" or "advanced"."""
 
     name: ClassVar[str] = "dp-nfl"
-    title: ClassVar[str] = "(epsilon, delta)-DP-NFL (004): zCDP-NFL with basic or advanced composition, to compare"
+    title: ClassVar[str] = "(epsilon, delta)-DP-NFL (Gauthier 2023): with basic or advanced composition, to compare"
 
     composition: str = "basic"
 

@@ -1,4 +1,4 @@
-"""FedAvg, or parallel restarted SGD (McMahan et al., AISTATS 2017; private: DP-FedAvg, as 000, 001, 003 compare it).
+"""FedAvg, or parallel restarted SGD (McMahan et al., AISTATS 2017); private: DP-FedAvg, as Li and Zhang compare it.
 
     minimise  (1/N) sum_i f_i(x) + h(x)
 
@@ -7,7 +7,7 @@ client keeps     nothing
        sends     x (..., d), and its number of local steps Q
 server keeps     x0 (..., d)
 A client that is missing is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the means are weighted
-by N_i over those that answered: parallel restarted SGD, as 002 compares it.
+by N_i over those that answered: parallel restarted SGD, as Ye 2021 compares it.
 
 h is treated as `composite` says:
 "server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: as
@@ -20,8 +20,8 @@ h is treated as `composite` says:
 Privacy. "public-state" adds noise to the end of the local loop, which is the message. It is refused together with
 local-subgradient: the bounds on how far one record moves x need steps that are Lipschitz in x, and
 x -> x - eta dh(x) is not (two points on either side of 0 are driven across each other); only a
-bound that grows with sqrt(d) would be left. "gradient" adds noise to every gradient of a round (DP-FedAvg of 001:
-Q steps are Q releases); subgradients of h do not depend on data and are free.
+bound that grows with sqrt(d) would be left. "gradient" adds noise to every gradient of a round (DP-FedAvg of Zhang
+2023: Q steps are Q releases); subgradients of h do not depend on data and are free.
 """
 
 from dataclasses import dataclass

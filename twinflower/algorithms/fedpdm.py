@@ -1,4 +1,4 @@
-"""FedPDM: federated primal-dual method (000: FedPDM-DP, Algorithm 1; 003: DP-FedPDM, Algorithm 1).
+"""FedPDM: federated primal-dual method (Li 2023: FedPDM-DP, Algorithm 1; Li 2024: DP-FedPDM, Algorithm 1).
 
     minimise  (1/N) sum_i f_i(x) + h(x),     f_i smooth, possibly non-convex, h with an easy prox
     L_i(x, x0, dual) = f_i(x) + <dual, x0 - x> + rho/2 ||x0 - x||^2
@@ -62,13 +62,13 @@ class FedPDM(LocalMethod):
     rho > 0: augmented-Lagrangian penalty; rho * step_size < 2 or the local loop diverges.
     stopping_tolerance: nu of (11), 0 = off. aggregation: "sampled" averages this round's y as printed and
     stalls when not all clients take part; "memory" averages every client's last y and converges.
-    local_start: "server" starts at x0 (003 line 6), "warm" at the client's last x. unstable_steps: "allow"
+    local_start: "server" starts at x0 (Li 2024 line 6), "warm" at the client's last x. unstable_steps: "allow"
     lets rho * step_size >= 2 through, to show what the printed setting does. privacy has one more word,
     "as-published". All others are in `base.LocalMethod` and, for thinned messages, `messages.Messages`.
     """
 
     name: ClassVar[str] = "fedpdm"
-    title: ClassVar[str] = "FedPDM (000, 003): primal-dual, non-smooth h on the server"
+    title: ClassVar[str] = "FedPDM (Li 2023, Li 2024): primal-dual, non-smooth h on the server"
 
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
 
@@ -127,7 +127,7 @@ class FedPDM(LocalMethod):
         dual = dual + self.rho * (x0 - x)                                       # (10c)
         y = x - dual / self.rho                                                 # (10d)
         upload = self.message(y, inbox, report)
-        if self.privacy == "as-published":  # after thinning out: 003 (18), (19)
+        if self.privacy == "as-published":  # after thinning out: Li 2024 (18), (19)
             noisy = work.noise(upload.y, shrink=self._share_of_noise(work, report))
             upload = upload._replace(y=noisy)                                   # (12)
         return State(dual, x if warm else state.x), upload, report
@@ -154,7 +154,7 @@ class FedPDM(LocalMethod):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Average and prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.
 
-        (000 calls it prox_{rho h} and defines it as this; 003's (15) is the case gamma = 1.)
+        (Li 2023 calls it prox_{rho h} and defines it as this; Li 2024's (15) is the case gamma = 1.)
         """
         y, sent = self.received(uploads, server.x0.shape[-1])
         memory, mean = self._average(server, y, sent, clients)

@@ -1,4 +1,4 @@
-"""ISRL-DP: mini-batch SGD with noisy mean gradients (Lowy and Razaviyayn, ICLR 2023, Algorithm 1; compared in 001).
+"""ISRL-DP: mini-batch SGD with noisy mean gradients (Lowy and Razaviyayn, ICLR 2023, Algorithm 1).
 
     g_i = mean gradient of one batch at x0 + noise             inter-silo record-level DP: the server sees no more
     server: x0 <- Pi( x0 - eta mean g_i ),   output the last x0 or a weighted mean of them

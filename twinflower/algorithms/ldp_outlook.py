@@ -5,8 +5,8 @@ d sigma_t^2 / n of squared noise. Where f is as flat as theta_2 allows, what is 
 
     E ||xbar - x*||^2  <~  (d / n) sum_t c^(2 (T - t)) sigma_t^2
 
-(9) of 001, telescoped, bounds all n clients together, dual included, and is 7.5 n^2 times as large for dynamic shares
-and 5 n^2 times for static ones (long runs).
+(9) of Zhang 2023, telescoped, bounds all n clients together, dual included, and is 7.5 n^2 times as large for dynamic
+shares and 5 n^2 times for static ones (long runs).
 Steeper directions forget faster, so the estimate is rather too high.
 """
 

@@ -1,4 +1,4 @@
-"""Locally private composite primal-dual method with dynamic privacy allocation (001, Algorithm 1 by way of (7)).
+"""Locally private composite primal-dual method with dynamic privacy allocation (Zhang 2023, Algorithm 1 by way of (7)).
 
     minimise  (1/n) sum_i f_i(x) + g(x),     f_i smooth and strongly convex (l2 inside), g convex with an easy prox
 
@@ -76,7 +76,7 @@ class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClie
     """
 
     name: ClassVar[str] = "ldp-primal-dual"
-    title: ClassVar[str] = "LDP primal-dual (001): composite, all clients, budget shared unequally between rounds"
+    title: ClassVar[str] = "LDP primal-dual (Zhang 2023): composite, all clients, rounds share the budget unequally"
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
 

@@ -34,10 +34,10 @@ def local_steps(
     noise: Noise = no_noise,
     subgradient: Subgradient | None = None,
 ) -> Walked:
-    """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (000 (10a), 003 (8a)).
+    """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (Li 2023 (10a), Li 2024 (8a)).
 
     Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
-    (000 (11), 003 (10)), and at the latest when its batches end. tolerance 0 switches the rule off. noise, if
+    (Li 2023 (11), Li 2024 (10)), and at the latest when its batches end. tolerance 0 switches the rule off. noise, if
     any, is added to every gradient before anything is done with it, draw number = step. subgradient(x), if
     given, is added to g: the benchmarks' way with a non-smooth h.
     """

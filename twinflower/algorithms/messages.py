@@ -1,4 +1,4 @@
-"""The messages of FedPDM and its benchmarks: x0 down and one point up, whole or thinned out (003, Algorithm 2).
+"""The messages of FedPDM and its benchmarks: x0 down and one point up, whole or thinned out (Li 2024, Algorithm 2).
 
 Down go the top-k' entries of x0, k' = round(downlink_ratio d), and the client uses that zero-padded point
 everywhere. Up go k = round(uplink_ratio d) entries of the client's point, by top-k or rand-k. The server divides

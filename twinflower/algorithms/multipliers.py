@@ -1,4 +1,4 @@
-"""The multipliers of constrained SSCA: Problem 5 of 002 with (19), solved to rounding.
+"""The multipliers of constrained SSCA: Problem 5 of Ye 2021 with (19), solved to rounding.
 
     minimise  ||x||^2 + c sum s     subject to     <S_m, x> + k ||x||^2 + A_m <= s_m,   s >= 0,   m = 1..M
 

@@ -1,4 +1,4 @@
-"""Networked subgradient method under zCDP: zCDP-grad-NFL (Nedic and Ozdaglar, 2009; compared in 004).
+"""Networked subgradient method under zCDP: zCDP-grad-NFL (Nedic and Ozdaglar, 2009; compared in Gauthier 2023).
 
     w_k = sum_l a_kl w~_l - eta_n ( g_k + R'_k )(w~_k),     w~_k = w_k + noise
     a_kl = 1 / (1 + max(d_k, d_l)) for neighbours, a_kk what is left of 1         (Metropolis)
@@ -41,7 +41,7 @@ class NetworkedSubgradient(Relayed, BoundsRounding):
     """The networked settings (`relay.Relayed`)."""
 
     name: ClassVar[str] = "networked-subgradient"
-    title: ClassVar[str] = "networked subgradient (004): neighbours average with Metropolis weights, to compare"
+    title: ClassVar[str] = "networked subgradient (Gauthier 2023): Metropolis weights over neighbours, to compare"
 
     state = NOTHING
     @cached_property

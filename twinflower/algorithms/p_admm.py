@@ -1,4 +1,4 @@
-"""P-ADMM: networked ADMM with the local problem solved exactly, for smooth losses (Ding et al.; compared in 004).
+"""P-ADMM: networked ADMM with the local problem solved exactly, for smooth losses (Ding et al. 2019).
 
 As zCDP-NFL but for the primal step, and without a step size:
 
@@ -34,7 +34,7 @@ class PADMM(ZCDPNFL, RestrictsObjective):
     """zCDP-NFL's settings; step_size, step_decay and composite mean nothing."""
 
     name: ClassVar[str] = "p-admm"
-    title: ClassVar[str] = "P-ADMM (004): networked ADMM with exact local steps, smooth losses only, to compare"
+    title: ClassVar[str] = "P-ADMM (Gauthier 2023): exact local steps, smooth losses only, to compare"
 
     def check_subgradients(self) -> None:
         """It takes the prox of h."""

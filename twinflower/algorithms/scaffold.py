@@ -1,4 +1,4 @@
-"""SCAFFOLD, option II (Karimireddy et al., ICML 2020, Algorithm 1; private: DP-SCAFFOLD, as 001 compares it).
+"""SCAFFOLD, option II (Karimireddy et al., ICML 2020, Algorithm 1; private: DP-SCAFFOLD, as Zhang 2023 compares it).
 
     x <- x - eta (grad f_i(x; batch) - c_i + c),  Q times from x0
     c_i+ = c_i - c + (x0 - x) / (Q eta)
@@ -18,7 +18,7 @@ With h = 0 (or h in the local steps, if it is smooth) the fixed point is the opt
 With server-prox it is not quite: at the optimum c = -dh is not 0, the clients walk Q steps along it, and gradients
 averaged on that way are O(Q eta ||dh||) off. FedPDM and FedDyn have no such bias.
 
-Privacy. The paper of 001 adds noise to every gradient ("gradient"); "public-state" adds it to x once, and c_i
+Privacy. The paper of Zhang 2023 adds noise to every gradient ("gradient"); "public-state" adds it to x once, and c_i
 follows from the noisy x. Noise on the message alone, with a c_i from the exact x, would leave private state behind.
 """
 

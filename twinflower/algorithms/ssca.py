@@ -1,4 +1,4 @@
-"""Mini-batch SSCA: stochastic successive convex approximation (002, Algorithm 1 with the surrogate (6)).
+"""Mini-batch SSCA: stochastic successive convex approximation (Ye 2021, Algorithm 1 with the surrogate (6)).
 
     minimise  F(x) + h(x),     F(x) = (1/m) sum over all m rows of loss(x, row), not convex perhaps
 
@@ -57,7 +57,7 @@ class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding):
     """
 
     name: ClassVar[str] = "ssca"
-    title: ClassVar[str] = "SSCA (002): non-convex F, one batch gradient per round, surrogate on the server"
+    title: ClassVar[str] = "SSCA (Ye 2021): non-convex F, one batch gradient per round, surrogate on the server"
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm",)
     model_columns: ClassVar[tuple[str, ...]] = ("cost",)

@@ -1,4 +1,4 @@
-"""Constrained mini-batch SSCA: the smallest model whose cost is at most U (002, Algorithm 2 with (18), (8)).
+"""Constrained mini-batch SSCA: the smallest model whose cost is at most U (Ye 2021, Algorithm 2 with (18), (8)).
 
     minimise  ||x||^2     subject to     F_m(x) <= U_m,   m = 1..M,    F_m a mean of losses over (a group of) the rows
 
@@ -65,7 +65,7 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
     """
 
     name: ClassVar[str] = "ssca-constrained"
-    title: ClassVar[str] = "constrained SSCA (002): the smallest model whose cost, or cost per group, is at most U"
+    title: ClassVar[str] = "constrained SSCA (Ye 2021): the smallest model whose cost, or cost per group, is at most U"
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
     model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
 

@@ -1,4 +1,4 @@
-"""zCDP-NFL: networked ADMM with a linearised local step under zCDP (004, Algorithm 1).
+"""zCDP-NFL: networked ADMM with a linearised local step under zCDP (Gauthier 2023, Algorithm 1).
 
     minimise  sum_k ( f_k(w_k) + h(w_k) ),  w_k = w_l on every edge,     h = (lambda/K) R
 
@@ -55,7 +55,7 @@ class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     """
 
     name: ClassVar[str] = "zcdp-nfl"
-    title: ClassVar[str] = "zCDP-NFL (004): networked ADMM, neighbours agree, the server relays"
+    title: ClassVar[str] = "zCDP-NFL (Gauthier 2023): networked ADMM, neighbours agree, the server relays"
 
     rho: float = 0.1
     composite: str = "subgradient"

@@ -255,7 +255,7 @@ def _mixed(task: Task) -> Ints:
     """iid_rows rows at random for every client, and besides rows of label i mod C for client i.
 
     All have samples_per_client rows, or as many as the scarcest of these labels allows.
-    Source: appendix A.4 of paper 001 (N = 10, 1,000 and 2,850 rows); the paper leaves open which comes first.
+    Source: appendix A.4 of Zhang 2023 (N = 10, 1,000 and 2,850 rows); the paper leaves open which comes first.
     """
     clients, share, left = task.num_clients, task.iid_rows, task.class_rows.copy()
     enough = 0 <= share * clients <= left.sum()
@@ -301,7 +301,7 @@ def _labels(task: Task) -> Ints:
     fewer than N rows stay unused, where clients share labels in many ways (k > 1, N well above C); with
     k = 1 the label with the fewest rows per client decides. Of each label a client has at least one row,
     and as near to size / k as possible: the largest deviation is the least.
-    Source: section V of paper 003 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
+    Source: section V of Li 2024 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
     how 600 is met with classes of unequal size.
     """
     held = _held_labels(task)

@@ -418,7 +418,7 @@ def _adult_files(source: Source) -> Dataset:
 
 
 def _adult_table(where: str, rows: Sequence[Sequence[str]]) -> Table:
-    """UCI's 15 text columns as 81 numbers and a label, 1 for '>50K'. Source: the experiments of paper 003.
+    """UCI's 15 text columns as 81 numbers and a label, 1 for '>50K'. Source: the experiments of Li 2024.
 
     fnlwgt (a census weight) and the textual education (education-num says the same) are dropped. Five
     numeric columns come first; then c categories become c - 1 columns of 0 and 1, 76 in all. The first

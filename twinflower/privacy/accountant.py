@@ -219,7 +219,7 @@ def noise_multipliers(mu: float, weights: ArrayLike) -> Array:
 def noise_multipliers_from_logs(mu: float, log_weights: ArrayLike) -> Array:
     """`noise_multipliers` for weights that would under- or overflow: their natural logarithms.
 
-    For the dynamic allocation of paper 001, w_t = sqrt(q_t): log w_t = (T - t)/2 log(1 - gamma mu_f).
+    For the dynamic allocation of Zhang 2023, w_t = sqrt(q_t): log w_t = (T - t)/2 log(1 - gamma mu_f).
     """
     check_positive("mu", mu)
     logs = _array("log_weights", log_weights, "finite numbers", np.isfinite)
@@ -293,14 +293,14 @@ def zcdp_mu(rho_zcdp: float) -> float:
     """mu = sqrt(2 rho_zcdp) of Gaussian releases that were accounted for in zCDP.
 
     True for sums of Gaussian releases only; another rho-zCDP mechanism need not be GDP at this mu. With it,
-    `gdp_epsilon` is the exact conversion for papers 001 and 004.
+    `gdp_epsilon` is the exact conversion for Zhang 2023 and Gauthier 2023.
     """
     check_not_negative("rho_zcdp", rho_zcdp)
     return math.sqrt(2 * rho_zcdp)
 
 
 def zcdp_epsilon_papers(rho_zcdp: float, delta: float) -> float:
-    """epsilon = rho + 2 sqrt(rho ln(1/delta)): valid, wasteful, and what papers 001 and 004 use.
+    """epsilon = rho + 2 sqrt(rho ln(1/delta)): valid, wasteful, and what Zhang 2023 and Gauthier 2023 use.
 
     Bun and Steinke, "Concentrated differential privacy", TCC 2016, Proposition 1.3.
     """
@@ -347,7 +347,7 @@ class Guarantee(NamedTuple):
 
 
 def classical_noise_multiplier(epsilon: float, delta: float) -> float:
-    """sigma / sensitivity = sqrt(2 ln(1.25/delta)) / epsilon, the rule of papers 000 and 003.
+    """sigma / sensitivity = sqrt(2 ln(1.25/delta)) / epsilon, the rule of Li 2023 and Li 2024.
 
     Proved for epsilon < 1 only (Dwork and Roth 2014, Theorem A.1), and false from about 8 on; what it
     really gives is `classical_epsilon`.

@@ -161,7 +161,7 @@ SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Pace], float]] = {
 
 
 def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
-    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of 000 and 003, true for one round only."""
+    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of Li 2023 and Li 2024, true for one round only."""
     return 4 * bounds.gradient * step_size * _geometric(abs(1 - step_size * rho), range(steps))
 
 
@@ -212,7 +212,7 @@ def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[flo
 def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:
     """epsilon of one round from the papers' total loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
 
-    000 (20), 003 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
+    Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
     formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
     """
     require(
