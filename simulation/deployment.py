@@ -86,7 +86,7 @@ class Deployment(Engine):
         return self.place.log(_name(number)).read_text(errors="replace")
 
     def heard(self, line: str) -> str:
-        """As of every process, and that a node is there."""
+        """As for every process, and that the node has connected."""
         return "connected" if _CONNECTED in line else super().heard(line)
 
 
@@ -116,7 +116,7 @@ def deployment(secure: bool = False, logs: Path | None = None, tell: Tell = sile
 
 
 def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = silent) -> None:
-    """One run of a configuration on as many SuperNodes as it has clients; tells what happens while it happens.
+    """One run of a configuration on as many SuperNodes as it has clients; reports progress to `tell`.
 
     Every node keeps state and ledger in a folder of its own that ends with the rehearsal, and allows a lifetime budget
     just above what the run plans. Logs go to logs/ in the run's folder. Raises RunError unless Flower says
@@ -145,7 +145,7 @@ def _empty(logs: Path) -> Path:
 
 
 def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value]) -> None:
-    """A node without which the rehearsal is of no use."""
+    """Start a node that must not end before the rehearsal does."""
     if running.secure:
         running.register(number)
     running.start_node(number, count, own)

@@ -68,9 +68,9 @@ class Engine:
         return self.place.environment
 
     def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
-        """One `flwr run` that writes its run folder; tells its lines while they come, and returns Flower's output.
+        """One `flwr run` that writes its run folder; returns Flower's output, whose lines go to `tell` as they appear.
 
-        Raises RunError unless Flower says finished:completed, or as soon as a process ends that should not.
+        Raises RunError unless Flower says finished:completed, or as soon as a process ends that must not.
         """
         log = self.place.log("flwr-run")
         tail, begin = Tail(log), log.stat().st_size if log.exists() else 0
@@ -92,7 +92,7 @@ class Engine:
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
 
     def _look(self, tail: Tail) -> None:
-        """Tell what is new; RunError if a process has ended."""
+        """Report what is new; RunError if a process has ended."""
         for line in tail.lines():
             if (told := plain(line)) and not _NOISE.match(told):
                 self.tell(told)
@@ -100,14 +100,14 @@ class Engine:
         self.place.check()
 
     def look_at_nodes(self) -> None:
-        """Tell the warnings in the logs that are watched."""
+        """Report the warnings in the logs that are watched."""
         for name, tail in self.watched.items():
             for line in tail.lines():
                 if told := self.heard(line):
                     self.tell(f"{name}: {told}")
 
     def heard(self, line: str) -> str:
-        """What a line of such a log should tell the user: warnings and errors of Flower's, and sentences of ours."""
+        """What the user should see of such a line: Flower's warnings and errors, and our own sentences; else empty."""
         found = _ALARM.match(plain(line))
         return (found[2] or found[3] or "") if found else ""
 

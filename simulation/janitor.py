@@ -1,9 +1,9 @@
 """Ends everything that a command has started and removes its folder, even after the command itself was killed.
 
-What a command starts carries the environment variable MARK with the command's folder as its value, and so does whatever
-these processes start, in any session. Run as a script, `python janitor.py FOLDER` waits until its standard input is
-closed, which happens when the command ends for whatever reason, and then clears up. Only the standard library is used:
-the script must be ready before the command starts anything else.
+Every process that a command starts carries the environment variable MARK, whose value is the command's folder, and
+passes it on to its own children, whatever session they are in. Run as a script, `python janitor.py FOLDER` waits until
+its standard input is closed, which happens when the command ends for whatever reason, and then clears up. It uses only
+the standard library, so that it is ready before the command starts anything else.
 """
 
 import os
@@ -58,7 +58,7 @@ def _send(request: signal.Signals, addresses: set[Address]) -> None:
 
 
 def _present(folder: Path, known: set[Address]) -> set[Address]:
-    """Whoever belongs to the folder now, or did so before and still lives; known grows."""
+    """Live processes that belong to the folder, or did when they were last seen; adds to known."""
     if not PROC.is_dir():
         return _groups(folder)
     living = dict(_living())
@@ -107,7 +107,7 @@ def _exists(number: int) -> bool:
 
 
 def main(folder: Path) -> None:
-    """Wait for the command's end, whatever signals say, and clear up behind it."""
+    """Ignore signals, wait for the command to end, and clear up after it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()

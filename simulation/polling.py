@@ -1,4 +1,4 @@
-"""A grid that looks for replies sooner than Flower's own, which looks every 3 seconds."""
+"""A grid that asks for replies sooner than Flower's own, which asks every 3 seconds."""
 
 import time
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-_SHORTEST, _LONGEST = 0.2, 3.0  # seconds between two looks
-_SHARE = 0.1  # of the time that the replies have taken already, so that a long round is looked at rarely
+_SHORTEST, _LONGEST = 0.2, 3.0  # seconds between two requests
+_SHARE = 0.1  # of the time waited so far: the longer the round, the fewer requests
 
 
 class PollingGrid(Grid):
-    """Another grid, through its public methods alone; only the waits between two looks differ."""
+    """Wraps another grid and uses its public methods only; what differs is the pause between two requests."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -45,7 +45,7 @@ class PollingGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push, and pull until every reply is here or the timeout in seconds is over; those that came."""
+        """Send all messages and return their replies, or those that came within the timeout in seconds."""
         missing, began = set(filter(None, self.push_messages(messages))), time.monotonic()  # None: not sent
         replies: list[Message] = []
         while missing:
@@ -60,5 +60,5 @@ class PollingGrid(Grid):
 
 
 def pause(waited: float) -> float:
-    """Seconds until the next look, after so many."""
+    """Seconds until the next request, after having waited so many."""
     return min(max(_SHARE * waited, _SHORTEST), _LONGEST)

@@ -1,7 +1,7 @@
 """The processes of one command, in a folder of its own: none of them outlives the command, and neither does the folder.
 
-`place_of_its_own` clears up on leaving, on SIGINT, SIGTERM and SIGHUP, and through `janitor`, a small process beside
-the command, when the command was killed. Every process writes its log into a file.
+`place_of_its_own` clears up when it is left and on SIGINT, SIGTERM and SIGHUP. If the command is killed, `janitor`, a
+small process beside it, clears up instead. Every process writes its log into a file.
 """
 
 import os
@@ -40,8 +40,8 @@ class Interrupted(KeyboardInterrupt):
 class Place:
     """A command's folder, the environment that leads there, and what was started.
 
-    logs: folder of the log files. running: processes that have no business to end before the command does, by the names
-    of their logs. started: all of them.
+    logs: folder of the log files. running: processes that must not end before the command does, by the names of their
+    logs. started: all processes.
     """
 
     home: Path
@@ -53,7 +53,7 @@ class Place:
     def start(
         self, name: str, command: list[str], environment: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own, writing to NAME.log; it may end when it likes."""
+        """Start a command in its own session, writing to NAME.log; it may end at any time."""
         with self.log(name).open("ab") as file:
             process = subprocess.Popen(
                 command, env=self.environment | (environment or {}), cwd=self.home, stdin=subprocess.DEVNULL,
@@ -65,17 +65,17 @@ class Place:
         return process
 
     def keep(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-        """Start a command that has no business to end."""
+        """Start a command that must not end by itself."""
         self.running[name] = self.start(name, command, environment)
 
     def check(self) -> None:
-        """RunError if a process has ended that should not; with the end of its log."""
+        """RunError, with the end of the log, if a process has ended that must not."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise RunError(f"{name} ended early with {_how(process.returncode)}; {self.end_of(name)}")
 
-    def bury(self) -> None:
-        """Take note of those that have ended, which otherwise stay behind as zombies."""
+    def reap(self) -> None:
+        """Collect the exit status of those that have ended, which would otherwise remain as zombies."""
         for process in self.started:
             process.poll()
 
@@ -89,34 +89,29 @@ class Place:
         return "\n".join([f"the end of {self.log(name)}:", *(f"    {line}" for line in lines[-_LAST_LINES:])])
 
     def await_port(self, port: int) -> None:
-        """Wait until somebody listens; RunError if a process ends or a minute passes first."""
+        """Wait until somebody listens; RunError if a process ends first, or if it takes too long."""
         deadline = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < deadline:
             self.check()
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(_PAUSE)
-        raise RunError(
-            "\n".join(
-                [
-                    f"nobody listened on port {port} within {_START_TIMEOUT:g} s",
-                    *map(self.end_of, self.running),
-                ]
-            )
-        )
+        logs = "; ".join(map(self.end_of, self.running))
+        raise RunError(f"nobody listened on port {port} within {_START_TIMEOUT:g} s; {logs}")
 
 
 @contextmanager
 def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
-    """A temporary folder and what is started for it; all of it is gone on leaving. Logs go there, too, or elsewhere.
+    """A temporary folder and the processes started in it; leaving ends the processes and removes the folder.
 
-    Raises Interrupted, after that, where a signal asked for the end.
+    logs: folder of the log files, by default the temporary one. Raises Interrupted if a signal asked for the end, after
+    everything is cleared up.
     """
     with _Signals() as signals, _janitor() as home:
         place = Place(home, os.environ | {janitor.MARK: str(home)}, logs or home)
 
         def urgent() -> bool:
-            place.bury()
+            place.reap()
             return signals.waiting > 0
 
         try:
@@ -124,14 +119,14 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
                 yield place
         finally:
             left = janitor.clear(home, _GRACE, urgent)
-            place.bury()
+            place.reap()
             if left:
                 print(f"warning: could not end processes {left}", file=sys.stderr)
 
 
 @contextmanager
 def _janitor() -> Iterator[Path]:
-    """A temporary folder that a process of its own removes, with all that runs for it, if this one is killed."""
+    """A temporary folder; if this process is killed, another one ends all processes of the folder and removes it."""
     home = Path(tempfile.mkdtemp(prefix="twinflower-"))
     words = [sys.executable, "-I", "-S", janitor.__file__, str(home)]
     watching = subprocess.Popen(
@@ -142,13 +137,13 @@ def _janitor() -> Iterator[Path]:
         yield home
     finally:
         with suppress(BrokenPipeError):
-            watching.communicate()  # closes the pipe, which tells it to look for itself
+            watching.communicate()  # closing the pipe tells it that we are done
 
 
 class _Signals:
     """SIGINT, SIGTERM and SIGHUP as an exception, once, and only where `raising` says so.
 
-    got: the first signal, 0 for none. waiting: how many came where none is raised.
+    got: the first signal, 0 for none. waiting: how many signals were only noted.
     """
 
     def __init__(self) -> None:
@@ -179,7 +174,7 @@ class _Signals:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Here the first signal is raised; before and behind, it waits."""
+        """Within this block the first signal is raised as an exception; outside it is only noted."""
         self.armed = True
         try:
             if self.got:

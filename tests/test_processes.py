@@ -17,7 +17,7 @@ from twinflower.simulation import janitor, processes
 from twinflower.simulation.processes import Interrupted, Tail, place_of_its_own
 
 PROJECT = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0  # seconds; far above what anything here takes
+PATIENCE = 300.0  # seconds; far above what anything here takes
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 DEAF = "import signal, subprocess, sys, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\n"
