@@ -1,4 +1,4 @@
-"""What `mkdocs build` needs besides its configuration: the package as it is imported, and links that stay on the site."""
+"""What `mkdocs build` needs besides its configuration: the package as imported, and links that stay on the site."""
 
 import re
 import shutil

@@ -159,10 +159,10 @@ def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> Non
     """Below the figure if all panels have the same one, else below every panel; the figure grows by its height."""
     entries = [_entries(column) for column in axes.T]
     keywords: dict[str, Any] = {"fontsize": 7.5, "title_fontsize": 7.5, "frameon": False}
-    if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries) and len(set(notes)) == 1:
+    if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries):
         columns = _fitting(entries[0], _LEGEND_LETTERS * len(entries))
         _grow(figure, len(entries[0]), columns)
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "title": notes[0]}
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "title": max(notes, key=len)}
         figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
         return
     fitting = [_fitting(entry, _LEGEND_LETTERS) for entry in entries]
@@ -182,7 +182,7 @@ def _entries(column: np.ndarray) -> dict[str, Any]:
 
 def _fitting(entries: dict[str, Any], letters: int) -> int:
     """How many columns of a legend fit a line."""
-    widest = max(map(len, entries), default=0) + 8  # with its piece of line
+    widest = max(map(len, entries), default=0) + 10  # with its piece of line
     return max(1, min(len(entries), letters // widest))
 
 

@@ -276,6 +276,19 @@ def test_panels_with_the_same_curves_share_a_legend(tmp_path):
     assert len(texts(figure)) == len(MANY)
 
 
+def test_they_share_it_also_where_bands_were_cut_in_one_panel_only(tmp_path):
+    """Four legends of their own would not fit below four panels."""
+    panels = ("A", "B", "C", "D")
+    text = experiment(
+        ["fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"], "seeds = [0, 1, 2]", panels=panels
+    )
+    text = text.replace("seeds = [0, 1, 2]", 'seeds = [0, 1, 2]\ny = ["distance"]')
+    figure = drawn(tmp_path, text, lambda nth, seed: np.full(3, SKEWED[seed] if nth == 19 else 1.0))
+    (legend,) = legends(figure)
+    assert legend.get_title().get_text().endswith("raised to the lowest seed")
+    assert len(legend.get_texts()) == 5
+
+
 SKEWED = (0.01, 0.02, 3.0)  # mean 1.01, deviation 1.72
 
 
