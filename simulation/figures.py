@@ -162,7 +162,11 @@ def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> Non
     if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries):
         columns = _fitting(entries[0], _LEGEND_LETTERS * len(entries))
         _grow(figure, len(entries[0]), columns)
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "title": max(notes, key=len)}
+        place: dict[str, Any] = {
+            "loc": "outside lower center",
+            "ncols": columns,
+            "title": max(notes, key=len),
+        }
         figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
         return
     fitting = [_fitting(entry, _LEGEND_LETTERS) for entry in entries]

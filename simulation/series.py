@@ -53,13 +53,14 @@ def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
     """Mean of values (seeds, points), one standard deviation below it and above it, and whether the first was cut.
 
     Near zero the spread of a quantity that is never negative is skewed, and mean - deviation may be below zero: there
-    the lower end is the lowest seed.
+    the lower end is the lowest seed. An accuracy is such a quantity, a regression's R^2 is not.
     """
+    negative = column == "excess" or (column in SIGNED_COLUMNS and bool((values < 0).any()))
     with np.errstate(invalid="ignore"):  # a seed outside the constraints has an infinite objective
         mean = values.mean(0)
         deviation = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
         low, lowest = mean - deviation, values.min(0)
-    cut = (low <= 0) & (column not in SIGNED_COLUMNS) & (deviation > 0)
+    cut = (low <= 0) & (not negative) & (deviation > 0)
     return mean, np.where(cut, lowest, low), mean + deviation, bool(cut.any())
 
 

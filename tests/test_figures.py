@@ -292,7 +292,7 @@ def test_they_share_it_also_where_bands_were_cut_in_one_panel_only(tmp_path):
 SKEWED = (0.01, 0.02, 3.0)  # mean 1.01, deviation 1.72
 
 
-@pytest.mark.parametrize("column", ["distance", "objective", "squared_norm"])
+@pytest.mark.parametrize("column", ["distance", "objective", "squared_norm", "test_accuracy"])
 def test_bands_and_bars_of_positive_quantities_stay_above_zero(tmp_path, column):
     assert np.mean(SKEWED) - np.std(SKEWED, ddof=1) < 0
     for ends in ("true", "false"):
