@@ -23,7 +23,7 @@ from twinflower.algorithms.page import Page
 from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
-from twinflower.objectives import Batch, Objective, check_clipping
+from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Noise, no_noise
@@ -99,6 +99,8 @@ class PageClient(NumPyClient):
         if isinstance(page, RestrictsObjective):
             page.check(objective)
         check_clipping(objective, page.privacy)
+        if isinstance(objective, ChecksRows):
+            objective.check_rows(rows)
         if guard is not None:
             guard.check_rows(rows.features)
         require(

@@ -39,12 +39,13 @@ class Config:
     regression) are public, and data_file has the rows that the server evaluates on. first_round "all" asks all
     clients in the first round, and clients_per_round of them from the second on. weighting "clients" makes F the
     mean of the clients' own means, "rows" the mean over all rows, "" what the algorithm has by itself (clients;
-    the SSCA methods rows). hidden_units are those of an objective that is a network. Every evaluate_every-th
-    round is evaluated, and every round up to evaluate_early. reference compares with the optimum of all rows
-    together. clip_norm bounds the data gradient of every row, or with clip "batch" the mean gradient of a
-    batch. settings holds the algorithm's own keys that were set. A private run (the
-    algorithm's key `privacy`) has either a total epsilon at delta for each client, or a noise_multiplier;
-    conversion "zcdp" turns epsilon into noise as Zhang 2023 and Gauthier 2023 do, "exact" needs less.
+    the SSCA methods rows). hidden_units are those of an objective that is a network. regulariser_parameters names
+    the parameters of a PyTorch module that the regulariser sees ("" = all). Every evaluate_every-th round is
+    evaluated, and every round up to evaluate_early. reference compares with the optimum of all rows together.
+    clip_norm bounds the data gradient of every row, or with clip "batch" the mean gradient of a batch. settings
+    holds the algorithm's own keys that were set. A private run (the algorithm's key `privacy`) has either a total
+    epsilon at delta for each client, or a noise_multiplier; conversion "zcdp" turns epsilon into noise as Zhang 2023
+    and Gauthier 2023 do, "exact" needs less.
     """
 
     algorithm: str = "fedpdm"
@@ -80,6 +81,7 @@ class Config:
     regulariser_l2: float = 0.0
     regulariser_bound: float = 1.0
     regulariser_radius: float = 1.0
+    regulariser_parameters: str = ""
 
     rounds: int = 30
     seed: int = 0
@@ -213,6 +215,7 @@ _OWNERS: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     ("regulariser-l2", {"regulariser": ("elastic-net",)}),
     ("regulariser-bound", {"regulariser": ("box", "l1-box")}),
     ("regulariser-radius", {"regulariser": ("ball",)}),
+    ("regulariser-parameters", {"objective": ("torch",)}),
     ("max-local-steps", {"algorithm": _LOCAL_STEPS}),
     ("delta", {"privacy": ("public-state", "gradient", "as-published")}),
     ("conversion", {"privacy": ("public-state", "gradient")}),

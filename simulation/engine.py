@@ -148,15 +148,15 @@ def _absolute(config: Config) -> Config:
     """The same run with every path absolute: Flower's processes work in other folders than the user."""
     paths: dict[str, Any] = {name: _from_here(value) for name in PATHS if (value := getattr(config, name))}
     settings = tuple(
-        (name, _graph_file(value) if name == "topology" else value) for name, value in config.settings
+        (name, _named_file("file", value) if name == "topology" else value) for name, value in config.settings
     )
-    return replace(config, settings=settings, **paths)
+    return replace(config, settings=settings, objective=_named_file("torch", config.objective), **paths)
 
 
-def _graph_file(topology: Value) -> Value:
-    """file:PATH with the path absolute; the name of a graph as it is."""
-    kind, colon, path = str(topology).partition(":")
-    return f"file:{_from_here(path)}" if (kind, colon) == ("file", ":") else topology
+def _named_file(kind: str, value: Value) -> Any:
+    """KIND:PATH with the path absolute; any other value as it is."""
+    found, colon, path = str(value).partition(":")
+    return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else value
 
 
 def _from_here(path: str) -> str:

@@ -20,6 +20,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models, columns_of
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
+from twinflower.objectives import Model, NamedModel
 from twinflower.strategies import Round
 
 from .config import Config
@@ -279,7 +280,8 @@ def write_resume(config: Config, folder: Path) -> Path:
 def write_run(result: Result, folder: Path) -> Path:
     """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; returns the folder.
 
-    The models come only from a finished run, and summary.json is written last.
+    A PyTorch module is also written as model.pt. The models come only from a finished run, and summary.json is
+    written last.
     """
     write_config(result.setup.config, folder)
     with replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
@@ -289,12 +291,21 @@ def write_run(result: Result, folder: Path) -> Path:
     write_text(folder / "rounds.jsonl", "".join(_told(done) for done in result.rounds))
     write_text(folder / "environment.json", json.dumps(environment(), indent=2))
     if result.model is None:
-        (folder / "model.npz").unlink(missing_ok=True)
+        for name in ("model.npz", "model.pt"):
+            (folder / name).unlink(missing_ok=True)
     else:
         with replacing(folder / "model.npz") as path, path.open("wb") as binary:
             np.savez(binary, **_models(result, result.model))
+        _write_named(result.setup.objective, result.model, folder / "model.pt")
     write_text(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
     return folder
+
+
+def _write_named(objective: Model, x: Array, path: Path) -> None:
+    """The model x (d,) in the format of its own that a PyTorch module has."""
+    if isinstance(objective, NamedModel):
+        with replacing(path) as temporary:
+            objective.save(x, temporary)
 
 
 def _models(result: Result, x: Array) -> dict[str, Any]:

@@ -30,12 +30,20 @@ from twinflower.data.partition import Partition, describe, partition
 from twinflower.data.sets import OWN, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, require
 from twinflower.networks import make_model
-from twinflower.objectives import Batch, Model, check_clipping, majority_baseline
+from twinflower.objectives import (
+    Batch,
+    ChecksRows,
+    LinearModel,
+    Model,
+    NamedModel,
+    check_clipping,
+    majority_baseline,
+)
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals, stream
-from twinflower.regularisers import Regulariser, make_regulariser
+from twinflower.regularisers import Regulariser, make_regulariser, on_part
 from twinflower.strategies import STRATEGIES, StarStrategy
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
@@ -135,7 +143,7 @@ class Setup:
         """The graph in numbers, as rows of a table, with a rho that suits it where the loss has a public curvature."""
         if not self.neighbours:
             return []
-        loss = getattr(self.objective, "loss", None)
+        loss = self.objective.loss if isinstance(self.objective, LinearModel) else None
         curvature = loss.curvature_bound * self.config.row_norm**2 if loss else 0.0
         rows = [
             (name.replace("_", " "), f"{value:.4g}")
@@ -168,7 +176,7 @@ class Setup:
 
     def _flat_start(self) -> list[str]:
         """A penalty that keeps a start at zero."""
-        if self.config.regulariser not in ("l1", "l1-box", "elastic-net"):
+        if self.config.regulariser not in ("l1", "l1-box", "elastic-net") or self.start.any():
             return []
         slope = np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max()
         if self.config.regulariser_l1 >= slope > 0:
@@ -316,14 +324,9 @@ def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
         config.hidden_units,
         config.clip,
     )
-    h = make_regulariser(
-        config.regulariser,
-        config.regulariser_l1,
-        config.regulariser_l2,
-        config.regulariser_bound,
-        config.regulariser_radius,
-        objective.shapes[-1][0],
-    )
+    if isinstance(objective, ChecksRows):
+        objective.check_rows(Batch(data.features, data.labels))
+    h = _regulariser(config, objective)
     division = _divide(config, data)
     page = _with_facts(_page(config, h), config, division, graph)
     if isinstance(page, RestrictsObjective):
@@ -333,6 +336,21 @@ def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
         layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     plan = make_plan(config, page, objective, walk, division.sizes)
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
+
+
+def _regulariser(config: Config, objective: Model) -> Regulariser:
+    """h, of the whole point or of the parameters that regulariser-parameters names."""
+    parts = objective.parts(config.regulariser_parameters or "*") if isinstance(objective, NamedModel) else []
+    require(
+        config.regulariser != "group-l1" or len(parts) < 2,
+        "regulariser group-l1 needs one matrix: set regulariser-parameters to the name of one parameter; got "
+        f"{len(parts)} parameters",
+    )
+    h = make_regulariser(
+        config.regulariser, config.regulariser_l1, config.regulariser_l2, config.regulariser_bound,
+        config.regulariser_radius, parts[-1].rows if parts else objective.shapes[-1][0],
+    )  # fmt: skip
+    return on_part(h, [part.span for part in parts]) if config.regulariser_parameters else h
 
 
 def _page(config: Config, regulariser: Regulariser) -> Page:

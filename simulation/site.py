@@ -93,6 +93,11 @@ class Site:
             config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes"
         )
         self._check_dataset(config.dataset)
+        require(
+            not config.objective.startswith("torch:"),
+            "a deployed site runs no Python file that a run names: put the PyTorch module into an app of your own, "
+            "around twinflower.torch.ModuleObjective",
+        )
         self.check_privacy(dict(config.settings).get("privacy", "none") != "none")
         own: dict[str, Any] = dict.fromkeys(PATHS, "") | {
             "data_dir": self.data_dir,

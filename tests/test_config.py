@@ -297,6 +297,10 @@ IDLE = {  # the sentence, and what is needed for the setting to count
         {"degree": 4, "algorithm": "zcdp-nfl", "topology": "ring"},
         {"topology": "regular"},
     ),
+    "regulariser-parameters = 'weight' has no effect with objective softmax": (
+        {"regulariser-parameters": "weight"},
+        {"objective": "torch:model.py:net"},
+    ),
     "graph-seed = 4 has no effect with topology star": (
         {"graph-seed": 4, "algorithm": "zcdp-nfl", "topology": "star"},
         {"topology": "erdos-renyi"},
@@ -330,7 +334,7 @@ def test_the_table_of_choices_names_settings_and_choices_that_there_are():
         "topology": TOPOLOGIES,
     }
     known |= {
-        "objective": NETWORKS,
+        "objective": [*NETWORKS, "torch"],
         "algorithm": ALGORITHMS,
         "privacy": ["public-state", "gradient", "as-published"],
     }

@@ -96,7 +96,9 @@ def test_the_door():
         make_model("swish-network", FEATURES, CLASSES)
     with pytest.raises(SettingError, match="and 0 for other objectives; got 5"):
         make_model("softmax", FEATURES, CLASSES, hidden_units=5)
-    with pytest.raises(SettingError, match=r"must be one of softmax.*swish-network; got 'relu'"):
+    with pytest.raises(
+        SettingError, match=r"must be one of softmax.*swish-network or torch:FILE.py:NAME; got 'relu'"
+    ):
         make_model("relu", FEATURES, CLASSES)
 
 

@@ -141,13 +141,18 @@ def make_model(
     hidden_units: int = 0,
     clip: str = "rows",
 ) -> Model:
-    """The objective called `name`, a key of `objectives.LOSSES` or of NETWORKS (with softmax loss).
+    """The objective called `name`, a key of `objectives.LOSSES` or of NETWORKS (with softmax loss), or
+    "torch:FILE.py:NAME" (`twinflower.torch.load_objective`).
 
     Raises SettingError for an unknown name, a negative weight, hidden_units where there are none or none where
     there must be some, or labels the loss cannot take.
     """
+    if name.startswith("torch:"):
+        from .torch import load_objective  # an optional extra, and slow to import
+
+        return load_objective(name, num_classes, l2=l2, nonconvex=nonconvex, clip_norm=clip_norm, clip=clip)
     known = [*LOSSES, *NETWORKS]
-    require(name in known, f"objective must be one of {', '.join(known)}; got '{name}'")
+    require(name in known, f"objective must be one of {', '.join(known)} or torch:FILE.py:NAME; got '{name}'")
     linear = make_objective(
         name if name in LOSSES else "softmax", num_features, num_classes, l2, nonconvex, clip_norm, clip
     )

@@ -10,6 +10,7 @@ scores, and in the smooth penalty that lives inside every client's f_i:
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -65,6 +66,32 @@ class RowLosses(Protocol):
 
     def losses(self, x: Array, rows: Batch) -> Array:
         """Data loss of each row, (..., b); `value` is their mean, and a penalty."""
+
+
+@runtime_checkable
+class ChecksRows(Protocol):
+    """An objective that can tell before a run whether rows suit it."""
+
+    def check_rows(self, rows: Batch) -> None:
+        """SettingError for rows that it cannot take."""
+
+
+class Part(NamedTuple):
+    """A named parameter in a flat point: its first entry, the one after its last, and its rows as a matrix."""
+
+    span: tuple[int, int]
+    rows: int
+
+
+@runtime_checkable
+class NamedModel(Protocol):
+    """A model whose parameters have names, and a file format of its own."""
+
+    def parts(self, patterns: str) -> list[Part]:
+        """The parameters that match any of the patterns, "*.weight, head.bias"; SettingError if one matches none."""
+
+    def save(self, x: Array, path: Path) -> None:
+        """Write the point x (d,) in that format."""
 
 
 class Model(Objective, RowLosses, Protocol):
@@ -360,13 +387,7 @@ class LinearModel(Penalised):
 
     def score(self, x: Array, rows: Batch) -> Array:
         """Share of rows predicted right; for regression R^2 = 1 - residual / variance, nan where labels do not vary."""
-        predicted = self.predict(x, rows.features)
-        if self.loss.classifies:
-            return mean_over((predicted == rows.labels).astype(float), rows)
-        residual = mean_over((predicted - rows.labels) ** 2, rows)
-        centre = mean_over(np.asarray(rows.labels, float), rows)
-        variance = mean_over((rows.labels - centre[..., None]) ** 2, rows)
-        return 1.0 - residual / np.where(variance > 0, variance, np.nan)
+        return score_of(self.predict(x, rows.features), rows, self.loss.classifies)
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
@@ -406,6 +427,29 @@ def mean_over(values: Array, rows: Batch) -> Array:
     return values.mean(-1) if rows.weights is None else (values * rows.weights).sum(-1)
 
 
+def score_of(predicted: Labels, rows: Batch, classifies: bool) -> Array:
+    """Of predictions (..., b): the share that is right, or R^2 = 1 - residual / variance of a regression, nan where
+    labels do not vary; (...,)."""
+    if classifies:
+        return mean_over((predicted == rows.labels).astype(float), rows)
+    residual = mean_over((predicted - rows.labels) ** 2, rows)
+    centre = mean_over(np.asarray(rows.labels, float), rows)
+    variance = mean_over((rows.labels - centre[..., None]) ** 2, rows)
+    return 1.0 - residual / np.where(variance > 0, variance, np.nan)
+
+
+def check_penalties(l2: float, nonconvex: float, clip_norm: float, clip: str) -> None:
+    """SettingError for numbers that `Penalised` cannot have."""
+    require(0 <= l2 < math.inf, f"l2 must be finite and at least 0; got {l2}")
+    require(0 <= nonconvex < math.inf, f"nonconvex must be finite and at least 0; got {nonconvex}")
+    require(0 <= clip_norm < math.inf, f"clip-norm must be at least 0 (0 = off); got {clip_norm}")
+    require(clip in ("rows", "batch"), f"clip must be rows or batch; got '{clip}'")
+    require(
+        clip == "rows" or clip_norm > 0,
+        "clip = batch needs clip-norm above 0, the bound on a batch's gradient",
+    )
+
+
 def make_objective(
     name: str,
     num_features: int,
@@ -420,14 +464,7 @@ def make_objective(
     Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels the loss cannot take.
     """
     require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
-    require(0 <= l2 < math.inf, f"l2 must be finite and at least 0; got {l2}")
-    require(0 <= nonconvex < math.inf, f"nonconvex must be finite and at least 0; got {nonconvex}")
-    require(0 <= clip_norm < math.inf, f"clip-norm must be at least 0 (0 = off); got {clip_norm}")
-    require(clip in ("rows", "batch"), f"clip must be rows or batch; got '{clip}'")
-    require(
-        clip == "rows" or clip_norm > 0,
-        "clip = batch needs clip-norm above 0, the bound on a batch's gradient",
-    )
+    check_penalties(l2, nonconvex, clip_norm, clip)
     loss = LOSSES[name]
     require(
         not loss.classifies or num_classes >= 2,

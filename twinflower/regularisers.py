@@ -6,7 +6,7 @@ Points are flat, (..., d); leading axes are independent problems. Indicators hav
 infinity outside their set, and their prox is the projection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -188,6 +188,55 @@ class Ball:
         largest = np.maximum(np.abs(u).max(-1, keepdims=True), np.finfo(float).tiny)  # squares may overflow
         norm = largest * np.sqrt(((u / largest) ** 2).sum(-1, keepdims=True))
         return u * (self.radius / np.maximum(norm, self.radius))
+
+
+Span = tuple[int, int]  # first entry of a part of a point, and the one after its last
+
+
+@dataclass(frozen=True)
+class OnPart:
+    """h of some entries of a point; the others are free. spans, ascending, say which."""
+
+    inner: Regulariser
+    spans: tuple[Span, ...]
+
+    def value(self, x: Array) -> Array:
+        """h of the part."""
+        return self.inner.value(self.part(x))
+
+    def prox(self, u: Array, step: float) -> Array:
+        """prox of the part; u elsewhere."""
+        return self.filled(u.copy(), self.inner.prox(self.part(u), step))
+
+    def part(self, x: Array) -> Array:
+        """The entries (..., n) that h sees."""
+        return np.concatenate([x[..., first:end] for first, end in self.spans], axis=-1)
+
+    def filled(self, x: Array, part: Array) -> Array:
+        """x with these entries in place of its own, which are overwritten."""
+        cuts = np.cumsum([end - first for first, end in self.spans])[:-1]
+        for (first, end), entries in zip(self.spans, np.split(part, cuts, axis=-1), strict=True):
+            x[..., first:end] = entries
+        return x
+
+
+@dataclass(frozen=True)
+class FiniteOnPart(OnPart):
+    """The same for a regulariser with subgradients."""
+
+    inner: Subdifferentiable  # type: ignore[assignment]
+
+    def subgradient(self, x: Array) -> Array:
+        """That of the part; 0 elsewhere."""
+        return self.filled(np.zeros_like(x), self.inner.subgradient(self.part(x)))
+
+
+def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:
+    """The regulariser of the entries in these spans alone."""
+    places = tuple(spans)
+    if isinstance(regulariser, Subdifferentiable):
+        return FiniteOnPart(regulariser, places)
+    return OnPart(regulariser, places)
 
 
 _MAKERS: dict[str, Callable[[float, float, float, float, int], Regulariser]] = {

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError, require
+from ..objectives import LinearModel
 from ..privacy.release import Bounds, Pace, Rounding
 from .abilities import RestrictsObjective, length
 from .echo import Tentative
@@ -42,9 +43,9 @@ class PADMM(ZCDPNFL, RestrictsObjective):
     def check(self, objective: Any) -> None:
         """SettingError for a loss with kinks, for rows without a public bound in a private run, and for a rho so small
         that the local problem would take too many steps."""
-        curvature, convex = objective.loss.curvature_bound, objective.convex
+        smooth = isinstance(objective, LinearModel) and np.isfinite(objective.loss.curvature_bound)
         require(
-            np.isfinite(curvature) and convex,
+            smooth and objective.convex,
             f"{self.name} needs a smooth and convex loss: choose another objective, or algorithm zcdp-nfl",
         )
         public = self.facts.row_norm

@@ -35,7 +35,8 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..constraints import Constraint, groups_of_a_record, parse_constraints
 from ..errors import require
-from ..objectives import Batch, RowLosses
+from ..networks import Network
+from ..objectives import Batch, LinearModel, RowLosses
 from ..privacy.release import Bounds, Pace, Release, Rounding
 from ..regularisers import Zero
 from .abilities import Constrained, RestrictsObjective
@@ -130,11 +131,10 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
 
     def _check_classes(self, objective: Any) -> None:
         """A class that no row can have would keep any bound."""
-        loss = getattr(objective, "loss", None)
         highest = max((c.number for c in self.bounded if c.kind == "class"), default=-1)
-        if loss is None or highest < 0:
+        if not isinstance(objective, LinearModel | Network) or highest < 0:
             return
-        classes = max(2, objective.outputs) if loss.classifies else 0
+        classes = max(2, objective.outputs) if objective.loss.classifies else 0
         require(
             highest < classes,
             f"constraints: class {highest} must be below {classes}, the number of classes",

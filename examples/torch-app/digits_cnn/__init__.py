@@ -1,0 +1,1 @@
+"""Handwritten digits with a small CNN over sites that keep their images."""

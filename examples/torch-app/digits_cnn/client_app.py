@@ -1,0 +1,35 @@
+"""One site."""
+
+from flwr.app import Context
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+
+from twinflower.clients import ContextLedger
+from twinflower.privacy.guard import Guard
+
+from .methods import CLIP_NORM, DELTA, method
+from .task import load_data, make_objective
+
+
+def client_fn(context: Context) -> Client:
+    """Twinflower's client around our module and our rows."""
+    run, node = context.run_config, context.node_config
+    private = run["epsilon"] > 0
+    chosen, objective = method(run["method"], private), make_objective(CLIP_NORM if private else 0.0)
+    rows = load_data(node["partition-id"], node["num-partitions"])
+    guard = private and Guard.planned(
+        chosen.page,
+        objective.bounds(0.0),
+        chosen.walk.pace(len(rows.labels)),
+        run["rounds"],
+        run["epsilon"],
+        DELTA,
+        ledger=ContextLedger(context.state),  # on real nodes a FileLedger, which outlives the run
+    )
+    return chosen.client(
+        context, chosen.page, objective, rows, objective.start(),
+        node["partition-id"], node["num-partitions"], chosen.walk, guard=guard or None,
+    ).to_client()  # fmt: skip
+
+
+app = ClientApp(client_fn)

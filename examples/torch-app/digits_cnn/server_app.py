@@ -1,0 +1,23 @@
+"""The server."""
+
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from .methods import method
+from .task import Net, load_test, make_objective
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and say how many digits are read right."""
+    run, objective = context.run_config, make_objective()
+    chosen = method(run["method"], run["epsilon"] > 0)
+    result = chosen.strategy(chosen.page).start(grid, ArrayRecord([objective.start()]), run["rounds"])
+    (x,) = result.arrays.to_numpy_ndarrays()
+    print(f"{run['method']}: accuracy {objective.score(x, load_test()):.3f}", flush=True)
+    if run["out"]:
+        torch.save(objective.state_dict(x), run["out"])
+        Net().load_state_dict(torch.load(run["out"], weights_only=True))  # what the file is for

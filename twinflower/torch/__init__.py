@@ -1,0 +1,15 @@
+"""PyTorch modules as objectives: `pip install "twinflower[torch]"`. Nothing else in twinflower imports torch."""
+
+from ..errors import SettingError
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise SettingError('PyTorch is not installed: pip install "twinflower[torch]"') from None
+
+from .files import load_objective
+from .objective import ModuleObjective
+
+__all__ = ["ModuleObjective", "load_objective"]

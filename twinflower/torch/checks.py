@@ -1,0 +1,130 @@
+"""What a module must be so that each record has a gradient of its own: each broken rule is one sentence."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..errors import SettingError, require
+
+_DTYPES = (torch.float32, torch.float64)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def check_module(module: nn.Module) -> None:
+    """SettingError for what can be seen in the module itself."""
+    require(isinstance(module, nn.Module), f"module must be a torch.nn.Module; got {type(module).__name__}")
+    check_layers(module)
+    parameters = dict(module.named_parameters())
+    require(bool(parameters), "the module has no parameters: there is nothing to train")
+    for name, tensor in parameters.items():
+        _check_parameter(name, tensor)
+    kinds = {(str(tensor.dtype), str(tensor.device)) for tensor in parameters.values()}
+    require(
+        len(kinds) == 1,
+        f"the parameters must have one dtype and one device; got {' and '.join(map(' on '.join, sorted(kinds)))}: "
+        "call module.to(dtype=..., device=...)",
+    )
+
+
+def check_layers(module: nn.Module) -> None:
+    """SettingError for layers that mix records or draw random numbers."""
+    for name, layer in module.named_modules():
+        mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
+        require(
+            not mixes,
+            f"layer '{name}' ({type(layer).__name__}) normalises over the batch, so no record has a gradient of its "
+            "own: use GroupNorm or LayerNorm, or call module.eval() to keep its statistics fixed",
+        )
+        rate = layer.p if isinstance(layer, _DROPOUTS) else 0.0
+        require(
+            not (rate and layer.training),
+            f"layer '{name}' ({type(layer).__name__}) draws random numbers that no seed of the run decides: call "
+            "module.eval(), or set p = 0",
+        )
+
+
+def _check_parameter(name: str, tensor: Tensor) -> None:
+    require(
+        tensor.requires_grad,
+        f"parameter '{name}' takes no gradient, and every parameter is trained: call requires_grad_(True), or make it "
+        "a buffer (register_buffer) to keep it as it is",
+    )
+    require(
+        tensor.dtype in _DTYPES,
+        f"parameter '{name}' has dtype {tensor.dtype}; float32 and float64 are possible: call module.float()",
+    )
+    require(
+        _there(tensor.device),
+        f"parameter '{name}' lies on device '{tensor.device}', which this machine does not have: call module.to('cpu') "
+        "(and torch.load(..., map_location='cpu'))",
+    )
+    require(
+        bool(torch.isfinite(tensor).all()),
+        f"parameter '{name}' holds NaN or infinity: start from finite numbers",
+    )
+
+
+def _there(device: torch.device) -> bool:
+    """Whether this machine can compute there."""
+    return device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_available())
+
+
+def check_loss(loss: Any) -> None:
+    """SettingError for a loss whose mean over one record is not what its mean over many is made of."""
+    weighted = getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean"
+    require(
+        not weighted,
+        f"{type(loss).__name__} divides by the weights of the records in a batch, so the weight of a single one is "
+        "lost: set reduction='sum' (a loss is called with one record at a time)",
+    )
+
+
+@contextmanager
+def in_one_sentence(what: str) -> Iterator[None]:
+    """Turn what torch says into a SettingError that begins with `what`."""
+    try:
+        yield
+    except SettingError:
+        raise
+    except Exception as error:  # noqa: BLE001  a user's module may raise anything
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        raise SettingError(f"{what} ({words[0][:200]})") from None
+
+
+def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Tensor) -> Tensor:
+    """The outputs (b, ...) for some rows (b, ...), each found to depend on its own row and on nothing else."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        outputs = forward(rows)
+        torch.manual_seed(2)
+        again = forward(rows)
+    require(
+        isinstance(outputs, Tensor) and outputs.shape[:1] == rows.shape[:1],
+        f"the module must return one tensor with an output for each row; {len(rows)} rows gave {_described(outputs)}",
+    )
+    for name, buffer in module.named_buffers():
+        require(
+            torch.equal(buffer, before[name]),
+            f"buffer '{name}' changes when the module is called, and would carry data from record to record: call "
+            "module.eval(), or replace the layer that keeps it",
+        )
+    require(
+        torch.equal(outputs, again),
+        "the module draws random numbers that no seed of the run decides: call module.eval(), or remove its dropout",
+    )
+    alone = torch.cat([forward(row[None]) for row in rows])
+    require(
+        torch.allclose(alone, outputs, rtol=1e-3, atol=1e-4 * float(outputs.abs().max())),
+        "the module's output for a row depends on the other rows of the batch: normalise within a row (GroupNorm, "
+        "LayerNorm)",
+    )
+    return outputs
+
+
+def _described(outputs: Any) -> str:
+    return f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__

@@ -1,0 +1,79 @@
+"""The objective "torch:FILE.py:NAME": what the function NAME of a user's Python file returns."""
+
+import sys
+from dataclasses import replace
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from ..errors import require
+from .checks import in_one_sentence
+from .objective import ModuleObjective, seeded
+
+PREFIX = "torch"
+
+
+def load_objective(name: str, num_classes: int, **penalised: Any) -> ModuleObjective:
+    """The objective called "torch:FILE.py:NAME", with the run's clip_norm, clip, l2 and nonconvex.
+
+    NAME is a function without arguments. It returns an nn.Module that takes rows as they are (its loss is cross
+    entropy, or the squared error where labels are real), or a ModuleObjective, which says more. Initial weights
+    follow from the run's seed. SettingError where there is no such file or function, or where it returns something
+    else.
+    """
+    path, factory = _parts(name)
+    with in_one_sentence(f"{path}: {factory}() failed"):
+        make = getattr(_imported(path), factory, None)
+        require(callable(make), f"{path} defines no function '{factory}'")
+        made = seeded(make, 0)  # type: ignore[arg-type]
+    objective = (
+        made if isinstance(made, ModuleObjective) else _plain(made, num_classes, f"{path}: {factory}()")
+    )
+    own = [key for key in penalised if getattr(objective, key) != getattr(ModuleObjective, key)]
+    require(
+        not own,
+        f"{path}: {', '.join(own)} must be left to the run's settings; set {', '.join(own).replace('_', '-')} there",
+    )
+    return replace(objective, factory=make, **penalised)
+
+
+def _plain(made: Any, num_classes: int, where: str) -> ModuleObjective:
+    require(
+        isinstance(made, nn.Module),
+        f"{where} must return an nn.Module or a ModuleObjective; it returned {type(made).__name__}",
+    )
+    return ModuleObjective(made) if num_classes else ModuleObjective(made, mse_loss, classifies=False)
+
+
+def _parts(name: str) -> tuple[Path, str]:
+    """The file and the function's name."""
+    _, _, rest = name.partition(":")
+    path, colon, factory = rest.rpartition(":")
+    require(
+        bool(colon) and path.endswith(".py") and factory.isidentifier(),
+        f"a PyTorch objective is written torch:FILE.py:NAME, NAME a function in that file; got '{name}'",
+    )
+    file = Path(path).expanduser().absolute()
+    require(file.is_file(), f"there is no file {file}, which objective '{name}' names")
+    return file, factory
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file as a module, under a name that its place and its text decide, so that an edited file is read again."""
+    name = f"twinflower_torch_{path.stem}_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
