@@ -2,7 +2,7 @@
 
     python benchmarks/networked_faults.py
 
-50 clients, 48 rows each, ridge (l2 = 0.02), 8 features, step-size 4. The page in a loop: replies and requests are
+50 clients, 48 rows each, ridge (l2 = 0.02), 8 features, step-size 4. Replies and requests are
 lost at random, half of each, or clients stay away for good.
 """
 
@@ -17,10 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from twinflower.algorithms.page import stack
-from twinflower.algorithms.work import LocalWork
 from twinflower.errors import RunError
-from twinflower.privacy.release import no_noise
+from twinflower.rounds import Problem, rounds
 from twinflower.simulation.config import parse
 from twinflower.simulation.setup import Setup, prepare
 from twinflower.topologies import TOPOLOGIES, spectrum
@@ -68,22 +66,16 @@ def gone(clients: list[int], first: int) -> Fate:
 def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tuple[int | str, float]:
     """Rounds until the goal, and how far the model is from everybody's optimum in the end."""
     page: Any = setup.page
-    server = page.init_server(setup.start, CLIENTS, np.array(0, np.uint64))
-    states, nodes, best = stack([page.init_client(setup.start)] * CLIENTS), np.arange(CLIENTS), setup.optimum
-    reached: int | str = f"> {most}"
-    for n in range(1, most + 1):
-        asked, there = fate(n)
-        batches = setup.walk.batches(setup.shards, nodes, 0, n)
-        inbox = page.broadcast(server, n, nodes)
-        new, sent, _ = page.client_update(states, inbox, LocalWork(setup.objective, batches, no_noise, n))
-        pairs = zip(states, new, strict=True)
-        states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
-        heard = np.flatnonzero(there)
-        server = page.server_update(server, type(sent)(sent.x[heard]), heard, n)
-        error = ((page.client_models(server) - best) ** 2).sum(-1).mean() / (best @ best)
+    problem, best = Problem(setup.objective, setup.shards, setup.start), setup.optimum
+    steps = rounds(
+        page, problem, setup.walk, most, lambda n: np.flatnonzero(fate(n)[0]),
+        lost=lambda n, clients: ~fate(n)[1][clients],
+    )  # fmt: skip
+    for at in steps:
+        error = ((page.client_models(at.server) - best) ** 2).sum(-1).mean() / (best @ best)
         if error < GOAL:
-            return n, float(error)
-    return reached, float(error)
+            return at.round, float(error)
+    return f"> {most}", float(error)
 
 
 ELASTIC = {"regulariser": "elastic-net", "regulariser_l1": 0.005, "regulariser_l2": 0.02, "composite": "prox"}
@@ -122,8 +114,8 @@ def main() -> None:
     lost |= {f"5 clients lost in round {n}": gone([0, 1, 2, 3, 4], n) for n in (1, 30)}
     for name, fate in lost.items():
         try:
-            rounds, error = rounds_needed(job(topology="regular", degree=4.0, dead_after=20), fate)
-            print(f"| {name} | {rounds} | {error:.1e} |", flush=True)
+            needed, error = rounds_needed(job(topology="regular", degree=4.0, dead_after=20), fate)
+            print(f"| {name} | {needed} | {error:.1e} |", flush=True)
         except RunError as failure:
             print(f"| {name} | stopped: {failure} | |")
 

@@ -126,8 +126,8 @@ class Batched(Loop):
 
 def cohort_round(setups: list[Setup]) -> Callable[[], Any]:
     """The next round of a cohort, at every call."""
-    cohort, rounds = Cohort(setups), iter(range(1, 10**9))
-    return lambda: cohort.round(next(rounds))
+    rounds = Cohort(setups).rounds(10**9)
+    return lambda: next(rounds)
 
 
 def inprocess_round(setup: Setup) -> Callable[[], Any]:

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,9 +123,8 @@ def _stacked(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
 def in_cohort(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     """The same rounds in the cohort runtime; the models (seeds, d)."""
     cohort = Cohort(setups)
-    for t in range(1, rounds + 1):
-        cohort.round(t)
-    return cohort.models()
+    (end,) = deque(cohort.rounds(rounds), maxlen=1)
+    return cohort.models(end.server)
 
 
 Runner = Callable[[Sequence[Setup], int], np.ndarray]

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -99,9 +100,8 @@ def by_hand(setup: Setup, rounds: int) -> np.ndarray:
 def in_cohort(setup: Setup, rounds: int) -> np.ndarray:
     """The same rounds in the cohort runtime."""
     cohort = Cohort([setup])
-    for t in range(1, rounds + 1):
-        cohort.round(t)
-    return cohort.models()[0]
+    (end,) = deque(cohort.rounds(rounds), maxlen=1)
+    return cohort.models(end.server)[0]
 
 
 def duel(method: str, batch: int, rounds: int = 10, turns: int = 5) -> str:

@@ -1,15 +1,20 @@
 """Small problems and the table of all algorithms that the shared tests run through."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import Error, Message
 
+from twinflower.algorithms.work import Report
 from twinflower.batches import Shards
 from twinflower.clients import PageClient
 from twinflower.objectives import Batch, LinearModel, make_objective
+from twinflower.rounds import Problem, rounds, sampled
 from twinflower.simulation.config import parse
 from twinflower.simulation.experiment import merged
+from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.setup import Setup, prepare
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
@@ -258,10 +263,52 @@ def small(variant: str, **keys: Any) -> Setup:
     return prepare(parse(merged(SMALL, VARIANTS[variant], own)))
 
 
+class Step(NamedTuple):
+    """The server after a round, the states of all clients (N, ...), and what those that count sent and reported."""
+
+    server: Any
+    states: Any
+    uploads: Any
+    report: Report
+
+
+def run(page, shards, objective, walk, number, k=0, *, start=None, **keys) -> Iterator[Step]:
+    """The training loop, k clients in a round (0: all); further keywords are those of `rounds`."""
+    problem = Problem(objective, shards, np.zeros(objective.d) if start is None else start)
+    keys = {"sampling": sampled(shards.num_clients, k or shards.num_clients)} | keys
+    for at in rounds(page, problem, walk, number, **keys):
+        yield Step(at.server, at.states.all(), at.uploads, at.report)
+
+
+def last(steps: Iterable[Any]) -> Any:
+    """The end of a run."""
+    *_, final = steps
+    return final
+
+
 def state_of(client: PageClient) -> Any:
     """The state that a client of the in-process grid keeps now."""
     session = client.context.state["twinflower.done"]["session"]
     return client._state(client.store.last(session))
+
+
+class Lossy(InProcessGrid):
+    """A grid that loses the first `losses` replies to each of the requests in `lost`, (node, round) pairs."""
+
+    def __init__(self, setup, lost, losses):
+        super().__init__(setup)
+        self.left = dict.fromkeys(lost, losses)
+        self.asked = []
+
+    def answer(self, message):
+        reply = super().answer(message)  # the client has done its work
+        if message.metadata.message_type == "train":
+            address = message.metadata.dst_node_id, message.content["fitins.config"]["round"]
+            self.asked.append(address)
+            if self.left.get(address, 0) > 0:
+                self.left[address] -= 1
+                return Message(Error(1, "lost on the way"), reply_to=message)
+        return reply
 
 
 def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:

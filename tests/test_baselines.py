@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import bits_of, central_optimum, convex_problem, random_shards, small, state_of
+from problems import bits_of, central_optimum, convex_problem, last, random_shards, run, small, state_of
 
 from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.echo import confirmed
@@ -20,40 +20,13 @@ from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, We
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 
-KEY = np.array(7, dtype=np.uint64)
-
-
-def run(page, shards, objective, walk, rounds, k=None, seed=0, noise=lambda round_: no_noise, lost=None):
-    """All clients stacked, some replies lost; yields server, states and counted uploads after every round."""
-    n, d = shards.num_clients, objective.d
-    server, states = page.init_server(np.zeros(d), n, KEY), page.init_client(np.zeros((n, d)))
-    for t in range(1, rounds + 1):
-        clients = participants(seed, t, n, k or n)
-        inbox = page.broadcast(server, t, clients)
-        mine, batches = of(states, clients), walk.batches(shards, clients, seed, t)
-        new, uploads, _ = page.client_update(mine, inbox, LocalWork(objective, batches, noise(t), t))
-        states = type(states)(*(a.copy() for a in states))
-        for whole, part in zip(states, new, strict=True):
-            whole[clients] = part
-        there = np.flatnonzero([not (lost and lost(t, i)) for i in clients])
-        if len(there):
-            server = page.server_update(server, of(uploads, there), clients[there], t)
-        yield server, states, uploads
-
-
-def of(values, places):
-    return type(values)(*(a[places] for a in values))
-
-
-def last(steps):
-    *_, final = steps
-    return final
+KEY = np.array(0, dtype=np.uint64)
 
 
 def seeded_noise(scale):
     """The same noise for every method: a function of round and draw."""
 
-    def of_round(t):
+    def of_round(t, clients=None):
         def noise(value, draw=0, shrink=1.0):
             return value + scale * np.random.default_rng((t, draw)).normal(size=value.shape)
 
@@ -219,7 +192,7 @@ def test_scaffold_is_its_algorithm(weighting):
         x = x + np.average(dy, 0, weights_of(p, sampled))  # lines 16, 17
         c = c + np.dot(weights_of(p, sampled), dc)
     page = Scaffold(step_size=ETA, step_decay=DECAY, facts=facts)
-    server, states, _ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
+    server, states, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, x, rtol=0, atol=1e-12)
     assert_allclose(server.control, c, rtol=0, atol=1e-12)
     assert_allclose(server.control, p @ states.after, rtol=0, atol=1e-12)
@@ -243,7 +216,7 @@ def test_feddyn_is_its_algorithm(weighting):
         h = h - alpha * sum(share * (own - theta) for share, own in zip(mine, thetas, strict=True))
         theta = np.average(thetas, 0, mine) - h / alpha
     page = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha, facts=facts)
-    server, states, _ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
+    server, states, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, theta, rtol=0, atol=1e-12)
     assert_allclose(server.drift, h, rtol=0, atol=1e-12)
     assert_allclose(states.after, linear, rtol=0, atol=1e-12)
@@ -375,8 +348,9 @@ def test_the_server_keeps_the_mean_of_the_clients_variables_whatever_is_lost(pag
     shards, objective = problem()
     coins = np.random.default_rng(5)
     lost = np.array(coins.random((61, N)) < 0.5)
-    steps = run(page, shards, objective, WALK, 60, k=K, noise=seeded_noise(0.1), lost=lambda t, i: lost[t, i])
-    for server, states, _ in steps:
+    noise = seeded_noise(0.1)
+    steps = run(page, shards, objective, WALK, 60, k=K, noise=noise, lost=lambda t, who: lost[t, who])
+    for server, states, *_ in steps:
         mine = confirmed(states, server.heard)
         assert_allclose(mine.mean(0), total(server), rtol=0, atol=1e-13)
     assert np.linalg.norm(total(server)) > 1e-3
@@ -422,7 +396,7 @@ def test_a_clients_variable_is_a_function_of_its_messages(page):
     """An onlooker who sees the wire knows every c_i and every dual: nothing private is carried."""
     shards, objective = problem()
     known, server = np.zeros((N, 4)), page.init_server(np.zeros(4), N, KEY)
-    for after, states, uploads in run(page, shards, objective, WALK, 20, k=K, noise=seeded_noise(0.3)):
+    for after, states, uploads, _ in run(page, shards, objective, WALK, 20, k=K, noise=seeded_noise(0.3)):
         t = int(after.heard.max())
         clients = participants(0, t, N, K)
         x0 = page.thinned(server.x0)[0]
@@ -481,7 +455,7 @@ def test_gradient_noise_enters_every_step_and_is_charged_so():
     for page in (FedAvg, FedProx, Scaffold, FedDyn, ISRLDP):
         draws.clear()
         noisy = page(privacy="gradient")
-        last(run(noisy, shards, objective, Walk(4, 3), 1, noise=lambda t: noise))
+        last(run(noisy, shards, objective, Walk(4, 3), 1, noise=lambda *_: noise))
         assert draws == ([0] if page is ISRLDP else [0, 1, 2])
     pace, bounds = Pace(6, 4, 3), Bounds(1.0, 0.25)
     assert FedAvg(privacy="gradient").release(bounds, pace, 1) == gradient_release(bounds, pace)

@@ -13,6 +13,7 @@ from twinflower.clients import CLIENTS
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
+from twinflower.rounds import Problem, rounds
 from twinflower.simulation import cohort, inprocess
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
@@ -185,15 +186,17 @@ def test_the_runtimes_agree(variant):
     assert np.any(fast.model)
 
 
-def test_what_a_server_keeps_of_the_uploads_is_not_overwritten(monkeypatch):
-    monkeypatch.setattr(cohort, "_BLOCK", 1)
-    several = cohort.Cohort([small("fedpdm", clients_per_round=3)])
-    several.round(1)
-    kept = several._room[0][0]  # a view
-    several.server = several.server._replace(mean=kept)
-    before = kept.copy()
-    several.round(2)
-    assert_array_equal(kept, before)
+@pytest.mark.parametrize(("variant", "kept"), [("fedpdm", False), ("ldp-primal-dual", True)])
+def test_blocks_share_the_uploads_of_the_round_before_unless_the_server_keeps_them(variant, kept):
+    """Its memory is taken again; what a server holds on to is not overwritten."""
+    setup = small(variant, clients_per_round=0)
+    problem = Problem(setup.objective, setup.shards, setup.start)
+    first, second = rounds(setup.page, problem, setup.walk, 2, block=3)
+    assert np.shares_memory(first.uploads[0], second.uploads[0]) == (not kept)
+    whole, _ = rounds(setup.page, problem, setup.walk, 2)
+    assert_allclose(setup.page.model(first.server), setup.page.model(whole.server), rtol=1e-9, atol=1e-12)
+    if kept:
+        assert_allclose(first.server.sent, whole.server.sent, rtol=1e-9, atol=1e-12)
 
 
 @every_variant

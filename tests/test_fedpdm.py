@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import bits_of, central_optimum, convex_problem, random_shards
+from problems import bits_of, central_optimum, convex_problem, last, random_shards, run
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
-from twinflower.algorithms.work import LocalWork, Report
+from twinflower.algorithms.work import Report
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
 from twinflower.privacy.release import no_noise
@@ -14,33 +14,8 @@ from twinflower.randomness import participants
 from twinflower.regularisers import L1, ElasticNet
 from twinflower.sparsifiers import index_bits
 
-KEY = np.array(7, dtype=np.uint64)
+KEY = np.array(0, dtype=np.uint64)
 ONCE = Report(np.ones(2, int), np.zeros(2, bool))
-
-
-def run(page, shards, objective, walk, rounds, k=None, seed=0):
-    """All clients stacked; yields server and client states after every round."""
-    n, d = shards.num_clients, objective.d
-    server = page.init_server(np.zeros(d), n, KEY)
-    states = page.init_client(np.zeros((n, d)))
-    for round_ in range(1, rounds + 1):
-        clients = participants(seed, round_, n, k or n)
-        mine = type(states)(*(a[clients] for a in states))
-        inbox = page.broadcast(server, round_, clients)
-        batches = walk.batches(shards, clients, seed, round_)
-        new, uploads, report = page.client_update(
-            mine, inbox, LocalWork(objective, batches, no_noise, round_)
-        )
-        states = type(states)(*(a.copy() for a in states))
-        for whole, part in zip(states, new, strict=True):
-            whole[clients] = part
-        server = page.server_update(server, uploads, clients, round_)
-        yield server, states, report
-
-
-def last(steps):
-    *_, final = steps
-    return final
 
 
 # ------------------------------------------------------------------ a slow loop straight from the papers
@@ -103,7 +78,7 @@ def test_fedpdm_is_algorithm_1(nu):
     objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
     walk = Walk(batch_size=4)
     page = FedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, stopping_tolerance=nu)
-    server, states, report = last(run(page, shards, objective, walk, 25, k=3))
+    server, states, _, report = last(run(page, shards, objective, walk, 25, k=3))
     x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, nu, 0.02, 0.2, 3, walk)
     assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
     assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
@@ -116,7 +91,7 @@ def test_bsdp_top_k_is_algorithm_2():
     objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
     walk = Walk(batch_size=4)
     page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink_ratio=0.4, downlink_ratio=0.75)
-    server, states, _ = last(run(page, shards, objective, walk, 25, k=3))
+    server, states, *_ = last(run(page, shards, objective, walk, 25, k=3))
     x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, lambda y, i, t: top(y, 5), down=9)
     assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
     assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
@@ -127,7 +102,7 @@ def test_bsdp_rand_k_is_algorithm_2():
     objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
     walk = Walk(batch_size=4)
     page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink="rand-k", uplink_ratio=0.4)
-    server, states, _ = last(run(page, shards, objective, walk, 25, k=3))
+    server, states, *_ = last(run(page, shards, objective, walk, 25, k=3))
     nowhere = page.init_server(np.zeros(objective.d), 5, KEY)
 
     def entries(y, i, t):
@@ -147,7 +122,7 @@ def test_full_participation_reaches_the_central_optimum():
     h = L1(0.01)
     best = central_optimum(objective, h, shards.everyone())
     page = FedPDM(h, rho=0.4, step_size=0.9)
-    server, states, _ = last(run(page, shards, objective, Walk(0, 10), 400))
+    server, states, *_ = last(run(page, shards, objective, Walk(0, 10), 400))
     assert_allclose(server.x0, best, atol=1e-5)
     assert np.count_nonzero(best) < len(best)
     assert_array_equal(server.x0 != 0, best != 0)
@@ -165,7 +140,7 @@ def test_sampled_averaging_stalls_and_memory_converges():
     def distances(aggregation):
         page = FedPDM(h, rho=0.4, step_size=0.9, aggregation=aggregation)
         steps = run(page, shards, objective, Walk(0, 10), 1500, k=2)
-        return np.array([np.linalg.norm(s.x0 - best) for s, _, _ in steps])
+        return np.array([np.linalg.norm(s.x0 - best) for s, *_ in steps])
 
     assert distances("sampled")[-200:].min() > 1e-2
     assert distances("memory")[-1] < 1e-5
@@ -186,7 +161,7 @@ def test_feddyn_with_a_server_prox_is_fedpdm_when_all_take_part(k):
         dual[clients] = dual[clients] - alpha * (x - x0)
         drift = drift - alpha / n * (x - x0).sum(0)
         x0 = h.prox(x.mean(0) - drift / alpha, 1 / alpha)
-    server, states, _ = last(run(FedPDM(h, rho=alpha, step_size=eta), shards, objective, walk, rounds, k=k))
+    server, states, *_ = last(run(FedPDM(h, rho=alpha, step_size=eta), shards, objective, walk, rounds, k=k))
     agrees = np.allclose(server.x0, x0, rtol=0, atol=1e-12) and np.allclose(
         states.dual, dual, rtol=0, atol=1e-12
     )
@@ -220,12 +195,9 @@ def test_entries_nobody_sent_are_zero_or_kept(missing, unheard):
 def one_client_with(noise, **settings):
     """State and y of one noisy round of one client."""
     shards, objective = convex_problem(clients=1)
-    page, walk = FedPDM(rho=0.5, step_size=0.5, **settings), Walk(0, 3)
-    server = page.init_server(np.zeros(objective.d), 1, KEY)
-    state = page.init_client(np.zeros(objective.d))
-    inbox, batches = page.broadcast(server, 1, np.array(0)), walk.batches(shards, 0, 0, 1)
-    state, upload, _ = page.client_update(state, inbox, LocalWork(objective, batches, noise, 1))
-    return state.dual, upload.y
+    page = FedPDM(rho=0.5, step_size=0.5, **settings)
+    _, states, uploads, _ = last(run(page, shards, objective, Walk(0, 3), 1, noise=lambda *_: noise))
+    return states.dual[0], uploads.y[0]
 
 
 def test_where_noise_enters():
@@ -272,14 +244,14 @@ def test_gamma_above_the_slope_at_zero_ends_in_the_zero_model(factor, silent_rou
     shards, objective = convex_problem()
     slope = np.abs(objective.grad(np.zeros(objective.d), shards.everyone())).max()
     page = FedPDM(L1(factor * slope), rho=0.4, step_size=0.9)
-    models = [server.x0 for server, _, _ in run(page, shards, objective, Walk(0, 5), 400)]
+    models = [step.server.x0 for step in run(page, shards, objective, Walk(0, 5), 400)]
     assert_array_equal(models[-silent_rounds:], 0.0)
 
 
 def test_the_stopping_rule_tests_the_step_just_taken():
     shards, objective = convex_problem(clients=1)
     page = FedPDM(rho=0.5, step_size=0.5, stopping_tolerance=1e9)
-    _server, states, report = last(run(page, shards, objective, Walk(0, 50), 1))
+    _, states, _, report = last(run(page, shards, objective, Walk(0, 50), 1))
     assert_array_equal(report.steps, [1])
     assert report.fired.all()
     assert np.any(states.dual)

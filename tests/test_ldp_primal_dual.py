@@ -5,24 +5,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import problems
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, random_shards, small, state_of
-from test_rounds import Lossy
+from problems import Lossy, central_optimum, convex_problem, last, random_shards, small, state_of
 
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
-from twinflower.algorithms.work import LocalWork
-from twinflower.batches import Batches, Walk
+from twinflower.batches import Walk
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch, make_objective
+from twinflower.objectives import make_objective
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
-from twinflower.privacy.release import Bounds, Pace, no_noise
+from twinflower.privacy.release import Bounds, Pace
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
@@ -36,22 +35,12 @@ def page_for(h=ZERO, rounds=60, n=N, **settings):
     return LDPPrimalDual(h, Facts(n, rounds), **settings)
 
 
-def run(page, shards, objective, rounds, noise=lambda t: no_noise, start=None):
-    """States and server after every round, all clients at once; the states are finished."""
-    clients = np.arange(shards.num_clients)
-    start = np.zeros(objective.d) if start is None else start
-    server = page.init_server(start, len(clients), np.array(0, np.uint64))
-    states = stack([page.init_client(start)] * len(clients))
-    for t in range(1, rounds + 1):
-        inbox = page.broadcast(server, t, clients)
-        batches = Walk(0, 1).batches(shards, clients, 0, t)
-        states, uploads, _ = page.client_update(states, inbox, LocalWork(objective, batches, noise(t), t))
-        server = page.server_update(server, uploads, clients, t)
+def run(page, shards, objective, number, noise=None, start=None):
+    """Server and states after every round, all clients at once; the states are finished."""
+    clients, noises = np.arange(shards.num_clients), noise and (lambda t, _: noise(t))
+    steps = problems.run(page, shards, objective, Walk(0, 1), number, noise=noises, start=start)
+    for t, (server, states, *_) in enumerate(steps, 1):
         yield server, page.finish(states, page.broadcast(server, t + 1, clients))
-
-
-def last(steps):
-    return list(steps)[-1]
 
 
 def paper_loop(shards, objective, h, gamma, s, rounds, noises, start):
@@ -452,20 +441,13 @@ def test_the_floor_is_what_the_noise_leaves():
     floor = float(words.split("= ")[1].split(",")[0])
     rng, ends = np.random.default_rng(0), []
     sigmas = sigma / np.sqrt(page.weights(bounds))
-    bowl, rows = (
-        SimpleNamespace(grad=lambda x, batch: theta * x),
-        Batches(np.ones(N, int), full=Batch(None, None)),
-    )
+    bowl, shards = SimpleNamespace(d=D, grad=lambda x, rows: theta * x), random_shards([1] * N, D, 0)
+
+    def noise(t):
+        return lambda value, *_: value + sigmas[t - 1] * rng.normal(size=value.shape)
+
     for _ in range(400):
-        server, states = (
-            page.init_server(np.zeros(D), N, np.array(0)),
-            stack([page.init_client(np.zeros(D))] * N),
-        )
-        for t, each in enumerate(sigmas, 1):
-            noise = lambda value, *_, each=each: value + each * rng.normal(size=value.shape)  # noqa: E731
-            inbox = page.broadcast(server, t, np.arange(N))
-            states, told_, _ = page.client_update(states, inbox, LocalWork(bowl, rows, noise, t))
-            server = page.server_update(server, told_, np.arange(N), t)
+        server, _ = last(run(page, shards, bowl, rounds, noise))
         ends.append(page.model(server) @ page.model(server))
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
 

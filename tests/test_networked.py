@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
+import problems
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import random_shards, small
+from problems import last, random_shards, small
 from scipy.optimize import minimize
 
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.echo import confirmed
-from twinflower.algorithms.page import Facts, stack
+from twinflower.algorithms.page import Facts
 from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Batches, Walk
 from twinflower.central import minimise
@@ -28,7 +29,7 @@ from twinflower.privacy.accountant import (
 )
 from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
-from twinflower.privacy.release import Bounds, Pace, no_noise
+from twinflower.privacy.release import Bounds, Pace
 from twinflower.regularisers import L1, ZERO, ElasticNet
 from twinflower.simulation import cohort, inprocess
 from twinflower.simulation.config import parse
@@ -57,26 +58,20 @@ def noise_of(round_, scale=0.1):
     return noise
 
 
-def run(page, objective, rounds, noise=lambda n: no_noise, fate=lambda n, k: "fine", shards=SHARDS):
-    """All clients; fate(n, k) is "fine", "lost reply" or "lost request". Yields server and states after a round."""
-    start = np.zeros(objective.d)
-    server = page.init_server(start, N, np.array(0, np.uint64))
-    states = stack([page.init_client(start)] * N)
-    for n in range(1, rounds + 1):
-        inbox = page.broadcast(server, n, EVERYONE)
-        batches = WALK.batches(shards, EVERYONE, 0, n)
-        new, uploads, _ = page.client_update(states, inbox, LocalWork(objective, batches, noise(n), n))
-        asked = np.array([fate(n, k) != "lost request" for k in range(N)])
-        there = np.flatnonzero([fate(n, k) == "fine" for k in range(N)])
-        pairs = zip(states, new, strict=True)
-        states = type(states)(*(np.where(asked.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in pairs))
-        server = page.server_update(server, type(uploads)(*(u[there] for u in uploads)), there, n)
-        yield server, states
+def run(page, objective, number, noise=None, fate=lambda n, k: "fine", shards=SHARDS):
+    """Server and states after every round; fate(n, k) is "fine", "lost reply" or "lost request"."""
 
+    def asked(n):
+        return np.flatnonzero([fate(n, k) != "lost request" for k in range(N)])
 
-def last(steps):
-    *_, final = steps
-    return final
+    def added(n, clients):
+        return lambda value, *_: value + noise(n)(np.zeros((N, D)))[clients]
+
+    def lost(n, clients):
+        return np.array([fate(n, k) == "lost reply" for k in clients])
+
+    keys = {"sampling": asked, "lost": lost, "noise": noise and added}
+    return (step[:2] for step in problems.run(page, shards, objective, WALK, number, **keys))
 
 
 def duals_of(page, server, states):

@@ -50,7 +50,7 @@ def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
 
 def test_the_readmes_plug_in_example_runs(wheel):
     """Its client app answers, its server app is there, and all classes come from the wheel."""
-    example = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    example = (ROOT / "README.md").read_text().split("## Plug in")[1].split("```python\n")[1].split("```")[0]
     code = f"""
 def my_rows(partition):
     import numpy as np

@@ -18,6 +18,7 @@ from problems import VARIANTS, small
 
 from twinflower.clients.store import FileStore
 from twinflower.errors import DataError, SettingError
+from twinflower.rounds import rounds
 from twinflower.simulation import cli, cohort, inprocess, server_app
 from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
 from twinflower.simulation.config import parse, parse_run_config
@@ -119,18 +120,23 @@ def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path,
 def test_a_cohort_goes_on_to_the_same_bits(tmp_path, monkeypatch, variant, stacked):
     setups = [small(variant, seed=seed) for seed in range(stacked)]
     expected = cohort.run(setups)
-    advance = cohort.Cohort.round
+    done = []
 
-    def dying(self, round_):
-        if round_ == 4:
-            raise PowerCut
-        return advance(self, round_)
+    def watched(last):
+        def noting(*words, **keys):
+            for at in rounds(*words, **keys):
+                if at.round == last:
+                    raise PowerCut
+                done.append(at.round)
+                yield at
+
+        return noting
 
     with monkeypatch.context() as patch, pytest.raises(PowerCut):
-        patch.setattr(cohort.Cohort, "round", dying)
+        patch.setattr(cohort, "rounds", watched(4))
         cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2))
-    done = []
-    monkeypatch.setattr(cohort.Cohort, "round", lambda self, r: done.append(r) or advance(self, r))
+    done.clear()
+    monkeypatch.setattr(cohort, "rounds", watched(None))
     for one, other in zip(cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2)), expected, strict=True):
         equal(one, other)
     assert done == [3, 4, 5]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small, state_of
+from problems import Lossy, small, state_of
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
@@ -26,25 +25,6 @@ from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 
 EVERYONE = {"clients_per_round": 0, "rounds": 4}
-
-
-class Lossy(InProcessGrid):
-    """A grid that loses the first `losses` replies to each of the requests in `lost`, (node, round) pairs."""
-
-    def __init__(self, setup, lost, losses):
-        super().__init__(setup)
-        self.left = dict.fromkeys(lost, losses)
-        self.asked = []
-
-    def answer(self, message):
-        reply = super().answer(message)  # the client has done its work
-        if message.metadata.message_type == "train":
-            address = message.metadata.dst_node_id, message.content["fitins.config"]["round"]
-            self.asked.append(address)
-            if self.left.get(address, 0) > 0:
-                self.left[address] -= 1
-                return Message(Error(1, "lost on the way"), reply_to=message)
-        return reply
 
 
 @pytest.fixture

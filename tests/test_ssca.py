@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import problems
 import pytest
 from numpy.testing import assert_allclose
-from problems import random_shards, small
+from problems import last, random_shards, small
 from scipy.optimize import minimize
-from test_fedpdm import last
 
 from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.multipliers import multipliers
@@ -35,18 +35,9 @@ SIZES = [20, 13, 31, 20, 8]
 N = len(SIZES)
 
 
-def run(page, shards, objective, rounds, batch=0, start=None, clients=None, seed=0):
-    """Servers after every round and what the clients told."""
-    who = np.arange(shards.num_clients) if clients is None else clients
-    server = page.init_server(start, shards.num_clients, np.array(0, np.uint64))
-    for t in range(1, rounds + 1):
-        inbox = page.broadcast(server, t, who)
-        states = stack([page.init_client(start)] * len(who))
-        _, told, _ = page.client_update(
-            states, inbox, LocalWork(objective, Walk(batch, 1).batches(shards, who, seed, t), no_noise, t)
-        )
-        server = page.server_update(server, told, who, t)
-        yield server, told, None
+def run(page, shards, objective, number, batch=0, start=None):
+    """One gradient step of all clients in every round."""
+    return problems.run(page, shards, objective, Walk(batch, 1), number, start=start)
 
 
 @pytest.fixture
@@ -95,7 +86,7 @@ def test_x_moves_to_the_minimum_of_the_whole_history(problem):
     shards, objective, start = problem
     page = SSCA(facts=facts(), averaging=0.7, tau=0.3, step_decay=0.4)
     w, terms, weights = start, [], []
-    for server, told, _ in run(page, shards, objective, 6, start=start):
+    for server, _, told, _ in run(page, shards, objective, 6, start=start):
         t = len(terms) + 1
         rho, gamma = 0.7 / t**0.4, 0.9 / t**0.45
         weights = [(1 - rho) * each for each in weights] + [rho]
@@ -129,7 +120,7 @@ def test_it_is_heavy_ball(problem):
     page = SSCA(facts=facts(), averaging=0.7, step_size=0.6, step_decay=0.3, tau=tau)
     points, kappa = [start], 0.0
     before = None
-    for t, (server, told, _) in enumerate(run(page, shards, objective, 25, start=start), 1):
+    for t, (server, _, told, _) in enumerate(run(page, shards, objective, 25, start=start), 1):
         rho, gamma = 0.7 / t**0.3, 0.6 / t**0.35
         old, kappa = kappa, (1 - rho) * kappa + rho
         x, pull = points[-1], (1 - rho) * old / kappa

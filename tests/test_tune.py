@@ -170,10 +170,9 @@ def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_
         values = []
         for training, held in (held_out(s, 0.2) for s in setups):
             one = cohort.Cohort([training])
-            for round_ in range(1, 41):
-                one.round(round_)
-            models = client_models(one.page, one.server)
-            models = one.models() if models is None else models
+            *_, end = one.rounds(40)
+            models = client_models(one.algorithm, end.server)
+            models = one.models(end.server) if models is None else models
             assert len(models) == (8 if curve is nodes else 1)
             values += [training.objective.value(x, held) for x in models]
         assert_allclose(told[curve["algorithm"]][text], -np.mean(values), rtol=1e-5)

@@ -42,6 +42,13 @@ class Shards:
         return cls(features, labels, order, offsets[:-1], np.diff(offsets))
 
     @classmethod
+    def of(cls, clients: Sequence[tuple[Array, Labels]]) -> "Shards":
+        """Of clients with these features (m_i, n) and labels (m_i,)."""
+        features, labels = (np.concatenate(parts) for parts in zip(*clients, strict=True))
+        offsets = np.cumsum([0, *(len(own) for _, own in clients)])
+        return cls.grouped(features, labels, np.arange(len(labels)), offsets)
+
+    @classmethod
     def site(cls, rows: Batch, client: int) -> "Shards":
         """What one site knows: its own rows and its number."""
         size = len(rows.labels)

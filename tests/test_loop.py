@@ -1,0 +1,153 @@
+"""The training loop on arrays: what a round does with clients that are asked, lost, not finite, or never met."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import convex_problem, last, small
+
+from twinflower.algorithms import FedPDM, LDPPrimalDual
+from twinflower.algorithms.page import Facts
+from twinflower.batches import Walk
+from twinflower.client_states import ClientStates
+from twinflower.errors import RunError
+from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.regularisers import L1
+from twinflower.rounds import Problem, rounds, sampled, start
+from twinflower.simulation import inprocess
+
+ROOT = Path(__file__).resolve().parent.parent
+WALK = Walk(4, 3)
+
+
+@pytest.fixture
+def problem():
+    shards, objective = convex_problem()
+    return Problem(objective, shards, np.zeros(objective.d))
+
+
+def fedpdm(**settings):
+    return FedPDM(L1(0.01), rho=0.5, step_size=0.5, **settings)
+
+
+def assert_equal_states(one, other):
+    for ours, theirs in zip(one, other, strict=True):
+        assert_array_equal(ours, theirs)
+
+
+def test_a_run_goes_on_from_any_round_to_the_same_bits(problem):
+    algorithm, sampling = fedpdm(local_start="warm"), sampled(6, 3, seed=2)
+    whole = last(rounds(algorithm, problem, WALK, 9, sampling))
+    half = last(rounds(algorithm, problem, WALK, 4, sampling))
+    again = last(rounds(algorithm, problem, WALK, 9, sampling, begin=half))
+    assert_array_equal(again.server.x0, whole.server.x0)
+    assert_equal_states(again.states.all(), whole.states.all())
+
+
+def test_states_go_through_storage_to_the_same_bits(problem):
+    algorithm, sampling = fedpdm(), sampled(6, 2)
+    half = last(rounds(algorithm, problem, WALK, 3, sampling))
+    places, stored = half.states.visited()
+    assert {tuple(place) for place in places.tolist()} == {
+        (0, i) for t in (1, 2, 3) for i in sampling(t).tolist()
+    }
+    states = ClientStates(algorithm, problem.start, 6)
+    states.restore(places, stored)
+    assert_equal_states(states.all(), half.states.all())
+
+
+def test_a_lost_reply_moves_the_client_and_not_the_server(problem):
+    algorithm = fedpdm()
+    whole = next(rounds(algorithm, problem, WALK, 1))
+    part = next(rounds(algorithm, problem, WALK, 1, lost=lambda t, clients: clients == 4))
+    assert_equal_states(part.states.all(), whole.states.all())
+    assert_array_equal(part.counted, [0, 1, 2, 3, 5])
+    alone = next(rounds(algorithm, problem, WALK, 1, lambda t: np.array([0, 1, 2, 3, 5])))
+    assert_allclose(part.server.x0, alone.server.x0, rtol=0, atol=1e-14)
+    assert not np.allclose(part.server.x0, whole.server.x0)
+
+
+@pytest.mark.parametrize("fault", ["nobody asked", "all lost"])
+def test_without_a_reply_the_server_stays_as_it_is(problem, fault):
+    sampling = (lambda t: np.arange(0)) if fault == "nobody asked" else None
+    lost = (lambda t, clients: clients >= 0) if fault == "all lost" else None
+    before = start(fedpdm(), problem)
+    after = next(rounds(fedpdm(), problem, WALK, 1, sampling, lost=lost))
+    assert len(after.counted) == 0
+    assert after.server is not None
+    assert_array_equal(after.server.x0, before.server.x0)
+    assert np.any(after.states.all().dual) == (fault == "all lost")
+
+
+def spoilt(problem, clients):
+    """These clients' gradients are not numbers."""
+    features = problem.shards.features.copy()
+    for i in clients:
+        features[problem.shards.order[problem.shards.starts[i]]] = np.nan
+    return problem._replace(shards=replace(problem.shards, features=features))
+
+
+def test_an_update_that_is_not_finite_is_forgotten_and_left_out(problem):
+    algorithm, bad = fedpdm(), spoilt(problem, [3])
+    with np.errstate(all="ignore"):
+        at = next(rounds(algorithm, bad, Walk(0, 2), 1))
+    assert_array_equal(at.counted, [0, 1, 2, 4, 5])
+    assert not at.states.all().dual[3].any()
+    good = next(rounds(algorithm, problem, Walk(0, 2), 1, lambda t: at.counted))
+    assert_allclose(at.server.x0, good.server.x0, rtol=0, atol=1e-14)
+    with np.errstate(all="ignore"), pytest.raises(RunError, match="round 1: 6 of 6 updates are not finite"):
+        next(rounds(algorithm, spoilt(problem, range(6)), Walk(0, 2), 1))
+
+
+def test_the_last_inbox_closes_the_states_once_all_rounds_are_done(problem):
+    algorithm = LDPPrimalDual(L1(0.01), Facts(6, 5))
+    *_, end = rounds(algorithm, problem, Walk(0, 1), 5)
+    assert_array_equal(end.states.all().x, algorithm.client_models(end.server))
+    steps = rounds(algorithm, problem, Walk(0, 1), 5)
+    fourth = [next(steps) for _ in range(4)][-1]
+    assert not np.allclose(fourth.states.all().x, algorithm.client_models(fourth.server))
+
+
+def test_a_client_that_was_never_asked_has_no_state_in_memory(problem):
+    """A million registered clients that share one client's rows."""
+    count = 10**6
+    starts, sizes = (
+        np.broadcast_to(array[:1], count) for array in (problem.shards.starts, problem.shards.sizes)
+    )
+    many = replace(problem.shards, starts=starts, sizes=sizes)
+    asked = np.array([3, 500, count - 1])
+    at = last(rounds(fedpdm(), problem._replace(shards=many), WALK, 2, lambda t: asked))
+    assert_array_equal(at.states.visited()[0][:, 1], asked)
+
+
+@pytest.mark.parametrize("variant", ["fedpdm-private", "fedavg-subgradient", "ldp-private"])
+def test_the_simulated_noise_is_what_the_clients_guards_give_out(variant):
+    """The loop on arrays against Flower's clients, of different sizes and so with different noise."""
+    sizes = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25"}
+    setup = small(variant, **sizes)
+    problem, plan = Problem(setup.objective, setup.shards, setup.start), setup.plan
+    noise = SimulatedNoise(setup.page, setup.shards, setup.walk, plan.bounds, plan.multipliers)
+    end = last(rounds(setup.page, problem, setup.walk, 5, setup.config.asked, noise))
+    assert_allclose(setup.page.model(end.server), inprocess.run(setup).model, rtol=1e-9, atol=1e-12)
+    clean = last(rounds(setup.page, problem, setup.walk, 5, setup.config.asked))
+    assert not np.allclose(setup.page.model(clean.server), setup.page.model(end.server), rtol=1e-3)
+
+
+def test_the_readmes_example_runs_without_flower():
+    example = (
+        (ROOT / "README.md").read_text().split("## On arrays, without Flower")[1].split("```python\n")[1]
+    )
+    lines = example.split("```")[0].rstrip().splitlines()
+    assert len([line for line in lines if line and "import" not in line]) <= 10
+    alone = "\nimport sys\nassert not any(name.partition('.')[0] == 'flwr' for name in sys.modules)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines) + alone], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    first, *_, end = [line.split() for line in done.stdout.splitlines()]
+    assert (len(first), int(end[0])) == (3, 30)
+    assert float(end[1]) < float(first[1])  # the objective
+    assert 0 < int(end[2]) < 8  # nonzeros

@@ -1,0 +1,53 @@
+"""The noise of a private run in a simulation."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..algorithms.page import Page
+from ..arrays import Array, Index
+from ..batches import Shards, Walk
+from .mechanism import GaussianNoise, seeded_cohort
+from .release import Bounds, Noise
+
+
+@dataclass(frozen=True)
+class SimulatedNoise:
+    """The noise of a private run: of each client its multiplier times what its release of a round is scaled by.
+
+    multipliers (..., N): sigma / sensitivity of a plain release. bounds: of the objective on allowed rows. The draws
+    are addressed by (seed, client, round), which makes a run reproducible and its noise no secret.
+    """
+
+    algorithm: Page
+    shards: Shards
+    schedule: Walk
+    bounds: Bounds
+    multipliers: Array
+    seed: int | Index = 0
+
+    def __call__(self, round_: int, clients: Index) -> Noise:
+        """Of clients (..., K)."""
+        planned = np.take_along_axis(self.multipliers, clients, -1)
+        sigma = self._spreads(round_, clients) * planned
+        return GaussianNoise(
+            sigma[..., None], seeded_cohort(np.atleast_1d(self.seed).tolist(), clients, round_)
+        )
+
+    def _spreads(self, round_: int, clients: Index) -> Array | float:
+        """sigma / multiplier of clients (..., K), by their number of rows."""
+        if self._rows_of_all:
+            return self._spread(self._rows_of_all, round_)
+        sizes = self.shards.extent(clients)[1]
+        by_size = {m: self._spread(int(m), round_) for m in set(sizes.flat)}
+        return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
+
+    def _spread(self, rows: int, round_: int) -> float:
+        return self.algorithm.release(self.bounds, self.schedule.pace(rows), round_).spread
+
+    @cached_property
+    def _rows_of_all(self) -> int:
+        """Every client's number of rows, 0 where they differ."""
+        sizes = self.shards.sizes
+        return int(sizes.flat[0]) if sizes.min() == sizes.max() else 0
