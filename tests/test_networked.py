@@ -65,7 +65,7 @@ def run(page, objective, number, noise=None, fate=lambda n, k: "fine", shards=SH
         return np.flatnonzero([fate(n, k) != "lost request" for k in range(N)])
 
     def added(n, clients):
-        return lambda value, *_: value + noise(n)(np.zeros((N, D)))[clients]
+        return lambda value, **_: value + noise(n)(np.zeros((N, D)))[clients]
 
     def lost(n, clients):
         return np.array([fate(n, k) == "lost reply" for k in clients])
