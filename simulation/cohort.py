@@ -29,7 +29,7 @@ from .record import Progress, Recorder, Result, own_columns
 from .setup import Setup, with_sizes
 
 _KEPT = 2**26  # numbers
-_BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
+BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Cohort:
     @property
     def _block(self) -> int:
         """Clients whose arrays stay in the processor's cache."""
-        return max(1, _BLOCK // (self.problem.objective.d * len(self.setups)))
+        return max(1, BLOCK // (self.problem.objective.d * len(self.setups)))
 
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) of a round."""

@@ -269,7 +269,7 @@ class StarStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the server with the good ones, return the model."""
         server_round += self._first
-        good, rejected = self._sort_out(server_round, replies, set(self._asked))
+        good, rejected = self.check_replies(server_round, replies, set(self._asked))
         if isinstance(self.page, NeedsEveryClient):
             self._ask_again(server_round, good, rejected)
         for client, reason in sorted(rejected.items()):
@@ -338,7 +338,7 @@ class StarStrategy(Strategy):
                 return
             log(WARNING, "round %s: asking clients %s again", server_round, sorted(rejected))
             replies = self._send(self._messages(sorted(nodes), server_round, config))
-            more, reasons = self._sort_out(server_round, replies, nodes)
+            more, reasons = self.check_replies(server_round, replies, nodes)
             good |= more
             rejected.clear()
             rejected |= reasons
@@ -352,7 +352,7 @@ class StarStrategy(Strategy):
             if node not in done:
                 log(WARNING, "client %s did not get the last point", client.client)
 
-    def _sort_out(
+    def check_replies(
         self, server_round: int, replies: Iterable[Message], nodes: Set[int]
     ) -> tuple[_Good, dict[int, str]]:
         """Uploads and metrics by client of the nodes asked, and the reasons why the others are left out."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Error, Message
 
 from twinflower.algorithms.work import Report
 from twinflower.batches import Shards
@@ -14,7 +13,6 @@ from twinflower.objectives import Batch, LinearModel, make_objective
 from twinflower.rounds import Problem, rounds, sampled
 from twinflower.simulation.config import parse
 from twinflower.simulation.experiment import merged
-from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.setup import Setup, prepare
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
@@ -290,25 +288,6 @@ def state_of(client: PageClient) -> Any:
     """The state that a client of the in-process grid keeps now."""
     session = client.context.state["twinflower.done"]["session"]
     return client._state(client.store.last(session))
-
-
-class Lossy(InProcessGrid):
-    """A grid that loses the first `losses` replies to each of the requests in `lost`, (node, round) pairs."""
-
-    def __init__(self, setup, lost, losses):
-        super().__init__(setup)
-        self.left = dict.fromkeys(lost, losses)
-        self.asked = []
-
-    def answer(self, message):
-        reply = super().answer(message)  # the client has done its work
-        if message.metadata.message_type == "train":
-            address = message.metadata.dst_node_id, message.content["fitins.config"]["round"]
-            self.asked.append(address)
-            if self.left.get(address, 0) > 0:
-                self.left[address] -= 1
-                return Message(Error(1, "lost on the way"), reply_to=message)
-        return reply
 
 
 def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:

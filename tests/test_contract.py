@@ -204,7 +204,7 @@ def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
     """Blocks share the arrays of the round before, unless the server has kept them."""
     setups = [small(variant, seed=seed) for seed in range(2)]
     whole = [cohort.run(setups[:1])[0], *cohort.run(setups)]
-    monkeypatch.setattr(cohort, "_BLOCK", 1)
+    monkeypatch.setattr(cohort, "BLOCK", 1)
     blocks = [cohort.run(setups[:1])[0], *cohort.run(setups)]
     for one, other in zip(blocks, whole, strict=True):
         assert_allclose(one.model, other.model, rtol=1e-9, atol=1e-12)

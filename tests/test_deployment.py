@@ -18,10 +18,10 @@ from pathlib import Path
 import faulty_app
 import numpy as np
 import pytest
+from documents import documented, run_documented
 from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
-from test_docs import documented, run_documented
 
 import twinflower.simulation.deployment
 from twinflower.algorithms import ALGORITHMS

@@ -1,31 +1,12 @@
 """Commands in the documents, run as they stand."""
 
-import re
 import socket
 import ssl
-import subprocess
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def documented(program, server="localhost"):
-    """The lines of docs/deployment.md on TLS that call a program, for a server of this name."""
-    section = (ROOT / "docs" / "deployment.md").read_text().split("## TLS and registered nodes")[1]
-    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1]
-    lines = [line for line in block.splitlines() if line.startswith(program)]
-    assert lines
-    return "\n".join(lines).replace("SERVER", server)
-
-
-def run_documented(program, folder):
-    """Run these lines in a folder."""
-    script = f"set -euo pipefail\n{documented(program)}"
-    subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, text=True)
+from documents import run_documented
 
 
 @pytest.fixture(scope="module")

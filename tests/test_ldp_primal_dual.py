@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import problems
 import pytest
+from grids import Lossy
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import Lossy, central_optimum, convex_problem, last, random_shards, small, state_of
+from problems import central_optimum, convex_problem, last, random_shards, small, state_of
 
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from grids import Faulty, Refused, arrays_of, garbage, rewrite
 from numpy.random import Generator, Philox
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
-from test_faults import Faulty, arrays_of, rewrite
 
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
@@ -111,23 +111,6 @@ def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
                 mean[j] = 0.0
         x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0.0)  # (12), step 1/rho
         yield Slow(x0, dict(duals), dict(own), asked, lost, steps, fired, dropped, nobody)
-
-
-def garbage(reply):
-    """A reply that no server takes."""
-    return rewrite(reply, record_of([]))
-
-
-class Refused(Faulty):
-    """A grid on which the replies of some (round, client) are spoilt on their way to the server."""
-
-    def __init__(self, setup, pairs):
-        super().__init__(setup, garbage)
-        self.pairs = pairs
-
-    def _spoil(self, reply):
-        name = (int(reply.metadata.group_id or 0), reply.metadata.src_node_id - 1)
-        return garbage(reply) if reply.metadata.message_type == "train" and name in self.pairs else reply
 
 
 def models_of(setup, grid):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from grids import Lossy
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import Lossy, small, state_of
+from problems import small, state_of
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
