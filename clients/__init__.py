@@ -12,6 +12,7 @@ from .ldp_primal_dual import LDPPrimalDualClient
 from .ledger import ContextLedger
 from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
+from .proxskip import ProxSkipClient
 from .scaffold import ScaffoldClient
 from .shell import PageClient
 from .ssca import SSCAClient
@@ -27,6 +28,7 @@ CLIENTS: dict[str, type[PageClient]] = {
         FedProxClient,
         ScaffoldClient,
         FedDynClient,
+        ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
         ZCDPNFLClient,
@@ -53,6 +55,7 @@ __all__ = [
     "NetworkedSubgradientClient",
     "PADMMClient",
     "PageClient",
+    "ProxSkipClient",
     "SSCAClient",
     "ScaffoldClient",
     "ZCDPNFLClient",

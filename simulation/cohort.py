@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from twinflower.algorithms.abilities import client_models
+from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.page import Page
 from twinflower.arrays import Array, Index
 from twinflower.batches import Batches, Shards, Walk
@@ -194,9 +194,11 @@ def run(
     """Run all seeds together; results in their order.
 
     With checkpoints (of all of them together) it goes on from the newest one, if there is one. If a seed fails,
-    or loses a client with an update that is not finite, each is run alone.
+    or loses a client with an update that is not finite, or draws its own numbers of steps, each is run alone.
     """
     try:
+        if len(setups) > 1 and isinstance(setups[0].page, DrawsSteps):
+            raise Uneven
         with threadpool_limits(1), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):

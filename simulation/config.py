@@ -201,7 +201,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
 ]  # fmt: skip
 _LISTS = {"client-sizes", "penalties", "shares"}  # numbers with commas between
 _RANDOM_GRAPHS = ("erdos-renyi", "regular", "small-world")
-_LOCAL_STEPS = ("fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn")
+_LOCAL_STEPS = ("fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "proxskip")
 # Settings, and the choices they belong to: without one of these they have no effect
 _OWNERS: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     ("num-features num-classes data-file", {"dataset": (OWN,)}),

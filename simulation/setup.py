@@ -13,6 +13,7 @@ from flwr.app import Context
 
 from twinflower.algorithms import Page, find_algorithm
 from twinflower.algorithms.abilities import (
+    DrawsSteps,
     Forecasts,
     ModelMetrics,
     NeedsEveryClient,
@@ -415,7 +416,8 @@ def _with_facts(
         f"of {config.num_clients}",
     )
     neighbours = graph(page, config.num_clients)
-    facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm)
+    key = config.seed if isinstance(page, DrawsSteps) else 0
+    facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm, key)
     by_rows = weighting_of(config, page) == "rows"
     return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())
 

@@ -10,6 +10,7 @@ from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
+from .proxskip import ProxSkip
 from .relay import RelayStrategy
 from .scaffold import Scaffold
 from .ssca import SSCA
@@ -26,6 +27,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedProx,
         Scaffold,
         FedDyn,
+        ProxSkip,
         ISRLDP,
         LDPPrimalDual,
         ZCDPNFL,
@@ -52,6 +54,7 @@ __all__ = [
     "FedProx",
     "LDPPrimalDual",
     "NetworkedSubgradient",
+    "ProxSkip",
     "RelayStrategy",
     "Round",
     "Scaffold",

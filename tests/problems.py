@@ -116,6 +116,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "epsilon": 30.0,
         "first-round": "all",
     },
+    "proxskip": {"algorithm": "proxskip", "clients-per-round": 0, "max-local-steps": 5},
+    "proxskip-private": {
+        "algorithm": "proxskip",
+        "clients-per-round": 0,
+        "communication-probability": 0.4,
+        "privacy": "public-state",
+        "epsilon": 30.0,
+    },
     "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy": "public-state", "epsilon": 30.0},
     "scaffold-rows": {
         "algorithm": "scaffold",

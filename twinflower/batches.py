@@ -116,6 +116,10 @@ class Batches:
             return (self.full for _ in steps)
         return self._at_once() if self._few else (self._gather(step) for step in steps)
 
+    def first(self, steps: int) -> "Batches":
+        """The first steps of these, at most so many."""
+        return replace(self, steps=np.minimum(self.steps, steps))
+
     def keeping_norms(self) -> "Batches":
         """The same, with the norms of rows that every step and every round takes again."""
         assert self.full is not None
@@ -132,7 +136,7 @@ class Batches:
         """All steps of one client, fetched in one go."""
         assert self.places is not None
         assert self.shards is not None
-        rows = self.shards.take(self.places)
+        rows = self.shards.take(self.places[: int(self.steps)])
         return (Batch(a, y, self.weights) for a, y in zip(rows.features, rows.labels, strict=True))
 
     def _gather(self, step: int) -> Batch:

@@ -20,7 +20,19 @@ from .errors import require
 PURPOSES = {
     name: code
     for code, name in enumerate(
-        ("participants", "batches", "partition", "rand-k", "start", "noise", "data", "graph", "split"), 1
+        (
+            "participants",
+            "batches",
+            "partition",
+            "rand-k",
+            "start",
+            "noise",
+            "data",
+            "graph",
+            "split",
+            "steps",
+        ),
+        1,
     )
 }
 

@@ -12,6 +12,7 @@ from .ldp_primal_dual import LDPPrimalDual
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .page import Page
+from .proxskip import ProxSkip
 from .scaffold import Scaffold
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
@@ -20,7 +21,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Page]] = {
     page.name: page
     for page in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, LDPPrimalDual,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ProxSkip, ISRLDP, LDPPrimalDual,
         SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -48,6 +49,7 @@ __all__ = [
     "LDPPrimalDual",
     "NetworkedSubgradient",
     "Page",
+    "ProxSkip",
     "Scaffold",
     "find_algorithm",
 ]

@@ -27,6 +27,16 @@ class NeedsClientState(ABC):  # noqa: B024
     """The server counts on what the clients keep: a client that has lost its state may not go on from a fresh one."""
 
 
+class DrawsSteps(ABC):
+    """The number of local steps of a round is a public coin, the same for all clients, drawn from `Facts.key`.
+
+    Runs with different seeds are not stacked, because their releases differ."""
+
+    @abstractmethod
+    def steps_of(self, round_: int) -> int:
+        """How many steps the coin of a round allows, at least 1."""
+
+
 class Closes(ABC):
     """The clients are sent one more inbox after the last round."""
 

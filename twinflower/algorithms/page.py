@@ -38,7 +38,8 @@ class Facts(NamedTuple):
 
     sizes: rows of each client where F is the mean over all rows (weighting = "rows"); empty if they are alike, or if F
     is the mean over the clients. neighbours: of each client in the graph of a networked method, ascending; empty
-    without a graph. row_norm: no row is longer; 0 where that is not known.
+    without a graph. row_norm: no row is longer; 0 where that is not known. key: seeds the public
+    coins of a method that `DrawsSteps`.
     """
 
     num_clients: int = 1
@@ -46,6 +47,7 @@ class Facts(NamedTuple):
     sizes: tuple[int, ...] = ()
     neighbours: tuple[tuple[int, ...], ...] = ()
     row_norm: float = 0.0
+    key: int = 0
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K); None where all weigh 1 / num_clients."""

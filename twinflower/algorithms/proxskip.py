@@ -1,0 +1,141 @@
+"""ProxSkip, in its federated form Scaffnew (Mishchenko, Malinovsky, Stich and Richtarik, ICML 2022, Algorithm 2).
+
+    minimise  (1/N) sum_i f_i(x) + h(x),     f_i smooth, h with an easy prox
+    x_i <- x_i - gamma (grad f_i(x_i) - c_i);  then, with probability p, everybody meets at x0 and c_i follows
+
+client keeps     sent (..., d), its last message
+       receives  x0 (..., d)
+       sends     x - (gamma/p) c_i (..., d)
+server keeps     x0 (..., d)
+Every round needs every client, as with the prox of all together: the strategy asks again whoever does not answer.
+
+Here a round is what lies between two meetings: its number of local steps is geometric with mean 1/p, a public coin that
+is the same for all clients. It is drawn from the run's seed, and the run's `max-local-steps` caps it; any number keeps
+the fixed point, which is the optimum of the whole problem, however different the clients are. The paper updates c_i
+right after the meeting; here a client does so when it learns the new x0, with the next round, from its last message:
+
+    c_i + (p/gamma) (x0 - x_i) = (p/gamma) (x0 - sent)
+
+so that c_i need not be kept. In FedPDM's words, rho is p/gamma, and -c_i is a dual that is updated with the new x0.
+
+Privacy. "public-state" adds the noise to the end of the local steps; sent and c_i are then functions of what is public.
+The noise of a round covers the steps of that round, not the most there may be.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..errors import require
+from ..privacy.release import SENSITIVITIES, Bounds, Pace, Release, Rounding, loop_rounding
+from ..randomness import stream
+from ..regularisers import ZERO, Regulariser
+from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
+from .layout import Layout, Point
+from .local import local_steps
+from .messages import Dense, Vector, check_choice
+from .page import NO_FACTS, Facts, to_nodes
+from .work import LocalWork, Report
+
+
+class State(NamedTuple):
+    """A client's last message (..., d)."""
+
+    sent: Array
+
+
+class Server(NamedTuple):
+    """x0 (..., d)."""
+
+    x0: Array
+
+
+@dataclass(frozen=True)
+class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRounding):
+    """ProxSkip with its settings.
+
+    step_size: gamma > 0; the theory wants at most 1/L. communication_probability: p in (0, 1], a round has 1/p local
+    steps on average; the theory's best is sqrt(mu gamma) for mu-strongly convex f_i. sensitivity: as in
+    `base.LocalMethod`. facts.key seeds the numbers of steps.
+    """
+
+    name: ClassVar[str] = "proxskip"
+    title: ClassVar[str] = "ProxSkip, Scaffnew: random numbers of local steps, and control variates"
+    weightings: ClassVar[tuple[str, ...]] = ("clients",)
+
+    regulariser: Regulariser = ZERO
+    facts: Facts = NO_FACTS
+    step_size: float = 0.4
+    communication_probability: float = 0.2
+    privacy: str = "none"
+    sensitivity: str = "coupled"
+
+    state = Layout(State, Point("sent"))
+
+    def __post_init__(self) -> None:
+        require(0 < self.step_size < np.inf, f"step-size must be above 0; got {self.step_size}")
+        p = self.communication_probability
+        require(0 < p <= 1, f"communication-probability must be above 0 and at most 1; got {p}")
+        check_choice("privacy", self.privacy, ("none", "public-state"))
+        check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
+
+    @property
+    def rho(self) -> float:
+        """p / gamma."""
+        return self.communication_probability / self.step_size
+
+    def steps_of(self, round_: int) -> int:
+        """How often the coin is thrown until it says that everybody meets."""
+        if self.communication_probability == 1:
+            return 1
+        missed = 1.0 - stream(self.facts.key, "steps", round_=round_).random()  # in (0, 1]
+        return 1 + math.floor(math.log(missed) / math.log1p(-self.communication_probability))
+
+    def init_client(self, start: Array) -> State:
+        """c_i = 0."""
+        return State(start)
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """x0 = start."""
+        return Server(start)
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
+        """x0, to everybody."""
+        return Vector(to_nodes(server.x0, node))
+
+    def client_update(self, state: State, inbox: Vector, work: LocalWork) -> tuple[State, Vector, Report]:
+        """The control variate of the last meeting, the steps up to the next, and what the prox is taken of."""
+        x0, c = inbox.x, self._control(state, inbox)
+        batches = work.batches.first(self.steps_of(work.round))
+        x, report = local_steps(
+            work.objective, x0, x0, 0.0, -c, self.step_size, batches
+        )                                                                       # line 3
+        sent = work.noise(x) - c / self.rho                                     # line 5
+        return State(sent), Vector(sent), report
+
+    def _control(self, state: State, inbox: Vector) -> Array:
+        return self.rho * (inbox.x - state.sent)                                # line 8
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """The noisy end of the steps that this round really takes."""
+        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._pace(pace, round_)))
+
+    def rounding(self, state: State, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+        """Of the local steps."""
+        sizes = length(inbox.x), length(self._control(state, inbox))
+        facts = self.step_size, 0.0, self._pace(pace, round_), self.sensitivity
+        return Rounding(loop_rounding(bounds, *facts, *sizes))
+
+    def _pace(self, pace: Pace, round_: int) -> Pace:
+        return pace._replace(steps=min(pace.steps, self.steps_of(round_)))
+
+    def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
+        """prox_{(gamma/p) h} of the mean."""
+        return Server(self.regulariser.prox(uploads.x.mean(-2), 1.0 / self.rho))  # line 5
+
+    def model(self, server: Server) -> Array:
+        """x0."""
+        return server.x0
