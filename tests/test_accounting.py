@@ -10,7 +10,7 @@ import pytest
 from grids import Refused
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
-from test_oracles import slow_run
+from transcription import slow_run_of
 
 from twinflower.batches import Walk
 from twinflower.data.partition import partition
@@ -82,7 +82,7 @@ def test_totals_and_means_of_a_run_with_rejected_replies(run):
     """65 of 650 entries up and 325 down, of 64 bits and a 10-bit index each; 32 bits in the papers."""
     setup = ragged(uplink_ratio=0.1, downlink_ratio=0.5)
     result = run(setup)
-    slow = list(slow_run(setup))
+    slow = list(slow_run_of(setup))
     assert {tuple(s.lost) for s in slow} == {(), (2,)}  # some rounds lose a client, some do not
     assert [row["round"] for row in result.rows] == [0, 3, 6, 8]
     for row, first in zip(result.rows, (0, 0, 3, 6), strict=True):
@@ -112,7 +112,7 @@ def test_rand_k_pays_for_its_seed_on_the_way_down(run):
 @both_runtimes
 def test_steps_and_stops_are_means_since_the_last_row(run):
     setup = ragged("fedpdm-stopping", stopping_tolerance=0.08)
-    slow = list(slow_run(setup))
+    slow = list(slow_run_of(setup))
     rows = run(setup).rows
     for row, before in zip(rows[1:], rows, strict=False):
         since = slow[before["round"] : row["round"]]
@@ -204,7 +204,7 @@ def test_the_folder_repeats_the_rows(run, tmp_path):
 def test_a_client_whose_update_is_not_finite_is_left_out_alike_everywhere(variant):
     """Its state stays that of its last good round, and goes on from there."""
     setup = ragged(variant)
-    slow = list(slow_run(setup))
+    slow = list(slow_run_of(setup))
     rounds_of_2 = ["lost" if 2 in s.lost else "good" for s in slow if 2 in s.asked]
     assert "good lost good" in " ".join(rounds_of_2)
     for result in (in_process(setup), as_cohort(setup)):
@@ -219,7 +219,7 @@ def test_of_stacked_seeds_one_may_lose_a_client():
     setups = prepare_seeds(small("fedpdm", **RAGGED).config, seeds)
     row = setups[0].partition.of(2)[7]
     setups = [brittle(setup, row) for setup in setups]
-    lost = [sum(len(s.lost) for s in slow_run(setup)) for setup in setups]
+    lost = [sum(len(s.lost) for s in slow_run_of(setup)) for setup in setups]
     assert lost[0] > 0
     assert 0 in lost
     for setup, result, number in zip(setups, cohort.run(setups), lost, strict=True):
@@ -301,7 +301,7 @@ def test_fresh_batches(run, fresh):
     assert setup.walk == Walk(10, 3, fresh)
     first, second = (setup.walk.batches(setup.shards, 4, 3, t).places for t in (1, 2))
     assert np.array_equal(first, second) == (not fresh)
-    *_, last = slow_run(setup)
+    *_, last = slow_run_of(setup)
     assert_allclose(run(setup).model, last.x0, rtol=0, atol=1e-11)
 
 
@@ -316,7 +316,7 @@ def test_the_seed_decides_who_is_sampled_which_rows_and_which_entries(run, seed)
     }
     for name, (variant, keys) in only.items():
         setup, other = small(variant, seed=seed, **keys), small(variant, seed=seed + 1, **keys)
-        *_, last = slow_run(setup)
+        *_, last = slow_run_of(setup)
         result = run(setup)
         assert_allclose(result.model, last.x0, rtol=0, atol=1e-11, err_msg=name)
         assert not np.allclose(result.model, run(other).model), name
@@ -332,7 +332,7 @@ def test_start_scale(run):
     assert_array_equal(small("fedpdm").start, np.zeros(650))
     setup = small("fedpdm", start_scale=0.5, seed=1, rounds=1, local_start="warm")
     assert not np.isclose(setup.start, start).any()
-    *_, last = slow_run(setup)
+    *_, last = slow_run_of(setup)
     result = run(setup)
     assert_allclose(result.model, last.x0, rtol=0, atol=1e-11)
     assert result.rows[0]["objective"] == setup.evaluate(setup.start)["objective"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, central_optimum, convex_problem, last, random_shards, run
+from transcription import slow_run
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
 from twinflower.algorithms.work import Report
@@ -18,100 +19,41 @@ KEY = np.array(0, dtype=np.uint64)
 ONCE = Report(np.ones(2, int), np.zeros(2, bool))
 
 
-# ------------------------------------------------------------------ a slow loop straight from the papers
+# ------------------------------------------------------------------ against a transcription of the papers
 
 
-def paper_gradient(x, rows, labels, classes, beta):
-    """Gradient of Li 2024 (41), sample by sample."""
-    matrix = x.reshape(classes, -1)
+def paper_gradient(x, rows):
+    """Gradient of Li 2024 (41) with beta = 0.2, sample by sample."""
+    matrix = x.reshape(3, -1)
     total = np.zeros_like(matrix)
-    for a, y in zip(rows, labels, strict=True):
+    for a, y in zip(rows.features, rows.labels, strict=True):
         total[y] += -a / (1 + np.exp(matrix[y] @ a))
-    smooth = 2 * beta * matrix / (1 + matrix**2) ** 2
-    return (total / len(labels) + smooth).ravel()
+    smooth = 2 * 0.2 * matrix / (1 + matrix**2) ** 2
+    return (total / len(rows.labels) + smooth).ravel()
 
 
-def top(v, k):
-    """The k largest entries of v in magnitude, one after the other; ties to the lowest index."""
-    left = list(range(len(v)))
-    kept = []
-    for _ in range(k):
-        best = max(left, key=lambda j: (abs(v[j]), -j))
-        kept.append(best)
-        left.remove(best)
-    return sorted(kept)
-
-
-def paper_run(shards, rounds, k, rho, eta0, nu, gamma, beta, classes, walk, chosen_entries=None, down=None):
-    """Li 2024 Algorithms 1 and 2 in plain loops over clients, entries and samples."""
-    n, d = shards.num_clients, shards.features.shape[1] * classes
-    x0, dual = np.zeros(d), np.zeros((n, d))
-    for t in range(rounds):
-        eta = eta0 / np.sqrt(1 + t)
-        sent = {j: [] for j in range(d)}
-        received = np.zeros(d)
-        for j in top(x0, down or d):
-            received[j] = x0[j]
-        for i in participants(0, t + 1, n, k):
-            x = received.copy()  # line 6
-            for rows in walk.batches(shards, int(i), 0, t + 1):
-                g = (
-                    paper_gradient(x, rows.features, rows.labels, classes, beta)
-                    - dual[i]
-                    + rho * (x - received)
-                )
-                x = x - eta * g  # (8a)
-                if np.sum(g**2) <= nu:  # (10)
-                    break
-            dual[i] = dual[i] + rho * (received - x)  # (8c)
-            y = x - dual[i] / rho  # (8d)
-            for j in range(d) if chosen_entries is None else chosen_entries(y, int(i), t + 1):
-                sent[j].append(y[j])
-        mean = np.array([np.mean(sent[j]) if sent[j] else 0.0 for j in range(d)])  # (20), (23)
-        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0)  # (12), step 1/rho
-    return x0, dual
-
-
-@pytest.mark.parametrize("nu", [0.0, 0.04])
-def test_fedpdm_is_algorithm_1(nu):
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (FedPDM, {}),
+        (FedPDM, {"stopping_tolerance": 0.04}),
+        (BSDPFedPDM, {"uplink_ratio": 0.4, "downlink_ratio": 0.75}),
+        (BSDPFedPDM, {"uplink": "rand-k", "uplink_ratio": 0.4}),
+    ],
+    ids=["Algorithm 1", "with the stopping rule", "Algorithm 2, top-k", "Algorithm 2, rand-k"],
+)
+def test_the_methods_are_the_papers_algorithms(method, settings):
     shards = random_shards([20, 13, 31, 20, 8], 4, 3)
-    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
-    walk = Walk(batch_size=4)
-    page = FedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, stopping_tolerance=nu)
+    objective, walk = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2), Walk(batch_size=4)
+    page = method(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, **settings)
     server, states, _, report = last(run(page, shards, objective, walk, 25, k=3))
-    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, nu, 0.02, 0.2, 3, walk)
-    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
-    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
-    assert np.count_nonzero(x0) > 0
-    assert report.fired.any() == bool(nu)
-
-
-def test_bsdp_top_k_is_algorithm_2():
-    shards = random_shards([20, 13, 31, 20, 8], 4, 3)
-    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
-    walk = Walk(batch_size=4)
-    page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink_ratio=0.4, downlink_ratio=0.75)
-    server, states, *_ = last(run(page, shards, objective, walk, 25, k=3))
-    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, lambda y, i, t: top(y, 5), down=9)
-    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
-    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
-
-
-def test_bsdp_rand_k_is_algorithm_2():
-    shards = random_shards([20, 13, 31, 20, 8], 4, 3)
-    objective = make_objective("rowwise-logistic", 4, 3, nonconvex=0.2)
-    walk = Walk(batch_size=4)
-    page = BSDPFedPDM(L1(0.02), rho=1.5, step_size=0.6, step_decay=0.5, uplink="rand-k", uplink_ratio=0.4)
-    server, states, *_ = last(run(page, shards, objective, walk, 25, k=3))
-    nowhere = page.init_server(np.zeros(objective.d), 5, KEY)
-
-    def entries(y, i, t):
-        seed = page.broadcast(nowhere, t, np.array(i)).seed
-        return page.up.encode(y, seed).indices
-
-    x0, dual = paper_run(shards, 25, 3, 1.5, 0.6, 0.0, 0.02, 0.2, 3, walk, entries)
-    assert_allclose(server.x0, x0, rtol=0, atol=1e-12)
-    assert_allclose(states.dual, dual, rtol=0, atol=1e-12)
+    slow = list(slow_run(page, shards, walk, paper_gradient, np.zeros(12), 25, 3))
+    assert_allclose(server.x0, slow[-1].x0, rtol=0, atol=1e-12)
+    for i, dual in slow[-1].duals.items():
+        assert_allclose(states.dual[i], dual, rtol=0, atol=1e-12)
+    assert len(slow[-1].duals) == 5
+    assert np.count_nonzero(server.x0) > 0
+    assert report.fired.any() == ("stopping_tolerance" in settings)
 
 
 # ---------------------------------------------------------------------------------------- central optima

@@ -1,116 +1,21 @@
-"""FedPDM and BSDP-FedPDM with all their options, from a user's keys to the model, against one slow loop.
-
-`slow_run` is written entry by entry from Li 2024, Algorithms 1 and 2, with the options of the pages. It takes the
-seeds' addresses (who is sampled, which rows, which entries) from the documentation, not from the runtimes.
-"""
-
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+"""FedPDM and BSDP-FedPDM with all their options, on Flower's strategy and clients and in the cohort, against a
+transcription of the papers entry by entry; and which replies count."""
 
 import numpy as np
 import pytest
 from grids import Faulty, Refused, arrays_of, garbage, rewrite
-from numpy.random import Generator, Philox
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
+from transcription import slow_run_of
 
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
-from twinflower.batches import Batches, Shards, Walk
+from twinflower.batches import Batches
 from twinflower.objectives import Batch
-from twinflower.randomness import participants, stream
+from twinflower.randomness import participants
 from twinflower.simulation import cohort
 from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.setup import Setup
 from twinflower.strategies.records import record_of
-
-# ------------------------------------------------------------------------------------------ the slow loop
-
-
-class Slow(NamedTuple):
-    """One round: the model after it, the clients' duals and last x, and what was counted on the way."""
-
-    x0: np.ndarray
-    duals: dict[int, np.ndarray]
-    own: dict[int, np.ndarray]
-    asked: list[int]
-    lost: list[int]
-    steps: list[int]
-    fired: list[bool]
-    dropped: int  # entries of x0 that were not 0 and yet not broadcast
-    nobody: int  # entries that nobody sent, but which had a mean
-
-
-def largest(v: np.ndarray, k: int) -> list[int]:
-    """The k largest entries in magnitude; sorting is stable, so ties go to the lowest index."""
-    return sorted(sorted(range(len(v)), key=lambda j: -abs(v[j]))[:k])
-
-
-def drawn(seed: int, client: int, round_: int, d: int, k: int) -> list[int]:
-    """rand-k from the public coins of (seed, client, round)."""
-    coin = int(stream(seed, "rand-k", client, round_).integers(2**63))
-    return sorted(int(j) for j in Generator(Philox(key=coin)).choice(d, k, replace=False))
-
-
-def slow_run(setup: Setup, rejected: Any = ()) -> Iterator[Slow]:
-    """Li 2024, Algorithms 1 and 2, in plain loops; the server refuses the replies of the (round, client) in
-    `rejected`, and a client whose x is not finite forgets the round."""
-    keys, seed = setup.config.items(), setup.config.seed
-    n, d = setup.config.num_clients, setup.objective.d
-    rho, gamma, data, rows_of = keys["rho"], keys["regulariser-l1"], setup.dataset, setup.partition
-    everybody = Shards.grouped(data.features, data.labels, rows_of.rows, rows_of.offsets)
-    walk = Walk(keys["batch-size"], keys["max-local-steps"], keys["fresh-batches"])
-    k_up, k_down = (round(keys.get(f"{link}-ratio", 1.0) * d) for link in ("uplink", "downlink"))
-    x0, mean = setup.start.copy(), setup.start.copy()
-    share = rows_of.sizes if keys["weighting"] == "rows" else np.ones(n)  # p_i N, up to a factor
-    duals, own = {}, {}
-    heard: list[dict[int, float]] = [{} for _ in range(d)]  # of every entry: who sent it, and what
-    for t in range(1, keys["rounds"] + 1):
-        eta = keys["step-size"] / t ** keys["step-decay"]
-        received = np.zeros(d)
-        for j in largest(x0, k_down):
-            received[j] = x0[j]
-        dropped = np.count_nonzero(x0) - np.count_nonzero(received)
-        if keys["aggregation"] == "sampled":
-            heard = [{} for _ in range(d)]
-        everyone = t == 1 and keys["first-round"] == "all"  # S_0 = [N]
-        asked = (
-            [*range(n)]
-            if everyone
-            else [int(i) for i in participants(seed, t, n, keys["clients-per-round"] or n)]
-        )
-        lost, steps, fired = [], [], []
-        for i in asked:
-            dual = duals.get(i, np.zeros(d))
-            x = own.get(i, setup.start) if keys["local-start"] == "warm" else received
-            taken, stop = 0, False
-            for rows in walk.batches(everybody, i, seed, t):
-                g = setup.objective.grad(x, rows) - dual + rho * (x - received)
-                x, taken = x - eta * g, taken + 1  # (8a)
-                stop = 0 < keys["stopping-tolerance"] >= float(g @ g)  # (10)
-                if stop:
-                    break
-            if not np.isfinite(x).all():
-                lost.append(i)
-                continue
-            duals[i], own[i] = dual + rho * (received - x), x  # (8c)
-            if (t, i) in rejected:
-                lost.append(i)
-                continue
-            y = x - duals[i] / rho  # (8d)
-            entries = largest(y, k_up) if keys.get("uplink") != "rand-k" else drawn(seed, i, t, d, k_up)
-            for j in entries:
-                heard[j][i] = float(y[j])
-            steps.append(taken)
-            fired.append(stop)
-        nobody = sum(not heard[j] and mean[j] != 0 for j in range(d))
-        for j in range(d):  # (20), (23)
-            if heard[j]:
-                mean[j] = sum(share[i] * v for i, v in heard[j].items()) / sum(share[i] for i in heard[j])
-            elif keys.get("missing", "zero") == "zero":
-                mean[j] = 0.0
-        x0 = np.sign(mean) * np.maximum(np.abs(mean) - gamma / rho, 0.0)  # (12), step 1/rho
-        yield Slow(x0, dict(duals), dict(own), asked, lost, steps, fired, dropped, nobody)
 
 
 def models_of(setup, grid):
@@ -124,9 +29,9 @@ def models_of(setup, grid):
     return models[1:], strategy.rounds
 
 
-def assert_equal_runs(setup, rejected=()):
+def assert_equal_runs(setup, rejected=frozenset()):
     """Every model, and what the clients have at the end; returns the slow rounds."""
-    slow = list(slow_run(setup, rejected))
+    slow = list(slow_run_of(setup, rejected))
     grid = Refused(setup, rejected)
     models, rounds = models_of(setup, grid)
     assert_allclose(models, [s.x0 for s in slow], rtol=0, atol=1e-11)
@@ -176,7 +81,7 @@ def test_the_first_round_asks_all_clients_as_both_papers_print(aggregation):
     assert_equal_runs(setup)
     _, rounds = models_of(setup, InProcessGrid(setup))
     assert rounds[0].asked == tuple(range(8))
-    usual = slow_run(small("fedpdm", aggregation=aggregation, **LONG))
+    usual = slow_run_of(small("fedpdm", aggregation=aggregation, **LONG))
     assert [r.asked for r in rounds[1:]] == [tuple(s.asked) for s in list(usual)[1:]]
 
 
@@ -200,7 +105,7 @@ def test_clients_weigh_by_their_rows(variant, aggregation):
     """sum_i p_i L_i + h with p_i = N_i / N: the senders of an entry count in proportion to their rows."""
     sizes = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25", "aggregation": aggregation}
     by_rows = assert_equal_runs(small(variant, weighting="rows", **sizes, **LONG))
-    by_clients = slow_run(small(variant, **sizes, **LONG))
+    by_clients = slow_run_of(small(variant, **sizes, **LONG))
     assert not np.allclose(by_rows[-1].x0, [*by_clients][-1].x0, atol=1e-3)
 
 
