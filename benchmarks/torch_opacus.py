@@ -155,7 +155,7 @@ SGD, ALL = Walk(16, 8), Walk(0, 1)
 ROWS: list[tuple[str, str, Callable[[Run], Net]]] = [
     ("FedAvg of Flower, SGD", "none", partial(plain_flower, batch=16, steps=8, step_size=0.3, private=False)),
     ("FedAvg", "none", partial(ours, method="FedAvg", walk=SGD, private=False, step_size=0.3)),
-    ("FedPDM", "none", partial(ours, method="FedPDM", walk=SGD, private=False, step_size=0.3, rho=0.1)),
+    ("FedPDM", "none", partial(ours, method="FedPDM", walk=SGD, private=False, step_size=0.3, rho=0.5)),
     ("SCAFFOLD", "none", partial(ours, method="Scaffold", walk=SGD, private=False, step_size=0.3)),
     ("FedAvg of Flower, Opacus, 1 step on all rows", "add or remove",
      partial(plain_flower, batch=0, steps=1, step_size=1.0, private=True)),
@@ -163,7 +163,7 @@ ROWS: list[tuple[str, str, Callable[[Run], Net]]] = [
      partial(plain_flower, batch=16, steps=8, step_size=0.3, private=True)),
     ("FedAvg, 1 step on all rows", "replace", partial(ours, method="FedAvg", walk=ALL, private=True, step_size=1.0)),
     ("FedPDM, 1 step on all rows", "replace",
-     partial(ours, method="FedPDM", walk=ALL, private=True, step_size=1.0, rho=0.1)),
+     partial(ours, method="FedPDM", walk=ALL, private=True, step_size=1.0, rho=0.5)),
     ("SCAFFOLD, 1 step on all rows", "replace",
      partial(ours, method="Scaffold", walk=ALL, private=True, step_size=1.0)),
 ]  # fmt: skip

@@ -143,7 +143,7 @@ def test_a_nodes_process_imports_no_more_than_it_needs():
         "from twinflower.simulation.config import parse\n"
         "from twinflower.simulation.setup import prepare\n"
         "prepare(parse({'dataset': 'digits', 'num-clients': 3, 'privacy': 'public-state', 'epsilon': 8.0}))\n"
-        "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray') if name in sys.modules))"
+        "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray', 'torch') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("\n", "")

@@ -1,5 +1,9 @@
 """Networks: gradients against finite differences, clipping row by row, and what the door refuses."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -9,6 +13,7 @@ from twinflower.errors import SettingError
 from twinflower.networks import NETWORKS, make_model
 from twinflower.objectives import Batch
 
+ROOT = Path(__file__).resolve().parent.parent
 FEATURES, CLASSES, HIDDEN, ROWS = 7, 3, 5, 6
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -100,6 +105,18 @@ def test_the_door():
         SettingError, match=r"must be one of softmax.*swish-network or torch:FILE.py:NAME; got 'relu'"
     ):
         make_model("relu", FEATURES, CLASSES)
+
+
+def test_a_module_where_pytorch_is_not_installed():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from twinflower.networks import make_model\n"
+        "from twinflower.errors import SettingError\n"
+        "try: make_model('torch:model.py:net', 7, 3)\n"
+        "except SettingError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ('PyTorch is not installed: pip install "twinflower[torch]"\n', "")
 
 
 def test_a_network_starts_at_glorots_weights_and_learns():

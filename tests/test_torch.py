@@ -1,6 +1,8 @@
 """PyTorch modules as objectives: the same numbers as ours, a bound on every record, the same bits in every runtime."""
 
 import math
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +26,13 @@ from torch import nn
 from torch.nn import functional
 from torch_models import layers
 
-from twinflower.algorithms import FedPDM
+from twinflower.algorithms import FedPDM, Scaffold
 from twinflower.batches import Walk
 from twinflower.errors import SettingError
 from twinflower.networks import make_model
 from twinflower.norms import norms
 from twinflower.objectives import Batch, make_objective
+from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli, cohort, inprocess
 from twinflower.simulation.checkpoint import Checkpoints
@@ -244,6 +247,32 @@ def test_bounds_say_what_is_known():
     assert three.sensitivity > 2 * 0.7 * 0.4  # the bound that does not fall with the rows
     noisy = replace(page, privacy="gradient")
     assert noisy.release(bounds, Walk(0, 3).pace(50), 1) == (2 * 0.7 / 50, 3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "walk"),
+    [("public-state", Walk(0, 1)), ("public-state", Walk(5, 3)), ("gradient", Walk(5, 6))],
+)
+@pytest.mark.parametrize("page_class", [FedPDM, Scaffold])
+def test_no_release_of_a_module_moves_by_more_than_its_sensitivity(page_class, privacy, walk):
+    """A record is replaced, by one that overflows float32 too, and every release is compared."""
+    objective = ModuleObjective(layers(), row_shape=(1, 8, 8), clip_norm=0.5)
+    page, rng = page_class(step_size=0.4, privacy=privacy), np.random.default_rng(0)
+    server, data = page.init_server(objective.start(), 1, np.array(0, np.uint64)), digits_like(rng)
+    inboxes = [page.broadcast(server, round_, np.array(0)) for round_ in range(1, 7)]
+    for entry in (-1.0, 1e300):
+        other = data._replace(
+            features=data.features.copy(), labels=(data.labels + 3 * (np.arange(20) == 7)) % 10
+        )
+        other.features[7] *= entry
+        moves = replay(page, objective, data, other, walk, objective.bounds(0.0), inboxes)
+        assert all(move.agrees for move in moves)
+        ratios = [move.moved / move.sensitivity for move in moves]
+        assert 0.02 < max(ratios) <= 1 + 1e-9, ratios
+
+
+def digits_like(rng):
+    return Batch(rng.random((20, 64)), rng.integers(10, size=20))
 
 
 # state dicts and named parameters
@@ -594,3 +623,35 @@ def test_a_deployed_site_runs_no_file_that_a_run_names():
         SettingError, match="a deployed site runs no Python file that a run names: .*ModuleObjective"
     ):
         site.config(config("fedavg", num_clients=3).items())
+
+
+# the example app
+
+
+def drive(*words):
+    """The last line that examples/torch-app prints with 4 nodes, run in one process."""
+    driver, app = (
+        Path(__file__).with_name("plug_in_driver.py"),
+        MODELS.parent.parent / "examples" / "torch-app",
+    )
+    paths = os.pathsep.join([str(MODELS.parent.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, driver, "4", *words], cwd=app, env=os.environ | {"PYTHONPATH": paths}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_example_app(tmp_path):
+    """Both methods learn; a private run has secret noise, so no two are alike; `out` is a state_dict."""
+    out = tmp_path / "model.pt"
+    for words in ("method='fedpdm'", "method='scaffold'", "epsilon=8.0"):
+        line = drive(words, "rounds=15", f"out={str(out)!r}")
+        assert float(line.split()[-1]) > 0.6, line
+    state = torch.load(out, weights_only=True)
+    assert sum(tensor.numel() for tensor in state.values()) == 994
+    drive("epsilon=8.0", "rounds=15", f"out={str(out)!r}")
+    again = torch.load(out, weights_only=True)
+    assert all(not torch.equal(state[name], again[name]) for name in state)

@@ -162,7 +162,7 @@ class ModuleObjective(Penalised):
         with in_one_sentence(
             "the loss does not take the labels: a class must be below the number of outputs"
         ):
-            values = torch.stack([self._row_loss(output, label) for label in labels])
+            values = vmap(self._row_loss, (None, 0))(output, labels)
         require(
             bool(torch.isfinite(values).all()),
             "the loss of a label is NaN or infinite: look for labels to ignore",
