@@ -71,6 +71,14 @@ def test_a_lost_reply_moves_the_client_and_not_the_server(problem):
     assert not np.allclose(part.server.x0, whole.server.x0)
 
 
+def test_a_method_that_needs_every_client_stops_where_a_reply_is_lost(problem):
+    algorithm = LDPPrimalDual(L1(0.01), Facts(6, 5))
+    steps = rounds(algorithm, problem, Walk(0, 1), 5, lost=lambda t, clients: (clients == 4) & (t == 2))
+    assert next(steps).round == 1
+    with pytest.raises(RunError, match="round 2: 1 replies are lost, and ldp-primal-dual needs all of them"):
+        next(steps)
+
+
 @pytest.mark.parametrize("fault", ["nobody asked", "all lost"])
 def test_without_a_reply_the_server_stays_as_it_is(problem, fault):
     sampling = (lambda t: np.arange(0)) if fault == "nobody asked" else None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuts import Cut, PowerCut, cut_off, equal
 from flwr.common.config import parse_config_args
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
@@ -24,7 +25,6 @@ from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
 from twinflower.simulation.config import parse, parse_run_config
 from twinflower.simulation.figures import redraw
 from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import read_rows, read_summary
 from twinflower.simulation.setup import prepare
 
@@ -32,50 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
 
 
-class PowerCut(BaseException):
-    """The process is gone."""
-
-
-class Cut(InProcessGrid):
-    """A grid whose process dies at the n-th request, before the client works or after."""
-
-    def __init__(self, setup, number, after):
-        super().__init__(setup)
-        self.left, self.after = number, after
-
-    def answer(self, message):
-        self.left -= message.metadata.message_type == "train"
-        if self.left == 0 and not self.after:
-            raise PowerCut
-        reply = super().answer(message)
-        if self.left == 0:
-            raise PowerCut
-        return reply
-
-
-def rows_of(result):
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in result.rows]
-
-
-def equal(one, other):
-    assert one.failure == other.failure == ""
-    assert_array_equal(one.model, other.model)
-    np.testing.assert_equal(rows_of(one), rows_of(other))
-    assert one.summary()["privacy"] == other.summary()["privacy"]
-    told = [[r._replace(seconds=0.0) for r in result.rounds] for result in (one, other)]
-    np.testing.assert_equal(*told)
-
-
 def charges(folder):
     return {path.name: len(path.read_text().splitlines()) for path in Path(folder).glob("*.ledger")}
-
-
-def cut_off(setup, folder, number, after, every):
-    try:
-        run_strategy(setup, Cut(setup, number, after), "inprocess", checkpoints=Checkpoints(folder, every))
-    except PowerCut:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("every", [1, 2])

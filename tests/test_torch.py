@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from cuts import cut_off, equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import SMALL, VARIANTS
-from test_resume import cut_off, equal
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed; `bash .ci/torch` installs it and runs these tests"

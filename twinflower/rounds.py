@@ -7,7 +7,7 @@ A round asks some clients, K of N, lets each go on from its own state, and gives
 have an axis of clients; runs that differ in the seed only are stacked on one more in front of it.
 
 A client whose update is not finite forgets the round, and the server leaves it out. One whose reply is lost has moved
-its state all the same. If no reply is left, the server stays as it is.
+its state all the same. If no reply is left, the server stays as it is. Methods that need every client stop instead.
 """
 
 import math
@@ -198,7 +198,13 @@ class _Loop:
         if self.lost is None:
             return finite
         places = np.arange(len(at.clients))[finite]
-        return places[~self.lost(at.round, at.clients[places])]
+        missing = self.lost(at.round, at.clients[places])
+        if missing.any() and isinstance(self.algorithm, NeedsEveryClient):
+            name = self.algorithm.name
+            raise RunError(
+                f"round {at.round}: {missing.sum()} replies are lost, and {name} needs all of them"
+            )
+        return places[~missing]
 
     def _joined(self, sent: Sequence[Any], axis: int, server: Any) -> Any:
         """Uploads of blocks as one, in the last round's arrays: fresh memory costs more than the copy."""
