@@ -17,7 +17,7 @@ RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "first charge", "last charge
 def read_books(folder: Path) -> list[tuple[str, Book]]:
     """Name and content of each ledger in the folder; SettingError if there is none, LedgerError for a damaged one."""
     if not folder.is_dir():
-        raise SettingError(f"{folder} is no folder: give the state-dir of a node, or its ~/.twinflower")
+        raise SettingError(f"{folder} is not a folder: give the state-dir of a node, or its ~/.twinflower")
     paths = sorted(folder.glob("*.ledger"))
     if not paths:
         raise SettingError(f"{folder} holds no ledger: give the state-dir of a node, or its ~/.twinflower")

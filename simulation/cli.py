@@ -105,7 +105,7 @@ def run(
     if resume:
         require(
             not (set_ or seeds or out),
-            "--resume goes on as the run began: leave --set, --seeds and --out away",
+            "--resume goes on as the run began: leave out --set, --seeds and --out",
         )
     plan = _plan(_begun(resume) if resume else cast(Path, experiment), set_, data_dir, seeds)
     _require_rows(plan)
@@ -309,7 +309,7 @@ def _runtime(asked: str, resume: Path | None) -> str:
     begun = note.read_text(encoding="utf-8") if note.is_file() else ""
     require(
         not asked or not begun or asked == begun,
-        f"the run in {resume} began on runtime {begun}: leave --runtime away",
+        f"the run in {resume} began on runtime {begun}: leave out --runtime",
     )
     return asked or (begun if begun in RUNTIMES else RUNTIMES[0])
 

@@ -73,7 +73,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         )
     require(
         plan.mode != "as-published",
-        "a site takes no part in runs as-published: their messages cost more than a ledger can be charged",
+        "a site takes no part in as-published runs: their messages cost more than a ledger can be charged",
     )
     require(
         not setup.config.standardise,

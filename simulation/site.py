@@ -7,6 +7,7 @@ decide, or one of a few fixed ones. The site's own log has the rest.
     partition-id, num-partitions     which part of the data it holds, and of how many
     data-dir                         folder of the known data sets' files
     data-file                        the site's own rows; such a node takes part in runs of the dataset own only
+    num-features, num-classes        of the data-file; needed where it takes part in private runs only
     state-dir                        where its ledgers are, absolute, default ~/.twinflower; if it is given, duals
                                      and replies are kept there, too, so that a restarted node goes on
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
@@ -17,6 +18,10 @@ decide, or one of a few fixed ones. The site's own log has the rest.
 
 A node with lifetime-epsilon, max-epsilon, min-noise-multiplier or a data-file takes part in private runs only, unless
 allow-non-private says otherwise. A key that is not in this table is refused: it may be a misspelt policy.
+
+Whether a file fits num-features and num-classes depends on every record in it. So a private site compares the run's
+numbers with its own before it opens the file: a server that could choose them would learn the largest index, or whether
+one record has another class, from who refuses.
 """
 
 import difflib
@@ -32,13 +37,14 @@ from typing import Any
 from flwr.app import Context, Error, Message
 from flwr.common.logger import log
 
-from twinflower.data.sets import OWN
+from twinflower.data.sets import OWN, WITHOUT_FILES
 from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
 
 from .config import PATHS, Config, kebab, parse_run_config, snake, typed
 
 PARTITION = ("partition-id", "num-partitions")
+_DEFAULT_DELTA = 1e-4
 _RAISED = 2  # Flower's code for an exception in a client app
 _POLICY = ("lifetime-epsilon", "max-epsilon", "min-noise-multiplier")
 _LOG = "the site's own log says why"
@@ -61,11 +67,13 @@ class Site:
     num_partitions: int
     data_dir: str = ""
     data_file: str = ""
+    num_features: int | None = None
+    num_classes: int | None = None
     state_dir: str = ""
     lifetime_epsilon: float | None = None
-    lifetime_delta: float = 1e-4
+    lifetime_delta: float = _DEFAULT_DELTA
     max_epsilon: float | None = None
-    max_delta: float = 1e-4
+    max_delta: float = _DEFAULT_DELTA
     min_noise_multiplier: float | None = None
     allow_non_private: bool = False
     ignore_keys: str = field(default="", compare=False)
@@ -93,6 +101,7 @@ class Site:
             config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes"
         )
         self._check_dataset(config.dataset)
+        self._check_shape(config)
         require(
             not config.objective.startswith("torch:"),
             "a deployed site runs no Python file that a run names: put the PyTorch module into an app of your own, "
@@ -112,6 +121,10 @@ class Site:
             "the dataset own",
         )
         require(
+            dataset in (*WITHOUT_FILES, OWN) or bool(self.data_dir),
+            f"a run of the dataset {dataset} needs the folder of its files, data-dir, in the node config",
+        )
+        require(
             dataset != OWN or bool(self.data_file),
             'a run of the dataset own needs --node-config "data-file=PATH" on every node',
         )
@@ -119,6 +132,15 @@ class Site:
             dataset == OWN or not self.data_file,
             f"a node with a data-file takes part in runs of the dataset own only; got dataset {dataset}",
         )
+
+    def _check_shape(self, config: Config) -> None:
+        """SettingError for a run of other columns or classes than the node config's."""
+        for key in ("num_features", "num_classes"):
+            mine, asked = getattr(self, key), getattr(config, key)
+            require(
+                mine in (None, asked) or not self.data_file,
+                f"this site's rows have {kebab(key)} {mine} by its node config; the run has {asked}",
+            )
 
 
 _ANY: Callable[[Any], bool] = lambda value: True  # noqa: E731  in a table
@@ -129,6 +151,8 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "num-partitions": (int, "at least 1", lambda v: v >= 1),
     "data-dir": (str, "", _ANY),
     "data-file": (str, "", _ANY),
+    "num-features": (int, "at least 1", lambda v: v >= 1),
+    "num-classes": (int, "at least 0 (0 = the labels are numbers)", lambda v: v >= 0),
     "state-dir": (
         str,
         "an absolute path, or a restart elsewhere begins anew",
@@ -155,13 +179,29 @@ def read_site(node: Mapping[str, Any]) -> Site:
         site.partition_id < site.num_partitions,
         f"node config partition-id must be below num-partitions = {site.num_partitions}; got {site.partition_id}",
     )
+    _check_promises(site)
+    return site
+
+
+def _check_promises(site: Site) -> None:
+    """SettingError for a policy that contradicts itself, or that is only half there."""
     policy = [key for key in site.promises if key != "data-file"]
     require(
         not (site.allow_non_private and policy),
         f"node config allow-non-private contradicts {', '.join(policy)}: runs without privacy would spend more than "
-        "any budget; leave one of them away",
+        "any budget; leave one of them out",
     )
-    return site
+    require(
+        "data-file" not in site.promises or None not in (site.num_features, site.num_classes),
+        "node config num-features and num-classes (0 = the labels are numbers) are needed with data-file: a run could "
+        "otherwise ask which columns and classes the records have",
+    )
+    for kind in ("lifetime", "max"):
+        delta, epsilon = f"{kind}-delta", f"{kind}-epsilon"
+        require(
+            getattr(site, snake(delta)) == _DEFAULT_DELTA or getattr(site, snake(epsilon)) is not None,
+            f"node config {delta} needs {epsilon}: alone it limits nothing",
+        )
 
 
 def _checked(values: dict[str, Any]) -> Site:

@@ -709,7 +709,7 @@ def test_the_ledger_of_a_node_is_told(call, tmp_path):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda path: None, "is no folder"),
+        (lambda path: None, "is not a folder"),
         (lambda path: path.mkdir(), "holds no ledger"),
         (lambda path: (path.mkdir(), (path / "a.ledger").write_text("x\n")), "is damaged"),
         (lambda path: (path.mkdir(), (path / "a.ledger").mkdir()), "cannot be opened"),

@@ -921,10 +921,10 @@ def test_a_reader_sees_what_was_charged(tmp_path):
     ("content", "sentence"),
     [
         (None, "cannot be opened: No such file"),
-        (b"", "is no ledger"),
+        (b"", "is not a ledger"),
         (b"patients\n", "is damaged"),
-        (ledger._line(b"", {"some": "json"}), "is no ledger"),
-        (ledger._line(b"", [1]), "is no ledger"),
+        (ledger._line(b"", {"some": "json"}), "is not a ledger"),
+        (ledger._line(b"", [1]), "is not a ledger"),
     ],
 )
 def test_what_is_no_ledger_is_told_in_one_sentence(tmp_path, content, sentence):

@@ -186,7 +186,7 @@ def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
     other = {"inprocess": "cohort", "cohort": "inprocess"}[runtime]
     wrong = command("run", "--resume", str(tmp_path / "cut"), "--runtime", other)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert f"began on runtime {runtime}: leave --runtime away" in wrong.stderr
+    assert f"began on runtime {runtime}: leave out --runtime" in wrong.stderr
     done = command("run", "--resume", str(tmp_path / "cut"))
     assert done.returncode == 0, done.stderr
     drop = lambda rows: [{k: v for k, v in row.items() if k != "seconds"} for row in rows]  # noqa: E731
@@ -244,7 +244,7 @@ def test_a_checkpoint_of_another_runtime_is_one_sentence(tmp_path):
         (["run"], "run takes either an experiment's file or --resume FOLDER"),
         (["run", "experiments/digits.toml", "--resume", "."], "run takes either"),
         (["run", "--resume", "tests"], "tests holds neither experiment.toml nor config.toml"),
-        (["run", "--resume", ".", "--seeds", "1"], "leave --set, --seeds and --out away"),
+        (["run", "--resume", ".", "--seeds", "1"], "leave out --set, --seeds and --out"),
     ],
 )
 def test_mistakes_are_one_sentence(words, sentence):

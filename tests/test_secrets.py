@@ -5,6 +5,7 @@ import gzip
 import io
 import logging
 import zipfile
+from itertools import product
 
 import numpy as np
 import pytest
@@ -84,6 +85,8 @@ def node(tmp_path, monkeypatch):
     (tmp_path / "rows").write_bytes(ROWS)
     return {
         "data-file": str(tmp_path / "rows"),
+        "num-features": 2,
+        "num-classes": 2,
         "lifetime-epsilon": 9.0,
         "state-dir": str(tmp_path / "state"),
     }
@@ -219,6 +222,27 @@ def test_no_corrupt_file_is_quoted(tmp_path, node, kind, private):
     run |= {"clip-norm": 1.0} if kind == "too long" else {}
     told = says(run, allowed | {"data-file": str(tmp_path / name)})
     assert told == ({CANNOT} if kind != "too long" else set())
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [b"4 1:1 2:0.5\n0 1:0.5\n1 2:1\n", b"0.5 1:1 2:0.5\n0 1:0.5\n1 2:1\n", b"1 1:1 9:0.5\n0 1:0.5\n1 2:1\n"],
+    ids=["another class", "between classes", "a larger index"],
+)
+def test_no_setting_of_a_run_asks_whether_a_record_fits(node, tmp_path, neighbour):
+    """A server that chooses columns and classes learns nothing from who refuses, neither the largest index
+    nor whether one record has another class."""
+    answers = []
+    for content in (ROWS, neighbour):
+        (tmp_path / "own").write_bytes(content)
+        own = node | {"data-file": str(tmp_path / "own"), "state-dir": str(tmp_path / f"{len(answers)}")}
+        asked = product((1, 2, 3, 9, 10**6), (0, 2, 3, 5, 10))
+        runs = (RUN | PRIVATE | {"num-features": n, "num-classes": c} for n, c in asked)
+        answers.append(
+            [says(run, own) for run in runs if (run["num-features"], run["num-classes"]) != (2, 2)]
+        )
+    assert answers[0] == answers[1]
+    assert all(len(told) == 1 and "by its node config" in min(told) for told in answers[0])
 
 
 def test_no_other_row_is_counted_aloud(node, tmp_path):

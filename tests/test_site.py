@@ -19,6 +19,7 @@ from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.setup import prepare
 from twinflower.simulation.site import read_site
 
+SHAPE = {"num-features": 64, "num-classes": 10}  # of the digits
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
 
@@ -75,7 +76,7 @@ def test_no_change_of_the_run_gives_the_data_a_second_lifetime(tmp_path, change)
 
 def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
     """Errors go to the server, and a hash of the rows in a file's name would tell which rows they are."""
-    node = NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(tmp_path / "rows.npz")}
+    node = NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(tmp_path / "rows.npz")} | SHAPE
     names = []
     for content in (b"one", b"another"):
         (tmp_path / "rows.npz").write_bytes(content)
@@ -93,7 +94,7 @@ def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
     [
         (
             {"privacy": "as-published", "noise_multiplier": 1e3, "epsilon": 0.0},
-            "no part in runs as-published",
+            "no part in as-published runs",
         ),
         ({"standardise": True}, "means and deviations are data"),
     ],
@@ -261,7 +262,7 @@ def test_keys_of_another_app_are_passed_over_when_the_site_names_them():
 
 def test_a_site_with_rows_of_its_own_needs_a_word_for_runs_without_privacy(own, tmp_path):
     _, keys = own
-    node = BARE | {"num-partitions": 4, "data-file": str(tmp_path / "0.npz")}
+    node = BARE | {"num-partitions": 4, "data-file": str(tmp_path / "0.npz")} | SHAPE
 
     def join(**settings):
         return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
@@ -381,3 +382,35 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
 def test_what_must_be_public_is_asked_for(own, change, sentence):
     with pytest.raises(SettingError, match=sentence):
         prepare(parse(own[1] | change))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"lifetime-delta": 1e-6}, "lifetime-delta needs lifetime-epsilon"),
+        ({"max-delta": 1e-6}, "max-delta needs max-epsilon"),
+        ({"data-file": "/rows.npz", "lifetime-epsilon": 9.0}, "num-features and num-classes"),
+        (
+            {"data-file": "/rows.npz", "num-features": 3, "lifetime-epsilon": 9.0},
+            "num-features and num-classes",
+        ),
+        (
+            {"data-file": "/rows.npz", "num-features": 0, "num-classes": 2},
+            "num-features must be at least 1; got 0",
+        ),
+    ],
+)
+def test_half_a_policy_is_refused(keys, words):
+    with pytest.raises(SettingError, match=words):
+        read_site(BARE | keys)
+
+
+def test_a_site_without_a_data_dir_looks_nowhere_for_files(tmp_path, monkeypatch):
+    """Neither in the folder it was started in nor in the one that its owner's environment names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TWINFLOWER_DATA", str(tmp_path))
+    (tmp_path / "ijcnn1").write_text("+1 1:1\n-1 2:1\n" * 20)
+    run = {"dataset": "ijcnn1", "num-clients": BARE["num-partitions"]}
+    with pytest.raises(SettingError, match="data-dir, in the node config"):
+        read_site(BARE).config(parse(run).items())
+    assert read_site(BARE | {"data-dir": str(tmp_path)}).config(parse(run).items()).data_dir == str(tmp_path)

@@ -37,6 +37,7 @@ from .files import (
 )
 
 Floats = NDArray[np.float64]
+LARGEST = 1e100  # of a site's own features: squares of larger ones overflow
 Labels = NDArray[np.int64] | NDArray[np.float64]
 Table = tuple[Floats, Labels]
 
@@ -179,6 +180,10 @@ def load_own(
     if num_classes and np.all(labels == np.rint(labels)):
         labels = labels.astype(np.int64)
     _check_rows(f"{file}: ", features, labels, num_classes)
+    largest = float(np.abs(features).max(initial=0.0))  # also where row_norm scales rows: a run chooses that
+    _expect(
+        largest <= LARGEST, f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}"
+    )
     features = np.ascontiguousarray(_append_one(features) if bias else features, np.float64)
     return _limit_norm(features, row_norm) if row_norm else features, labels
 
@@ -569,6 +574,7 @@ def _linear(source: Source, rows: int = 3000, features: int = 8) -> Dataset:
 
 # --------------------------------------------------------------------------------------------- list
 
+WITHOUT_FILES = ("digits", "breast-cancer", "diabetes", "linear")
 DATASETS: dict[str, Entry] = {
     "digits": Entry("1,797 handwritten digits of 8 x 8 pixels, 10 classes; embedded", _digits),
     "breast-cancer": Entry("569 tumours, 30 standardised measurements, 2 classes; embedded", _breast_cancer),

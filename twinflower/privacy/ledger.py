@@ -205,7 +205,7 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
         head = json.loads(book[_CHECKSUM : book.index(b"\n")])
         return Book(head["data"], head["epsilon"], head["delta"], _charges(book))
     except (ValueError, KeyError, TypeError):
-        raise LedgerError(f"{path} is no ledger") from None
+        raise LedgerError(f"{path} is not a ledger") from None
 
 
 def _charges(book: bytes) -> list[Charge]:
