@@ -24,7 +24,7 @@ COLOURS = {
     "fedprox": "#2ca02c",
     "scaffold": "#d62728",
     "feddyn": "#9467bd",
-    "proxskip": "#5d4037",
+    "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",
     "ssca": "#a8a914",

@@ -123,13 +123,14 @@ SECOND = {"privacy": "public-state"}
 GRADIENT = {"privacy": "gradient"}
 WHOLE = {"uplink_ratio": 1.0}  # messages are thinned out behind the noise
 PAGES = [
-    ("fedpdm", SECOND), ("fedpdm", SECOND | {"local_start": "warm"}), ("fedpdm", SECOND | {"sensitivity": "norm"}),
-    ("fedpdm", GRADIENT), ("bsdp-fedpdm", SECOND | WHOLE), ("bsdp-fedpdm", GRADIENT | WHOLE), ("fedavg", SECOND),
-    ("fedavg", GRADIENT), ("fedprox", SECOND), ("fedprox", GRADIENT), ("scaffold", SECOND), ("scaffold", GRADIENT),
-    ("feddyn", SECOND), ("feddyn", GRADIENT), ("isrl-dp", GRADIENT), ("ldp-primal-dual", SECOND), ("ssca", GRADIENT),
-    ("ssca-constrained", GRADIENT), ("zcdp-nfl", SECOND), ("zcdp-nfl", SECOND | {"composite": "prox"}),
-    ("dp-nfl", SECOND), ("dp-nfl", SECOND | {"composite": "prox"}), ("p-admm", SECOND),
-    ("networked-subgradient", SECOND),
+    ("fedpdm", SECOND), ("fedpdm", SECOND | {"local_start": "warm"}),
+    ("fedpdm", SECOND | {"sensitivity": "norm"}), ("fedpdm", GRADIENT), ("bsdp-fedpdm", SECOND | WHOLE),
+    ("bsdp-fedpdm", GRADIENT | WHOLE), ("fedavg", SECOND), ("fedavg", GRADIENT), ("fedprox", SECOND),
+    ("fedprox", GRADIENT), ("scaffold", SECOND), ("scaffold", GRADIENT), ("feddyn", SECOND),
+    ("feddyn", GRADIENT), ("proxskip", SECOND), ("isrl-dp", GRADIENT), ("ldp-primal-dual", SECOND),
+    ("ssca", GRADIENT), ("ssca-constrained", GRADIENT), ("zcdp-nfl", SECOND),
+    ("zcdp-nfl", SECOND | {"composite": "prox"}), ("dp-nfl", SECOND),
+    ("dp-nfl", SECOND | {"composite": "prox"}), ("p-admm", SECOND), ("networked-subgradient", SECOND),
 ]  # fmt: skip
 
 
