@@ -220,6 +220,7 @@ _OWNERS: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     ("delta", {"privacy": ("public-state", "gradient", "as-published")}),
     ("conversion", {"privacy": ("public-state", "gradient")}),
     ("sensitivity", {"privacy": ("public-state",)}),
+    ("tail", {"output": ("tail-mean",)}),
     ("published-c0", {"privacy": ("as-published",)}),
     ("degree graph-seed", {"topology": _RANDOM_GRAPHS}),
     ("rewiring", {"topology": ("small-world",)}),

@@ -279,6 +279,7 @@ IDLE = {  # the sentence, and what is needed for the setting to count
     "num-features = 3 has no effect with dataset digits": ({"num-features": 3}, None),
     "num-classes = 3 has no effect with dataset digits": ({"num-classes": 3}, None),
     "data-file = 'rows.npz' has no effect with dataset digits": ({"data-file": "rows.npz"}, None),
+    "tail = 0.3 has no effect with output last": ({"tail": 0.3}, None),
     "delta = 0.001 has no effect with privacy none": ({"delta": 0.001}, {"privacy": "gradient"}),
     "conversion = 'zcdp' has no effect with privacy none": ({"conversion": "zcdp"}, {"privacy": "gradient"}),
     "published-c0 = 2.0 has no effect with privacy public-state": (
@@ -337,6 +338,7 @@ def test_the_table_of_choices_names_settings_and_choices_that_there_are():
         "objective": [*NETWORKS, "torch"],
         "algorithm": ALGORITHMS,
         "privacy": ["public-state", "gradient", "as-published"],
+        "output": ["last", "tail-mean"],
     }
     for owner, values in ((o, v) for key in keys for o, v in belongs_to(key).items()):
         assert set(values) <= set(known[owner])
