@@ -288,8 +288,8 @@ def _check_weighting(weighting: str, page: Any) -> None:
 
 
 def has_effect(key: str, chosen: Mapping[str, Any]) -> bool:
-    """Whether a setting does anything beside these choices; one that belongs to no choice always does."""
-    owners = belongs_to(key)
+    """Whether a setting does anything beside these choices; one that belongs to no choice made here always does."""
+    owners = {name: values for name, values in belongs_to(key).items() if name in chosen}
     if not owners or chosen.get(key) in _HARMLESS.get(key, ()):
         return True
     return any(_choice(chosen.get(name)) in values for name, values in owners.items())
