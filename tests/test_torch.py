@@ -315,6 +315,10 @@ def test_a_state_dict_of_another_module_is_refused():
         objective.point({("first.bia" if k == "first.bias" else k): v for k, v in state.items()})
     with pytest.raises(SettingError, match=r"'last.bias' with shape \(5,\); the module's has shape \(4,\)"):
         objective.point(state | {"last.bias": torch.zeros(5)})
+    with pytest.raises(
+        SettingError, match="a state_dict maps names to tensors; got Tied: call module.state_dict"
+    ):
+        objective.point(Tied())
     with pytest.raises(SettingError, match="another buffer 'scale' than the module"):
         objective.point(state | {"scale": torch.tensor(3.0)})
 
@@ -398,6 +402,7 @@ AT_ONCE = [
     (lambda: nn.Linear(4, 3).half(), r"'weight' has dtype torch.float16.*module.float\(\)"),
     (lambda: nn.Linear(4, 3, device="meta"), r"'weight' lies on device 'meta'.*module.to\('cpu'\)"),
     (lost, "parameter 'bias' holds NaN or infinity"),
+    (lambda: nn.LazyLinear(3), "parameter 'weight' has no shape yet: give the lazy layer its sizes"),
     (nn.Tanh, "no parameters"),
     (lambda: "a module", "must be a torch.nn.Module; got str"),
 ]
@@ -418,6 +423,22 @@ def test_a_module_that_cannot_serve_is_refused_when_it_is_given(make, sentence):
     with pytest.raises(SettingError, match=sentence) as told:
         ModuleObjective(make(), clip_norm=1.0)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"chunk": 2.5}, r"chunk must be a whole number, at least 0 \(0 = as memory allows\); got 2.5"),
+        ({"chunk": -1}, "chunk must be .*; got -1"),
+        ({"threads": "2"}, "threads must be a whole number, at least 1; got '2'"),
+        ({"row_shape": 4}, r"row_shape must be a tuple .*, such as \(1, 28, 28\); got 4"),
+        ({"row_shape": (-1, 4)}, r"row_shape must be .* above 0.*; got \(-1, 4\)"),
+        ({"loss": "cross entropy"}, "loss must be a function of an output and a label; got str"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(arguments, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        ModuleObjective(nn.Linear(4, 3), **arguments)
 
 
 @pytest.mark.parametrize(("make", "sentence"), AT_THE_ROWS)
@@ -458,6 +479,10 @@ def test_losses_are_of_one_record():
         SettingError, match=r"must be a scalar; for an output of shape \(3,\) and one label it gave \(3,\)"
     ):
         ModuleObjective(nn.Linear(4, 3), lambda z, y: z).check_rows(rows)
+    with pytest.raises(
+        SettingError, match=r"does not fit the module's output of shape \(3,\).*a target size"
+    ):
+        ModuleObjective(nn.Linear(4, 3), nn.MSELoss()).check_rows(rows)
 
 
 def test_layers_that_only_look_dangerous_are_taken():
@@ -588,6 +613,10 @@ def test_a_regression_with_a_module():
         (f"torch:{MODELS}", "is written torch:FILE.py:NAME"),
         (f"torch:{MODELS}:rnn", "torch_models.py defines no function 'rnn'"),
         (f"torch:{MODELS}:number", "defines no function 'number'"),
+        (
+            f"torch:{MODELS}:loaded",
+            r"loaded\(\) failed .*size mismatch for weight: .*\[10, 64\].*\[10, 65\]",
+        ),
         (f"torch:{MODELS}:word", "must return an nn.Module or a ModuleObjective; it returned str"),
         (f"torch:{MODELS}:clipped", "clip_norm must be left to the run's settings; set clip-norm there"),
         (f"torch:{MODELS}:cnn", r"rows have 65 numbers, and row_shape \(1, 8, 8\) has 64 .*bias = false"),

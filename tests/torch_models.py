@@ -38,6 +38,13 @@ def on_cuda():
     return nn.Linear(65, 10, device="cuda")
 
 
+def loaded():
+    """With the weights of another module."""
+    made = nn.Linear(65, 10)
+    made.load_state_dict(nn.Linear(64, 10).state_dict())
+    return made
+
+
 def word():
     return "a module"
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import UninitializedParameter
 
 from ..errors import SettingError, require
 
@@ -49,6 +52,10 @@ def check_layers(module: nn.Module) -> None:
 
 def _check_parameter(name: str, tensor: Tensor) -> None:
     require(
+        not isinstance(tensor, UninitializedParameter),
+        f"parameter '{name}' has no shape yet: give the lazy layer its sizes, or call the module with a row first",
+    )
+    require(
         tensor.requires_grad,
         f"parameter '{name}' takes no gradient, and every parameter is trained: call requires_grad_(True), or make it "
         "a buffer (register_buffer) to keep it as it is",
@@ -74,13 +81,38 @@ def _there(device: torch.device) -> bool:
 
 
 def check_loss(loss: Any) -> None:
-    """SettingError for a loss whose mean over one record is not what its mean over many is made of."""
+    """SettingError for what is no function, and for a loss that loses the weight of a single record."""
+    require(callable(loss), f"loss must be a function of an output and a label; got {type(loss).__name__}")
     weighted = getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean"
     require(
         not weighted,
         f"{type(loss).__name__} divides by the weights of the records in a batch, so the weight of a single one is "
         "lost: set reduction='sum' (a loss is called with one record at a time)",
     )
+
+
+def check_whole(name: str, value: Any, least: int, meaning: str = "") -> None:
+    """SettingError for anything but a whole number from `least`."""
+    require(
+        isinstance(value, int) and value >= least,
+        f"{name} must be a whole number, at least {least}{meaning}; got {value!r}",
+    )
+
+
+def check_row_shape(shape: Any) -> None:
+    """SettingError for anything but a tuple of sizes."""
+    require(
+        isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape),
+        f"row_shape must be a tuple of whole numbers above 0, such as (1, 28, 28); got {shape!r}",
+    )
+
+
+@contextmanager
+def no_broadcasting() -> Iterator[None]:
+    """Raise where one of torch's losses stretches a label over an output of another shape, instead of its warning."""
+    with catch_warnings():
+        filterwarnings("error", "Using a target size")
+        yield
 
 
 @contextmanager
@@ -91,8 +123,8 @@ def in_one_sentence(what: str) -> Iterator[None]:
     except SettingError:
         raise
     except Exception as error:  # noqa: BLE001  a user's module may raise anything
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        raise SettingError(f"{what} ({words[0][:200]})") from None
+        words = shorten(f"{type(error).__name__}: {error}", 300)
+        raise SettingError(f"{what} ({words})") from None
 
 
 def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Tensor) -> Tensor:

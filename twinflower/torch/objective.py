@@ -29,7 +29,15 @@ from ..norms import norms
 from ..objectives import Batch, Part, Penalised, check_penalties, clipping, mean_over, score_of
 from ..privacy.release import Bounds
 from ..regularisers import OnPart, Regulariser, on_part
-from .checks import check_loss, check_module, check_outputs, in_one_sentence
+from .checks import (
+    check_loss,
+    check_module,
+    check_outputs,
+    check_row_shape,
+    check_whole,
+    in_one_sentence,
+    no_broadcasting,
+)
 from .parameters import Parameters, State, to_point
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -62,8 +70,9 @@ class ModuleObjective(Penalised):
 
     def __post_init__(self) -> None:
         check_penalties(self.l2, self.nonconvex, self.clip_norm, self.clip)
-        require(self.chunk >= 0, f"chunk must be at least 0 (0 = as memory allows); got {self.chunk}")
-        require(self.threads >= 1, f"threads must be at least 1; got {self.threads}")
+        check_whole("chunk", self.chunk, 0, " (0 = as memory allows)")
+        check_whole("threads", self.threads, 1)
+        check_row_shape(self.row_shape)
         check_module(self.module)
         check_loss(self.loss)
         object.__setattr__(self, "module", copy.deepcopy(self.module))
@@ -321,7 +330,10 @@ class ModuleObjective(Penalised):
 
     def _check_output(self, output: Tensor, label: Tensor) -> None:
         shape = tuple(output.shape)
-        with in_one_sentence(f"the loss does not fit the module's output of shape {shape} for a row"):
+        with (
+            in_one_sentence(f"the loss does not fit the module's output of shape {shape} for a row"),
+            no_broadcasting(),
+        ):
             loss = self._row_loss(output, label)
         fits = isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point()
         require(

@@ -66,6 +66,10 @@ class Parameters:
     def flat(self, state: State) -> Array:
         """The point (d,) of a state_dict of this module; SettingError where it belongs to another one."""
         mine = self.module.state_dict()
+        require(
+            isinstance(state, Mapping) and all(isinstance(tensor, Tensor) for tensor in state.values()),
+            f"a state_dict maps names to tensors; got {type(state).__name__}: call module.state_dict()",
+        )
         self._check_keys(mine.keys(), state)
         for name, tensor in mine.items():
             got, wanted = tuple(state[name].shape), tuple(tensor.shape)
