@@ -27,6 +27,16 @@ class NeedsClientState(ABC):  # noqa: B024
     """The server counts on what the clients keep: a client that has lost its state may not go on from a fresh one."""
 
 
+class SumsUp(ABC):
+    """The server needs no more of a round than the mean of the uploads, and the noisy values that clients compute theirs
+    from are, but for what is public, functions of their rows and the inbox (docs/sums.md). So it can run with the
+    sites' sums alone, unless `check_sum` objects."""
+
+    @abstractmethod
+    def check_sum(self, steps: int) -> None:
+        """SettingError for settings under which that is not so; steps: the most local steps of a round."""
+
+
 class DrawsSteps(ABC):
     """The number of local steps of a round is a public coin, the same for all clients, drawn from `Facts.key`.
 

@@ -19,7 +19,8 @@ from ..privacy.release import (
     no_noise,
 )
 from ..regularisers import ZERO, Regulariser
-from .abilities import BoundsRounding, length
+from .abilities import BoundsRounding, SumsUp, length
+from .layout import Layout
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
 from .page import NO_FACTS, Facts
@@ -27,7 +28,7 @@ from .work import LocalWork
 
 
 @dataclass(frozen=True)
-class LocalMethod(Messages, BoundsRounding):
+class LocalMethod(Messages, BoundsRounding, SumsUp):
     """A method whose clients take local gradient steps from x0.
 
     facts.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
@@ -107,6 +108,34 @@ class LocalMethod(Messages, BoundsRounding):
         constant = length(np.asarray(shift - self.pull * inbox.x0))
         facts = self.step(round_), self.pull, pace, self.sensitivity
         return Rounding(loop_rounding(bounds, *facts, length(start), constant))
+
+    def check_sum(self, steps: int) -> None:
+        """Whole messages, noise once a round, and one local step where clients keep a dual variable.
+
+        With one step from x0 all gradients are taken at x0, and the sum of the duals follows from the sums that were
+        published. With several, a client's dual, which is private, bends the path of its later gradients.
+        """
+        require(
+            self.uplink_ratio == 1,
+            "trust sum needs uplink-ratio 1: which entries a thinned message holds is not a sum, and differs by site; "
+            f"got {self.uplink_ratio:g}",
+        )
+        require(
+            steps == 1 or not self.state.fields,
+            f"trust sum needs one local step a round with {self.name}: with several, each site's dual variable, which "
+            f"nobody sees, bends its path, and what one record can do to later sums has no proved bound; got {steps}: "
+            "set max-local-steps to 1 and batch-size to 0, or choose a method whose clients keep nothing (fedavg, fedprox)",
+        )
+        require(
+            self.privacy == "public-state" or (self.privacy == "gradient" and steps == 1),
+            "trust sum needs privacy public-state, or gradient with one local step: the noise of the sites must add up; "
+            f"got privacy {self.privacy} with {steps} steps",
+        )
+
+    @property
+    def state(self) -> Layout:
+        """What a client keeps."""
+        raise NotImplementedError
 
     def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
         """What clients (..., K) add with their values (..., K, d) to sum_i p_i value_i over all num_clients, p_i being

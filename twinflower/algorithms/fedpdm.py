@@ -101,6 +101,15 @@ class FedPDM(LocalMethod):
         """rho."""
         return self.rho
 
+    def check_sum(self, steps: int) -> None:
+        """Also, every local step starts at x0."""
+        super().check_sum(steps)
+        require(
+            self.local_start == "server",
+            "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
+            f"got {self.local_start}",
+        )
+
     @cached_property
     def state(self) -> Layout:
         """The dual, and x for a warm start."""

@@ -69,6 +69,10 @@ class ISRLDP(FedAvg):
         """One noisy gradient, whatever max-local-steps."""
         return gradient_release(bounds, pace._replace(steps=1))
 
+    def check_sum(self, steps: int) -> None:
+        """One gradient, whatever max-local-steps."""
+        super().check_sum(1)
+
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """One (sub)gradient step and the prox; the running average."""
         g, sent = self.received(uploads, server.x0.shape[-1])

@@ -82,6 +82,29 @@ class Point(Field):
         return [(self.entries(d),)]
 
 
+class Cells(Field):
+    """d whole numbers modulo 2^64."""
+
+    def __init__(self, name: str) -> None:
+        self.names = (name,)
+
+    def pack(self, *values: Any, d: int) -> Arrays:
+        """The array."""
+        return list(values)
+
+    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+        """An array of this length."""
+        return [checked(self.names[0], arrays[0], (d,), np.uint64)]
+
+    def bits(self, d: int) -> int:
+        """64 for each."""
+        return d * VALUE_BITS
+
+    def entries(self, d: int) -> int:
+        """All of them."""
+        return d
+
+
 class Count(Field):
     """A whole number in [least, most]."""
 

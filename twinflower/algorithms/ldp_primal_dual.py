@@ -38,6 +38,7 @@ from .abilities import (
     KnowsClientModels,
     NeedsClientState,
     NeedsEveryClient,
+    SumsUp,
     length,
 )
 from .layout import Layout, Point
@@ -65,7 +66,9 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts, BoundsRounding):
+class LDPPrimalDual(
+    Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts, BoundsRounding, SumsUp
+):
     """The method with its settings.
 
     step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
@@ -113,6 +116,15 @@ class LDPPrimalDual(Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClie
     def pull(self) -> float:
         """s/n, the weight of grad f_i and of g."""
         return (self.scale or self.facts.num_clients) / self.facts.num_clients
+
+    def check_sum(self, steps: int) -> None:
+        """gamma = 1: then x is the prox of the mean, the same for all, and the duals add up to 0 in every sum."""
+        require(self.privacy == "public-state", f"trust sum needs privacy public-state; got {self.privacy}")
+        require(
+            self.step_size == 1,
+            "trust sum needs step-size 1 with ldp-primal-dual: with any other, gradients are taken at points that only "
+            f"the sites know; got {self.step_size:g}",
+        )
 
     def init_client(self, start: Array) -> State:
         """Nothing sent but the start; Lambda = 0."""

@@ -31,7 +31,7 @@ from ..errors import RunError, require
 from ..objectives import Batch, RowLosses
 from ..privacy.release import Bounds, Pace, Release, Rounding, gradient_release
 from ..regularisers import ZERO, Regulariser
-from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, length
+from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp, length
 from .base import check_steps
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
@@ -47,7 +47,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding):
+class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
     """The method with its settings.
 
     averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
@@ -136,6 +136,10 @@ class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding):
             shares = sizes / sizes.mean(-1, keepdims=True)
             told = np.take_along_axis(shares, clients, -1)[..., None] * told
         return told.mean(-2)  # type: ignore[no-any-return]
+
+    def check_sum(self, steps: int) -> None:
+        """One gradient at the broadcast point, and clients that keep nothing."""
+        require(self.privacy == "gradient", f"trust sum needs privacy gradient; got {self.privacy}")
 
     def refuse_rest(self, x: Array, told: Array) -> None:
         """RunError where x (..., d) and all gradients are exactly 0: the zero weights of a network never move.

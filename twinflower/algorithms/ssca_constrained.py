@@ -98,6 +98,10 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
             f"{self.loss_clip:g}",
         )
 
+    def check_sum(self, steps: int) -> None:
+        """Not yet."""
+        require(False, "trust sum takes no ssca-constrained: its messages hold losses beside gradients; choose ssca")
+
     @cached_property
     def upload(self) -> Layout:
         """Gradients, then values, in one array."""

@@ -1,0 +1,117 @@
+"""Exact samples of discrete Gaussian noise, many at once, in whole numbers only.
+
+    P(n) = exp(-n^2 / (2 s^2)) / sum_j exp(-j^2 / (2 s^2))     on the whole numbers, s = 2^bits
+
+No float is rounded anywhere, so the last bits of a sample say no more than the others. Source: Canonne, Kamath and
+Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithms 1 to 3 with
+t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s is a power
+of two, all probabilities are exp(-a / 2^b) with whole a <= 2^b, or products of such.
+"""
+
+from collections.abc import Callable
+from os import urandom
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numpy.typing import NDArray
+
+from ..arrays import Index, Mask
+from ..randomness import stream
+
+Bits64 = NDArray[np.uint64]
+Words = Callable[[int], Bits64]
+"""So many fresh, independent, uniform 64-bit words."""
+
+_MOST_BITS = 31  # (2^bits)^2 is then below 2^64
+
+
+def secret_words() -> Words:
+    """Words that nobody can repeat: ChaCha20 under a fresh key of the operating system."""
+    encryptor = Cipher(ChaCha20(urandom(32), urandom(16)), mode=None).encryptor()
+    return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
+
+
+def seeded_words(seed: int, client: int, round_: int) -> Words:
+    """Words of a simulation, by their address; no secret."""
+    generator = stream(seed, "noise", client, round_)
+    return lambda count: generator.integers(0, 2**64, count, dtype=np.uint64)
+
+
+def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
+    """`count` independent samples with s = 2^bits, 0 <= bits <= 31."""
+    if not 0 <= bits <= _MOST_BITS:
+        raise ValueError(f"bits must be from 0 to {_MOST_BITS}; got {bits}")
+    found = np.empty(0, dtype=np.int64)
+    while len(found) < count:
+        tried = _laplace(2 * (count - len(found)) + 8, bits, words)
+        found = np.concatenate([found, tried[_accepted(tried, bits, words)]])
+    return found[:count]
+
+
+def _laplace(tries: int, bits: int, words: Words) -> Index:
+    """Discrete Laplace numbers of scale 2^bits (Algorithm 2): those of so many tries that succeed."""
+    low = words(tries) >> np.uint64(63 - bits) >> np.uint64(1)
+    low = low[_exponential(low, bits, words)]
+    size = (_ones(len(low), words) << bits) + low.astype(np.int64)
+    negative = words(len(low)) >> np.uint64(63) == 1
+    signed: Index = np.where(negative, -size, size)
+    return signed[~(negative & (size == 0))]  # one 0 only
+
+
+def _accepted(y: Index, bits: int, words: Words) -> Mask:
+    """Which numbers are kept: with w = | |y| - s | = q s + r, each with probability exp(-w^2 / (2 s^2)), that is
+    exp(-1/2)^(q^2) exp(-r / s)^q exp(-r^2 / (2 s^2))."""
+    far = abs(abs(y) - (1 << bits))
+    times, rest = far >> bits, (far & ((1 << bits) - 1)).astype(np.uint64)
+    kept = np.ones(len(y), dtype=bool)
+    for power, a, b in (
+        (times * times, np.ones_like(rest), 1),
+        (times, rest, bits),
+        (np.ones_like(times), rest * rest, 2 * bits + 1),
+    ):
+        kept[kept] = _all_of(power[kept], a[kept], b, words)
+    return kept
+
+
+def _all_of(power: Index, a: Bits64, b: int, words: Words) -> Mask:
+    """True with probability exp(-a / 2^b)^power, entry by entry."""
+    survived = np.ones(len(power), dtype=bool)
+    done, active = 0, np.flatnonzero(power)
+    while active.size:
+        survived[active] = _exponential(a[active], b, words)
+        done += 1
+        active = active[survived[active] & (power[active] > done)]
+    return survived
+
+
+def _ones(count: int, words: Words) -> Index:
+    """How often in a row a coin of probability 1/e shows its face."""
+    ones = np.zeros(count, dtype=np.int64)
+    active = np.arange(count)
+    while active.size:
+        active = active[_exponential(np.full(active.size, 2, dtype=np.uint64), 1, words)]
+        ones[active] += 1
+    return ones
+
+
+def _exponential(a: Bits64, b: int, words: Words) -> Mask:
+    """True with probability exp(-g), g = a / 2^b <= 1 (Algorithm 1): the first k with a coin of g / k that fails is
+    odd with that probability."""
+    odd = np.zeros(len(a), dtype=bool)
+    active, k = np.arange(len(a)), 1
+    while active.size:
+        on = (words(active.size) >> np.uint64(63 - b) >> np.uint64(1)) < a[active]
+        on[on] = _one_in(k, int(on.sum()), words)
+        odd[active[~on]] = k % 2 == 1
+        active, k = active[on], k + 1
+    return odd
+
+
+def _one_in(k: int, count: int, words: Words) -> Mask:
+    """True with probability 1 / k; words that do not divide evenly are drawn again."""
+    drawn, highest = words(count), np.uint64(2**64 // k * k - 1)
+    while (again := drawn > highest).any():
+        drawn[again] = words(int(again.sum()))
+    divided: Mask = drawn % np.uint64(k) == 0
+    return divided
