@@ -28,9 +28,9 @@ class NeedsClientState(ABC):  # noqa: B024
 
 
 class SumsUp(ABC):
-    """The server needs no more of a round than the mean of the uploads, and the noisy values that clients compute theirs
-    from are, but for what is public, functions of their rows and the inbox (docs/sums.md). So it can run with the
-    sites' sums alone, unless `check_sum` objects."""
+    """The server needs no more of a round than the mean of the uploads, and the noisy values that clients compute
+    theirs from are, but for what is public, functions of their rows and the inbox (docs/sums.md). So it can run with
+    the sites' sums alone, unless `check_sum` objects."""
 
     @abstractmethod
     def check_sum(self, steps: int) -> None:

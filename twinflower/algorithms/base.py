@@ -122,13 +122,13 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         )
         require(
             steps == 1 or not self.state.fields,
-            f"trust sum needs one local step a round with {self.name}: with several, each site's dual variable, which "
-            f"nobody sees, bends its path, and what one record can do to later sums has no proved bound; got {steps}: "
-            "set max-local-steps to 1 and batch-size to 0, or choose a method whose clients keep nothing (fedavg, fedprox)",
+            "trust sum needs one local step a round where clients keep a dual variable: with several, that variable, "
+            "which nobody sees, bends a client's path, and no bound is proved on what a record does to later sums; got "
+            f"{steps}: set max-local-steps to 1, or choose a method whose clients keep nothing (fedavg, fedprox)",
         )
         require(
             self.privacy == "public-state" or (self.privacy == "gradient" and steps == 1),
-            "trust sum needs privacy public-state, or gradient with one local step: the noise of the sites must add up; "
+            "trust sum needs privacy public-state, or gradient with one local step, so that the sites' noise adds up; "
             f"got privacy {self.privacy} with {steps} steps",
         )
 

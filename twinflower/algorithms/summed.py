@@ -1,19 +1,20 @@
-"""Any method whose server needs sums only, run such that it gets nothing else (docs/sums.md has the theorem and its proof).
+"""Any method whose server needs sums only, run such that it gets nothing else (docs/sums.md has the theorem and its
+proof).
 
 client keeps     nothing
        receives  what it receives in the method itself, the same as every other client
        sends     the noisy part of its round, p_i v_i, in whole cells modulo 2^64 (..., d)
 server keeps     the method's own state, and the state of a client that stands for the mean of all
-A method calls `work.noise` once a round, on u_i = a(z_i, inbox) + v_i, where z_i is what the client keeps, a is affine in it,
-and v_i is a function of the client's rows and of the inbox alone (`abilities.SumsUp` says when that is so). What
-the client keeps and sends afterwards is affine in z_i and in the noisy u_i, alike for all clients. So with z the mean of
-the z_i, u the mean of the noisy u_i, and v that of the noisy v_i (means by the weights p_i in F),
+A method calls `work.noise` once a round, on u_i = a(z_i, inbox) + v_i, where z_i is what the client keeps, a is affine
+in it, and v_i is a function of the client's rows and of the inbox alone (`abilities.SumsUp` says when that is so). What
+the client keeps and sends afterwards is affine in z_i and in the noisy u_i, alike for all clients. So with z the mean
+of the z_i, u the mean of the noisy u_i, and v that of the noisy v_i (means by the weights p_i in F),
 
     u = a(z, inbox) + v,
 
-the mean of the uploads is what a client with z and u would send, and the next z is what it would keep. The server computes
-these from the v that the sums tell, so clients need not keep z_i, and nothing about one client can be in its later messages
-but through its rows and what is public.
+the mean of the uploads is what a client with z and u would send, and the next z is what it would keep. The server
+computes these from the v that the sums tell, so clients need not keep z_i, and nothing about one client can be in its
+later messages but through its rows and what is public.
 """
 
 from dataclasses import dataclass, field
@@ -177,9 +178,9 @@ def check_sums(page: Page, steps: int) -> None:
     """SettingError, in a sentence that says why, for a method or settings whose sums are not known to be enough."""
     require(
         isinstance(page, SumsUp),
-        f"trust sum cannot be had with {page.name}: what its clients keep or send to each other is more than their sums, "
-        "and no bound on what one record does to these is proved; choose fedpdm, feddyn or scaffold with one local step, "
-        "fedavg, fedprox, isrl-dp, ssca, or ldp-primal-dual with step-size 1",
+        f"trust sum is not for {page.name}: no bound is proved on what one record does to the sums of its messages; "
+        "choose fedpdm, feddyn or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or ldp-primal-dual "
+        "with step-size 1",
     )
     page.check_sum(steps)  # type: ignore[attr-defined]
 

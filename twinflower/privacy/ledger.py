@@ -51,7 +51,10 @@ class BudgetSpent(TwinflowerError):
 
 @dataclass(frozen=True)
 class Charge:
-    """One round's releases: `touched` Gaussian releases of this sensitivity and sigma, at this cost in mu^2."""
+    """One round's releases: `touched` Gaussian releases of this sensitivity and sigma, at this cost in mu^2.
+
+    alone: of a sum, the cost against everybody else together, where `cost` counts on other sites' noise; else None.
+    """
 
     run: str
     round: int
@@ -61,6 +64,12 @@ class Charge:
     cost: float
     config: str = ""
     time: float = field(default_factory=time.time)
+    alone: float | None = None
+
+    @property
+    def cost_alone(self) -> float:
+        """The cost against everybody else together."""
+        return self.cost if self.alone is None else self.alone
 
 
 class Ledger(Protocol):
@@ -210,7 +219,8 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
 
 def _charges(book: bytes) -> list[Charge]:
     entries = [json.loads(line[_CHECKSUM:]) for line in book.split(b"\n")[1:-1]]
-    return [Charge(**{f.name: entry[f.name] for f in fields(Charge)}) for entry in entries]
+    names = {f.name for f in fields(Charge)}
+    return [Charge(**{name: entry[name] for name in names & entry.keys()}) for entry in entries]
 
 
 def _epsilon(cost: float, delta: float) -> str:

@@ -6,7 +6,8 @@ With h = 1 this is everybody else together. One record moves its site's numbers 
 
     D = move / cell + 2 sqrt(d)      cells, in Euclidean norm
 
-because two roundings move an entry by 1 at most (the other sqrt(d) is for the proof). Then the round is mu-GDP (Dong, Roth and Su 2022) with
+because two roundings move an entry by 1 at most (the other sqrt(d) is for the proof). Then the round is mu-GDP (Dong,
+Roth and Su 2022) with
 
     mu = (D / S) (1 + sqrt(pi / 2) sqrt(d) / S),                                        (*)
 
@@ -16,8 +17,8 @@ Proof of (*). Let n have the law of one discrete Gaussian of deviation S >= 1, Z
 (1) n and a normal x of deviation S can be drawn together with |n - x| <= 1: take equal quantiles. It says that
 P(n <= k) lies between P(x <= k) and P(x <= k + 1), and by symmetry the first half is enough. For k >= 0 it reads
 P(n >= k + 1) <= P(x > k), and holds because sum_{j > k} exp(..) is below the integral from k on, and Z_S above
-S sqrt(2 pi), which by Poisson's formula it exceeds by the factor 1 + 2 exp(-2 pi^2 S^2) + ... only. For k = -m < 0 it reads
-P(n >= m) >= P(x >= m): here the sum exceeds the integral by more than that factor.
+S sqrt(2 pi), which by Poisson's formula it exceeds by the factor 1 + 2 exp(-2 pi^2 S^2) + ... only. For k = -m < 0 it
+reads P(n >= m) >= P(x >= m): here the sum exceeds the integral by more than that factor.
 (2) For a move by whole numbers D, ||D|| <= D, the logarithm of the ratio of both densities is linear,
 (||D||^2 - 2 <n, D>) / (2 S^2), as it is for the normal x: so the two differ by at most ||D||_1 / S^2 <= e with
 e = sqrt(d) D / S^2. Because delta(epsilon) is the mean of max(0, 1 - exp(epsilon - ratio)), the discrete noise has
@@ -28,10 +29,16 @@ e = m sqrt(d) / S <= m^2 / 2. So if m grows sqrt(pi/2) times as fast as
 epsilon shrinks, delta does not fall: delta_m(epsilon - e) <= delta_mu(epsilon), mu = m + sqrt(pi/2) e, for all epsilon
 >= 0. Both orders of the two data sets are alike, so the round is mu-GDP.
 
-Sums of h discrete Gaussians are not quite one of deviation s sqrt(h): the logarithms of their probabilities differ by at
-most tau = 10 sum_{k<h} exp(-2 pi^2 s^2 k / (k + 1)) for each number (Kairouz, Liu and Steinke, "The distributed discrete
-Gaussian mechanism", ICML 2021, Theorem 9), which adds 2 tau to epsilon for each number and multiplies delta by exp(tau).
-With s = 2^30 this is below 10^(-10^18) (`convolution_loss`, 0 in floats).
+Sums of h discrete Gaussians are not quite one of deviation s sqrt(h). Complete the square: the sum of one of deviation
+s sqrt(k) and one of s takes the value z with the wanted probability, times the sum over j of
+exp(-(j - c z)^2 / (2 r^2)), r^2 = s^2 k / (k + 1). By Poisson's formula that depends on z by a factor
+1 +- 2 exp(-2 pi^2 r^2) and less. Over all k the logarithms of the probabilities differ by at most
+
+    tau = 10 sum_{k<h} exp(-2 pi^2 s^2 k / (k + 1))
+
+for each number, as in Kairouz, Liu and Steinke, "The distributed discrete Gaussian mechanism for federated learning
+with secure aggregation", ICML 2021. It adds 2 tau to epsilon for each number and multiplies delta by exp(tau). With
+s = 2^30 this is below 10^(-10^18) (`convolution_loss`, 0 in floats).
 """
 
 import math
@@ -64,7 +71,9 @@ def _price(entries: int, deviation: float) -> float:
     return 1 + math.sqrt(math.pi / 2 * entries) / deviation
 
 
-def noise_for(mu: float, moves: Array, weights: Array, entries: int, honest: int, share: float = SHARE) -> float:
+def noise_for(
+    mu: float, moves: Array, weights: Array, entries: int, honest: int, share: float = SHARE
+) -> float:
     """z: the noise of `honest` sites has the deviation z max_i moves_ti / sqrt(w_t) in round t, and no site spends more
     than mu against everybody but these.
 
@@ -77,7 +86,8 @@ def noise_for(mu: float, moves: Array, weights: Array, entries: int, honest: int
     square, line = (a * a).sum(0), b * a.sum(0)
     room = (mu / _price(entries, deviation)) ** 2 - len(moves) * b * b
     require(
-        room > 0, f"mu must leave room for rounding in {len(moves)} rounds; got {mu:g}: raise epsilon or lower rounds"
+        room > 0,
+        f"mu must leave room for rounding in {len(moves)} rounds; got {mu:g}: raise epsilon or lower rounds",
     )
     return float(((line + np.sqrt(line * line + square * room)) / room).max())
 

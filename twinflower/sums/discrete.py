@@ -4,8 +4,8 @@
 
 No float is rounded anywhere, so the last bits of a sample say no more than the others. Source: Canonne, Kamath and
 Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithms 1 to 3 with
-t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s is a power
-of two, all probabilities are exp(-a / 2^b) with whole a <= 2^b, or products of such.
+t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s is a
+power of two, all probabilities are exp(-a / 2^b) with whole a <= 2^b, or products of such.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """Values on a grid of whole numbers modulo 2^64, where sums are exact and masks can hide them.
 
-A site counts its value in cells, rounds, adds its share of the noise, and sends the whole numbers modulo 2^64. The sum of
-all sites' numbers is then the same in every order, with masks or without them, to the last bit. All sites use the same
-cell: one site's noise has a deviation of 2^SHARE_BITS cells.
+A site counts its value in cells, rounds, adds its share of the noise, and sends the whole numbers modulo 2^64. The sum
+of all sites' numbers is then the same in every order, with masks or without them, to the last bit. All sites use the
+same cell: one site's noise has a deviation of 2^SHARE_BITS cells.
 
-Nothing depends on a sum that wraps around for its privacy, because a remainder is a function of the sum. But it would be
-nonsense, so values are clipped to a range in which it cannot happen (`Grid.most`).
+Nothing depends on a sum that wraps around for its privacy, because a remainder is a function of the sum. But it would
+be nonsense, so values are clipped to a range in which it cannot happen (`Grid.most`).
 """
 
 import math
@@ -59,7 +59,7 @@ class Grid(NamedTuple):
         """SettingError unless values of this length fit, for so many sites."""
         require(
             self.most >= 2**SHARE_BITS and longest <= self.reach,
-            f"trust sum needs values below {self.reach:.3g}, the range of the grid for {self.sites} sites at this noise; "
+            f"trust sum needs values below {self.reach:.3g}, the grid's range for {self.sites} sites at this noise; "
             f"got values up to {longest:.3g}: lower epsilon",
         )
 
@@ -70,8 +70,7 @@ class Grid(NamedTuple):
 
     def mean(self, total: Cells) -> Array:
         """The mean value (..., d) of the sites whose numbers add up to `total` modulo 2^64."""
-        mean: Array = total.view(np.int64) * (self.cell / self.sites)
-        return mean
+        return total.view(np.int64).astype(np.float64) * (self.cell / self.sites)
 
 
 def add(cells: Cells, axis: int = -2) -> Cells:

@@ -1,0 +1,93 @@
+"""Replay on sums: how far does one record move the next sum, given equal sums so far?
+
+The sites run the method as it is written, with what each of them keeps. Site 0 has a neighbouring data set in a second
+run. The noise in that run is another one, drawn such that all sums so far are the same: everything that the server has
+seen agrees, and what the sites keep does not. The guarantee of many rounds needs the next sum to move by no more than
+one release's sensitivity, whatever the sites keep. For several local steps with private duals that is false.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..algorithms.page import Page, stack, unstack
+from ..algorithms.work import LocalWork
+from ..arrays import Array
+from ..batches import Shards, Walk
+from ..objectives import Batch, Objective
+from ..privacy.release import Bounds
+
+
+class SumMove(NamedTuple):
+    """A round's sum, without noise: how far it moved between both runs, and what a record may move it."""
+
+    round: int
+    moved: float
+    sensitivity: float
+
+
+def replay_sums(
+    page: Any,
+    objective: Objective,
+    sites: Sequence[Batch],
+    neighbour: Batch,
+    walk: Walk,
+    bounds: Bounds,
+    rounds: int,
+    noise_multiplier: float = 1.0,
+    seed: int = 0,
+    start: Array | float = 0.0,
+) -> list[SumMove]:
+    """Run all sites for some rounds on their data, and at the same time with site 0's replaced by the neighbour's.
+
+    noise_multiplier: of a site's noise to its sensitivity. start (d,): of the server.
+    """
+    rng, count = np.random.default_rng(seed), len(sites)
+    server = page.init_server(np.zeros(objective.d) + start, count, np.array(seed, np.uint64))
+    worlds = [_World(page, objective, rows, walk, seed) for rows in (sites, [neighbour, *sites[1:]])]
+    moves = []
+    for round_ in range(1, rounds + 1):
+        inboxes = unstack(page.broadcast(server, round_, np.arange(count)), count)
+        sensitivity = page.release(bounds, walk.pace(len(neighbour.labels)), round_).sensitivity
+        values = [world.values(inboxes, round_) for world in worlds]
+        noisy = [v + noise_multiplier * sensitivity * rng.normal(size=v.shape) for v in values]
+        noisy[1][0] += noisy[0].sum(0) - noisy[1].sum(0)  # the same sum, split up in another way
+        uploads, _ = (
+            world.go_on(inboxes, round_, released) for world, released in zip(worlds, noisy, strict=True)
+        )
+        moves.append(SumMove(round_, float(np.linalg.norm((values[1] - values[0]).sum(0))), sensitivity))
+        server = page.server_update(server, uploads, np.arange(count), round_)
+    return moves
+
+
+class _World:
+    """All sites of one run, with what each keeps."""
+
+    def __init__(
+        self, page: Page, objective: Objective, sites: Sequence[Batch], walk: Walk, seed: int
+    ) -> None:
+        self.page, self.objective, self.walk, self.seed = page, objective, walk, seed
+        self.shards = [Shards.site(rows, number) for number, rows in enumerate(sites)]
+        self.states = [page.init_client(np.zeros(objective.d)) for _ in sites]
+
+    def values(self, inboxes: Sequence[Any], round_: int) -> Array:
+        """What the sites' noise is added to (N, d)."""
+        return np.stack([self._update(i, inbox, round_, None)[1] for i, inbox in enumerate(inboxes)])
+
+    def go_on(self, inboxes: Sequence[Any], round_: int, released: Array) -> Any:
+        """The uploads, stacked, of sites whose releases (N, d) are these; the sites keep what follows from them."""
+        done = [self._update(i, inbox, round_, released[i])[0] for i, inbox in enumerate(inboxes)]
+        self.states = [state for state, *_ in done]
+        return stack([upload for _, upload, _ in done])
+
+    def _update(self, site: int, inbox: Any, round_: int, released: Array | None) -> tuple[Any, Array]:
+        values = []
+
+        def noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+            values.append(value.copy())
+            return value if released is None else released.copy()
+
+        batches = self.walk.batches(self.shards[site], site, self.seed, round_)
+        work = LocalWork(self.objective, batches, noise, round_)
+        return self.page.client_update(self.states[site], inbox, work), values[0]

@@ -1,0 +1,203 @@
+"""Pairwise masks: what a site sends is uniform noise to everybody who lacks another honest site's message.
+
+As in Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, without the
+recovery of sites that drop out: the sites are fixed at the start of a session, and a sum needs all of them.
+
+1. A site has an identity, an Ed25519 key, and the public keys of the sites that it accepts (`Circle`). It gets them
+   from people, not from the server.
+2. For a session it makes an X25519 key and signs it along with the session's name, its own number, and the digest of
+   the run's settings: an `announcement`, a fixed number of bytes.
+3. The server passes all announcements on, in the order of the sites: the `roster`. A site accepts it only if every site
+   of its circle is there once, in order, with a signature that holds, for this session, these settings, and with its
+   own announcement untouched.
+4. For a round, the pair (i, j) derives a ChaCha20 key with HKDF-SHA256 from its X25519 secret and from the digest of
+   everything that all sites must agree on: session, round, roster, and inbox. The site with the smaller number adds
+   the key stream, as 64-bit words, to its numbers, the other one subtracts it.
+
+Sites that were sent different points, rounds, or lists do not have the same keys, and their masks do not cancel: the
+server gets uniform noise. Keys of a session are random and are kept by the site; if it loses them, it cannot take part
+again.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from ..errors import ReplyError, SettingError, require
+from .grid import Cells
+
+_PURPOSE = b"twinflower sum 1 "
+KEY = 32
+_SIGNATURE = 64
+_HEAD = struct.Struct(">32sI32s32s")  # digest of the session, site, digest of the settings, X25519 key
+ANNOUNCEMENT = _HEAD.size + _SIGNATURE
+"""Bytes of an announcement."""
+
+
+@dataclass(frozen=True)
+class Circle:
+    """The sites that a site accepts, itself included: their public Ed25519 keys (32 bytes each), by number."""
+
+    keys: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.keys) >= 2, f"a sum needs at least two sites; got {len(self.keys)}")
+        require(len({*self.keys}) == len(self.keys), "two sites of the peers file have the same key")
+        for number, key in enumerate(self.keys):
+            require(len(key) == KEY, f"the key of site {number} must have {KEY} bytes; got {len(key)}")
+
+    @classmethod
+    def read(cls, text: str) -> "Circle":
+        """From a file with a line `NUMBER KEY` for every site, the key in hexadecimal; # begins a comment."""
+        lines = [line.partition("#")[0].split() for line in text.splitlines()]
+        try:
+            keys = {int(number): bytes.fromhex(key) for number, key in filter(None, lines)}
+        except ValueError:
+            raise SettingError(
+                "a line of the peers file must be a site's number and its public key in hexadecimal"
+            ) from None
+        entries = len([line for line in lines if line])
+        complete = len(keys) == entries and sorted(keys) == list(range(entries))
+        require(complete, f"the peers file must name the sites 0 to {max(entries - 1, 0)}, each once")
+        return cls(tuple(keys[number] for number in range(entries)))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A site: its number, its private Ed25519 key, and the sites that it accepts."""
+
+    number: int
+    key: Ed25519PrivateKey
+    circle: Circle
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.number < len(self.circle.keys),
+            f"the peers file has no site {self.number}: it names {len(self.circle.keys)} sites",
+        )
+        own = public_bytes(self.key)
+        require(
+            own == self.circle.keys[self.number],
+            f"the peers file gives site {self.number} another public key than that of its own identity-key",
+        )
+
+    def announce(self, session: str, settings: str, secret: X25519PrivateKey) -> bytes:
+        """A signed key for a session of a run with these settings."""
+        head = _HEAD.pack(_digest(session), self.number, _digest(settings), public_bytes(secret))
+        return head + self.key.sign(_PURPOSE + head)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A site in a session whose roster it has accepted.
+
+    agreed: what is the same at all sites. secrets: with each site, by number; none with itself.
+    """
+
+    identity: Identity
+    agreed: bytes
+    secrets: tuple[bytes, ...] = field(repr=False)
+
+    @classmethod
+    def join(
+        cls, identity: Identity, secret: X25519PrivateKey, name: str, settings: str, roster: bytes
+    ) -> "Session":
+        """ReplyError, in one sentence, for a roster that this site does not accept."""
+        own = identity.announce(name, settings, secret)
+        parts = [roster[start : start + ANNOUNCEMENT] for start in range(0, len(roster), ANNOUNCEMENT)]
+        count = len(identity.circle.keys)
+        _refuse(
+            len(roster) != count * ANNOUNCEMENT,
+            f"the list of sites has {len(parts)} entries, and this site's peers file has {count}",
+        )
+        for number, part in enumerate(parts):
+            _check(part, number, identity.circle.keys[number], name, settings)
+        _refuse(
+            parts[identity.number] != own,
+            "the list of sites has another key of this site than the one that it made for the session; if the site has "
+            "lost its own, the session cannot go on",
+        )
+        secrets = (b"" if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts))
+        return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
+
+    def mask(self, count: int, round_: int, inbox: bytes) -> Cells:
+        """The sum of this site's masks, so many words; inbox: digest of what it was sent in the round."""
+        agreed = self.agreed + struct.pack(">Q", round_) + inbox
+        total = np.zeros(count, dtype=np.uint64)
+        for peer, secret in enumerate(self.secrets):
+            if secret:
+                words = _words(secret, agreed, count)
+                total = total + words if self.identity.number < peer else total - words
+        return total
+
+
+def inbox_digest(arrays: Iterable[NDArray[np.generic]]) -> bytes:
+    """Of all that a site was sent in a round: types, shapes, and every byte."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()
+
+
+def public_bytes(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
+    """The public key, 32 bytes."""
+    return key.public_key().public_bytes_raw()
+
+
+def roster_of(announcements: Sequence[bytes]) -> bytes:
+    """What the server passes on, of announcements in the order of the sites."""
+    return b"".join(announcements)
+
+
+def _check(part: bytes, number: int, key: bytes, session: str, settings: str) -> None:
+    """ReplyError unless this is the announcement of the site with this number and key, for this session."""
+    told_session, told_number, told_settings, _ = _HEAD.unpack_from(part)
+    _refuse(
+        told_number != number,
+        f"place {number} of the list of sites holds a key message of site {told_number}",
+    )
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(part[_HEAD.size :], _PURPOSE + part[: _HEAD.size])
+    except (InvalidSignature, ValueError):
+        raise ReplyError(
+            f"the key message of site {number} is not signed by the key that this site's peers file has for it"
+        ) from None
+    _refuse(told_session != _digest(session), f"the key message of site {number} belongs to another session")
+    _refuse(told_settings != _digest(settings), f"site {number} runs with other settings than this site")
+
+
+def _exchange(secret: X25519PrivateKey, part: bytes) -> bytes:
+    """The X25519 secret with the site of this announcement."""
+    *_, key = _HEAD.unpack_from(part)
+    try:
+        return secret.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:  # a point of small order
+        raise ReplyError("a site's session key is no proper key") from None
+
+
+def _refuse(wrong: bool, text: str) -> None:
+    if wrong:
+        raise ReplyError(text)
+
+
+def _digest(text: str | bytes) -> bytes:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
+
+
+def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
+    """ChaCha20's stream under a key that is used for these words and never again, so its nonce can be 0."""
+    key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
+    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
