@@ -17,6 +17,7 @@ from .scaffold import ScaffoldClient
 from .shell import PageClient
 from .ssca import SSCAClient
 from .ssca_constrained import ConstrainedSSCAClient
+from .sums import SumClient
 from .zcdp_nfl import ZCDPNFLClient
 
 CLIENTS: dict[str, type[PageClient]] = {
@@ -58,5 +59,6 @@ __all__ = [
     "ProxSkipClient",
     "SSCAClient",
     "ScaffoldClient",
+    "SumClient",
     "ZCDPNFLClient",
 ]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.page import Page
-from twinflower.algorithms.work import LocalWork
+from twinflower.algorithms.work import LocalWork, Report
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
@@ -164,12 +164,19 @@ class PageClient(NumPyClient):
     def _read(self, config: dict[str, Any]) -> _Asked:
         """The request; without a session it is Flower's run."""
         round_ = _round_of(config)
+        session, settled = self._session_of(config), config.get("settled", round_ - 1)
+        if type(settled) is not int:
+            raise ReplyError("the request's session must be a short text and settled a round")
+        return _Asked(round_, session, settled, config.get("closing") is True)
+
+    def _session_of(self, config: dict[str, Any]) -> str:
+        """The session that a request names."""
         run = self.guard.run if self.guard and self.guard.run else str(self.context.run_id)
-        session, settled = config.get("session", run), config.get("settled", round_ - 1)
-        if type(session) is not str or not 0 < len(session) <= 64 or type(settled) is not int:
+        session = config.get("session", run)
+        if type(session) is not str or not 0 < len(session) <= 64:
             raise ReplyError("the request's session must be a short text and settled a round")
         self._check_session(session)
-        return _Asked(round_, session, settled, config.get("closing") is True)
+        return session
 
     @property
     def _num_rows(self) -> int:
@@ -200,10 +207,18 @@ class PageClient(NumPyClient):
         for array in reply:
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
-        told: dict[str, Any] = {}
-        if self.guard is None:  # step counts may depend on private data
-            told = {"local-steps": int(report.steps), "stopped": bool(report.fired)}
-        return self._kept(state, reply, last, asked, told)
+        sealed = self._sealed(reply, parameters, asked)
+        return self._kept(state, sealed, last, asked, self._told(report, parameters))
+
+    def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
+        """What the reply says beside its arrays."""
+        if self.guard is not None:  # step counts may depend on private data
+            return {}
+        return {"local-steps": int(report.steps), "stopped": bool(report.fired)}
+
+    def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
+        """The reply as it is kept and sent."""
+        return reply
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the last inbox; a function of what was released before and of what is public."""

@@ -112,7 +112,8 @@ class InProcessGrid(Grid):
     def _directly(self, message: Message) -> Message:
         client, content = self.client(message.metadata.dst_node_id), message.content
         if message.metadata.message_type == "get_properties":
-            properties = ConfigRecord(client.get_properties({}))
+            asked = dict(cast(ConfigRecord, content["getpropertiesins.config"]))
+            properties = ConfigRecord(client.get_properties(asked))
             return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
         parameters = cast(ArrayRecord, content["fitins.parameters"])
         config = cast(ConfigRecord, content["fitins.config"])

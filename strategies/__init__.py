@@ -16,6 +16,7 @@ from .scaffold import Scaffold
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .star import Round, StarStrategy
+from .sums import SumStrategy
 from .zcdp_nfl import ZCDPNFL
 
 STRATEGIES: dict[str, type[StarStrategy]] = {
@@ -59,4 +60,5 @@ __all__ = [
     "Round",
     "Scaffold",
     "StarStrategy",
+    "SumStrategy",
 ]

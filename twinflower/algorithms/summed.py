@@ -60,6 +60,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     name: ClassVar[str] = "sum"
     title: ClassVar[str] = "a method whose server sees sums only"
+    weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
 
     page: Any
     steps: tuple[int, ...] = (1,)
@@ -70,11 +71,6 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     state = NOTHING
     upload = Layout(Upload, Cells("cells"))
-
-    @property
-    def weightings(self) -> tuple[str, ...]:
-        """The method's."""
-        return self.page.weightings  # type: ignore[no-any-return]
 
     @property
     def regulariser(self) -> Regulariser:

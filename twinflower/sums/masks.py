@@ -142,6 +142,13 @@ class Session:
         return total
 
 
+def simulated(sites: int, seed: int) -> list[Identity]:
+    """Sites of a simulation: their keys follow from the seed and are no secret."""
+    keys = [Ed25519PrivateKey.from_private_bytes(_digest(f"simulated site {seed} {n}")) for n in range(sites)]
+    circle = Circle(tuple(map(public_bytes, keys)))
+    return [Identity(number, key, circle) for number, key in enumerate(keys)]
+
+
 def inbox_digest(arrays: Iterable[NDArray[np.generic]]) -> bytes:
     """Of all that a site was sent in a round: types, shapes, and every byte."""
     digest = hashlib.sha256()

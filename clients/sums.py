@@ -1,0 +1,156 @@
+"""The client side of a run whose server sees sums only: any method, through `twinflower.algorithms.summed`.
+
+A site keeps no state of the method. It keeps its key of the session, and what it sent, masks and noise included: a
+request for a round that was done is answered with the same bytes, and never with another mask or other noise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import ConfigRecord, RecordDict
+
+from twinflower.algorithms.page import Page
+from twinflower.algorithms.summed import Summed
+from twinflower.algorithms.work import Report
+from twinflower.errors import DataError, ReplyError
+from twinflower.sums.masks import Identity, Session, inbox_digest
+
+from .shell import Answer, Arrays, PageClient, _Asked
+from .store import write_whole
+
+ROSTER, ANNOUNCEMENT = "roster", "announcement"
+"""Names in a request's config and in a reply's properties."""
+
+_KEY = "twinflower.session-key"  # record of context.state
+_INBOX = "inbox"
+
+
+class KeyStore(Protocol):
+    """Where a site's secret keys of sessions are."""
+
+    def find(self, session: str) -> bytes | None:
+        """The key of a session, if there is one."""
+
+    def save(self, session: str, key: bytes) -> None:
+        """Keep a new one."""
+
+
+@dataclass(frozen=True)
+class ContextKeys:
+    """One key, in `context.state`; it ends with Flower's run or the node's process."""
+
+    state: RecordDict
+
+    def find(self, session: str) -> bytes | None:
+        """See `KeyStore`."""
+        record = cast(ConfigRecord, self.state[_KEY]) if _KEY in self.state else {}
+        return cast(bytes, record["key"]) if record.get("session") == session else None
+
+    def save(self, session: str, key: bytes) -> None:
+        """See `KeyStore`."""
+        self.state[_KEY] = ConfigRecord({"session": session, "key": key})
+
+
+@dataclass(frozen=True)
+class FileKeys:
+    """Keys as files that only their owner may read; path: of a session's."""
+
+    path: Callable[[str], Path]
+
+    def find(self, session: str) -> bytes | None:
+        """See `KeyStore`."""
+        path = self.path(session)
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise DataError(f"the session's key cannot be read: {error.strerror}") from None
+
+    def save(self, session: str, key: bytes) -> None:
+        """See `KeyStore`."""
+        path = self.path(session)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(path, key)
+        except OSError as error:
+            raise DataError(f"the session's key cannot be stored: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """How a site hides its numbers: who it is, where its keys are, and a digest of the settings that all sites
+    share."""
+
+    identity: Identity
+    keys: KeyStore
+    settings: str
+
+    def announce(self, session: str) -> bytes:
+        """This site's key message for a session; the same one whenever it is asked."""
+        key = self.keys.find(session)
+        if key is None:
+            key = X25519PrivateKey.generate().private_bytes_raw()
+            self.keys.save(session, key)
+        return self.identity.announce(session, self.settings, X25519PrivateKey.from_private_bytes(key))
+
+    def join(self, session: str, roster: object) -> Session:
+        """ReplyError for a roster that this site does not accept."""
+        key = self.keys.find(session)
+        if type(roster) is not bytes or key is None:
+            raise ReplyError(
+                "a request for a sum must carry the key messages of all sites, and this site must have made its own"
+            )
+        secret = X25519PrivateKey.from_private_bytes(key)
+        return Session.join(self.identity, secret, session, self.settings, roster)
+
+
+class SumClient(PageClient):
+    """Sends its values in whole cells modulo 2^64, with noise and under masks; masks: None for a simulation without
+    them, whose sums are the same to the bit."""
+
+    page_class: ClassVar[type[Page]] = Summed
+
+    def __init__(self, *args: Any, masks: Masks | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.masks = masks
+        self._joined: tuple[str, object, Session] | None = None
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Which partition this node holds, and its key message for the session that the server names."""
+        told = super().get_properties(config)
+        if self.masks is None or "session" not in config:
+            return told
+        session = self._session_of(config)
+        self._bind(session)
+        return told | {ANNOUNCEMENT: self.masks.announce(session)}
+
+    def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
+        """See `PageClient.answer`; the list of sites is checked before anything is charged or computed."""
+        asked = self._read(config)
+        kept = self.store.at(asked.session, asked.round)
+        if kept and kept.metrics[_INBOX] != inbox_digest(parameters).hex():
+            raise ReplyError(
+                f"round {asked.round} is asked again, and with another point than the first time"
+            )
+        if self.masks:
+            self._session(self.masks, asked.session, config.get(ROSTER))
+        return super().answer(parameters, config)
+
+    def _session(self, masks: Masks, name: str, roster: object) -> Session:
+        """The session with this roster, joined once."""
+        if self._joined is None or self._joined[:2] != (name, roster):
+            self._joined = name, roster, masks.join(name, roster)
+        return self._joined[2]
+
+    def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
+        """Under the masks of what this site was sent."""
+        if self._joined is None:
+            return reply
+        (cells,) = reply
+        return [cells + self._joined[2].mask(cells.size, asked.round, inbox_digest(parameters))]
+
+    def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
+        """What this site was sent, so that it notices another request for the same round."""
+        return super()._told(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}

@@ -1,0 +1,405 @@
+"""Runs whose server sees sums only, on Flower's messages: what it gets, what it may try, and what happens to lost
+replies."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from numpy.testing import assert_array_equal
+from problems import random_shards
+from scipy import stats
+
+from twinflower.algorithms import FedPDM
+from twinflower.algorithms.page import Facts
+from twinflower.algorithms.summed import Summed
+from twinflower.batches import Walk
+from twinflower.clients import ContextLedger, SumClient
+from twinflower.clients.sums import ContextKeys, FileKeys, Masks
+from twinflower.errors import RunError, SettingError
+from twinflower.objectives import make_objective
+from twinflower.privacy import Budget, gdp_mu
+from twinflower.regularisers import L1
+from twinflower.rounds import Problem, rounds
+from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.strategies import SumStrategy
+from twinflower.strategies.records import record_of
+from twinflower.sums.discrete import seeded_words
+from twinflower.sums.grid import add
+from twinflower.sums.masks import simulated
+from twinflower.sums.plan import SimulatedSums, SumGuard, SumPlan, plain_draws
+from twinflower.wire import from_npy
+
+SITES, ROWS, ROUNDS, FEATURES = 4, 30, 5, 60
+ERROR = 1e-9
+
+
+class Study:
+    """Four sites that run FedPDM through sums, with seeded noise; as much of a run's setup as its grid needs."""
+
+    def __init__(self, masks: bool = True, honest: int = 3, features: int = FEATURES) -> None:
+        self.config = SimpleNamespace(num_clients=SITES, clients=SimpleNamespace(count=SITES))
+        self.masks, self.walk = masks, Walk(0, 1)
+        shards = random_shards([ROWS] * SITES, features=features, classes=2)
+        objective = make_objective("logistic", num_features=features, num_classes=2)
+        self.problem = Problem(objective, shards, np.zeros(objective.d))
+        self.bounds = objective.bounds(20.0)
+        page = FedPDM(L1(0.01), rho=0.5, step_size=0.5, privacy="public-state", facts=Facts(SITES, ROUNDS))
+        sizes = [ROWS] * SITES
+        self.plan = SumPlan.of(
+            page, self.bounds, self.walk, sizes, ROUNDS, objective.d, honest, mu=gdp_mu(4.0, 1e-4)
+        )
+        self.page = Summed(page, (1,), self.plan.widths)
+        self.identities = simulated(SITES, seed=0)
+
+    def client(self, number: int, context: Any) -> SumClient:
+        """The client of a site."""
+
+        def words(round_: int) -> Any:
+            return seeded_words(0, number, round_)
+
+        guard = SumGuard(
+            self.bounds, self.plan.noise_multiplier, Budget(float(self.plan.mu[number]) ** 2),
+            ContextLedger(context.state), plain_draws, run="r", plan=self.plan, number=number, words=words,
+        )  # fmt: skip
+        masks = Masks(self.identities[number], ContextKeys(context.state), "settings") if self.masks else None
+        return SumClient(
+            context, self.page, self.problem.objective, self.problem.shards.rows(number), self.problem.start,
+            number, SITES, self.walk, 0, guard, masks=masks,
+        )  # fmt: skip
+
+    def strategy(self, **keys: Any) -> SumStrategy:
+        """The server."""
+        return SumStrategy(self.page, SITES, retries=2, masks=self.masks, node_timeout=5.0, **keys)
+
+    def run(
+        self, grid: "Ward | None" = None, number: int = ROUNDS, strategy: SumStrategy | None = None
+    ) -> Any:
+        """The model after each round."""
+        strategy = strategy or self.strategy()
+        points: list[np.ndarray] = []
+
+        def note(round_: int, arrays: ArrayRecord) -> None:
+            points.append(self.page.model(strategy.server).copy())
+
+        strategy.start(grid or Ward(self), record_of([self.problem.start]), number, evaluate_fn=note)
+        return points
+
+
+class Ward(InProcessGrid):
+    """A grid that writes down what the server receives, and passes on what a test makes of its requests and of
+    replies."""
+
+    def __init__(self, study: Study, exact_wire: bool = False) -> None:
+        super().__init__(study, exact_wire)  # type: ignore[arg-type]
+        self.received: dict[tuple[int, int], np.ndarray] = {}
+        self.told: list[str] = []
+
+    def request(self, message: Message, site: int, round_: int) -> Message:
+        """What the site gets instead."""
+        return message
+
+    def lost(self, site: int, round_: int) -> bool:
+        """Whether the reply does not arrive."""
+        return False
+
+    def answer(self, message: Message) -> Message:
+        site = message.metadata.dst_node_id - 1
+        if message.metadata.message_type != "train":
+            return super().answer(message)
+        round_ = int(message.content["fitins.config"]["round"])  # type: ignore[index,arg-type,call-overload]
+        reply = super().answer(self.request(message, site, round_))
+        if reply.has_error():
+            self.told.append(reply.error.reason)
+            return reply
+        (array,) = reply.content["fitres.parameters"].values()
+        cells = from_npy(array.data)
+        if (site, round_) in self.received:
+            assert_array_equal(self.received[site, round_], cells)  # never other bytes for the same round
+        self.received[site, round_] = cells
+        return Message(Error(1, "lost on the way"), reply_to=message) if self.lost(site, round_) else reply
+
+
+def uniform(words: np.ndarray) -> bool:
+    """Whether the bytes of 64-bit words pass a chi-square test at each of their 8 places."""
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 8)
+    tests = (stats.chisquare(np.bincount(octets[:, place], minlength=256)) for place in range(8))
+    return all(ERROR < test.pvalue < 1 - ERROR for test in tests)
+
+
+# --- what the server gets ---
+
+
+@pytest.mark.parametrize("exact_wire", [False, True])
+def test_masked_and_unmasked_runs_are_the_same_to_the_bit(exact_wire):
+    """Over the messages, with masks and without, and on arrays: the same sums and the same models."""
+    study = Study()
+    plain = Study(masks=False)
+    masked, bare = Ward(study, exact_wire), Ward(plain, exact_wire)
+    points = study.run(masked)
+    assert_array_equal(points, plain.run(bare))
+    noise = SimulatedSums(study.page, study.plan)
+    outcomes = rounds(study.page, study.problem, study.walk, ROUNDS, noise=noise)
+    assert_array_equal(points[1:], [study.page.model(at.server) for at in outcomes])
+    for round_ in range(1, ROUNDS + 1):
+        sums = [add(np.array([grid.received[i, round_] for i in range(SITES)])) for grid in (masked, bare)]
+        assert_array_equal(*sums)
+        assert not np.array_equal(masked.received[0, round_], bare.received[0, round_])
+
+
+def test_all_that_the_server_receives_are_uniform_words_and_their_sums():
+    """Each site's words, and the sums of every strict subset, in all rounds together; only the sum of all is not."""
+    study = Study(features=2000)
+    grid = Ward(study)
+    study.run(grid)
+    assert set(grid.received) == {(i, t) for i in range(SITES) for t in range(1, ROUNDS + 1)}
+    words = np.array([[grid.received[i, t] for t in range(1, ROUNDS + 1)] for i in range(SITES)])
+    for subset in range(1, 2**SITES - 1):
+        chosen = [site for site in range(SITES) if subset >> site & 1]
+        assert uniform(add(words[chosen], axis=0).ravel()), f"the words of {chosen} add up to something"
+    assert not uniform(add(words, axis=0).ravel())
+
+
+def test_replies_say_nothing_else():
+    """Metrics hold the round, the session, when the state began, and a digest of what the server sent."""
+    replies = []
+
+    class Listening(Ward):
+        def answer(self, message: Message) -> Message:
+            replies.append(super().answer(message))
+            return replies[-1]
+
+    study = Study()
+    study.run(Listening(study), 1)
+    metrics = [r.content["fitres.metrics"] for r in replies if r.metadata.message_type == "train"]
+    assert len(metrics) == SITES
+    assert {frozenset(told) for told in metrics} == {frozenset({"round", "session", "born", "inbox"})}
+    assert len({tuple(told.values()) for told in metrics}) == 1  # the same from every site
+
+
+# --- what the server may try ---
+
+
+def config_with(message: Message, **keys: Any) -> Message:
+    """The request with other words in its config."""
+    content = RecordDict(dict(message.content.items()))
+    content["fitins.config"] = ConfigRecord({**content["fitins.config"], **keys})
+    return Message(content=content, metadata=message.metadata)
+
+
+def moved(message: Message) -> Message:
+    """The request with another point."""
+    content = RecordDict(dict(message.content.items()))
+    arrays = ArrayRecord()
+    for name, array in content["fitins.parameters"].items():
+        point = from_npy(array.data).copy()
+        point.flat[0] += 1e-12
+        arrays[name] = Array(point)
+    content["fitins.parameters"] = arrays
+    return Message(content=content, metadata=message.metadata)
+
+
+def test_another_point_for_one_site_leaves_uniform_noise():
+    """The site cannot know; the masks do."""
+
+    class Split(Ward):
+        def request(self, message: Message, site: int, round_: int) -> Message:
+            return moved(message) if site == 2 else message
+
+    study = Study(features=2000)
+    grid = Split(study)
+    study.run(grid, 1)
+    assert uniform(add(np.array([grid.received[i, 1] for i in range(SITES)])))
+
+
+def test_another_round_for_one_site_leaves_uniform_noise():
+    """Site 2 is asked for round 2 while the others are in round 1; its reply is taken as round 1's by a server that
+    lies."""
+    study = Study(features=2000)
+
+    class Ahead(Ward):
+        def request(self, message: Message, site: int, round_: int) -> Message:
+            return config_with(message, round=2) if site == 2 else message
+
+    grid = Ahead(study)
+    with pytest.raises(RunError, match="the reply belongs to round 2, not 1"):
+        study.run(grid, 1)
+    assert uniform(add(np.array([grid.received[i, 1] for i in range(SITES)])))
+
+
+def test_the_same_round_with_another_point_is_refused():
+    """In one sentence; the first answer stands."""
+
+    class Twice(Ward):
+        def request(self, message: Message, site: int, round_: int) -> Message:
+            if site == 1:
+                self._directly(message)
+                return moved(message)
+            return message
+
+    study = Study()
+    grid = Twice(study)
+    with pytest.raises(RunError, match="asked again, and with another point"):
+        study.run(grid, 1)
+
+
+def test_a_repeated_request_gets_the_same_bytes():
+    """Ward compares them; and the ledger is charged once."""
+
+    class Again(Ward):
+        def answer(self, message: Message) -> Message:
+            super().answer(message)
+            return super().answer(message)
+
+    study = Study()
+    grid = Again(study)
+    assert_array_equal(study.run(grid), study.run())
+    assert len(ContextLedger(grid.context(1).state).charges()) == ROUNDS
+
+
+def roster_attacks() -> dict[str, tuple[Any, str]]:
+    """What a server may do to the list of key messages of (study, roster), and what sites say."""
+    size = 164
+
+    def parts(roster: bytes) -> list[bytes]:
+        return [roster[i : i + size] for i in range(0, len(roster), size)]
+
+    def signed_by(study: Study, seed: int) -> bytes:
+        session = study.session
+        return simulated(SITES, seed)[3].announce(session, "settings", X25519PrivateKey.generate())
+
+    def old(study: Study) -> bytes:
+        return study.identities[3].announce("yesterday", "settings", X25519PrivateKey.generate())
+
+    return {
+        "a shortened list": (lambda s, r: r[:-size], "peers file has 4"),
+        "a reordered list": (lambda s, r: b"".join([parts(r)[i] for i in (1, 0, 2, 3)]), "place 0"),
+        "a longer list": (lambda s, r: r + r[-size:], "peers file has 4"),
+        "a stranger's key": (lambda s, r: r[:-size] + signed_by(s, 1), "is not signed by the key"),
+        "a replayed key message": (lambda s, r: r[:-size] + old(s), "belongs to another session"),
+        "the wrong signature": (lambda s, r: r[:-1] + bytes([r[-1] ^ 1]), "is not signed by the key"),
+        "no list": (lambda s, r: "", "must carry the key messages"),
+    }
+
+
+@pytest.mark.parametrize("attack", roster_attacks())
+@pytest.mark.parametrize("victims", [(0,), (0, 1, 2, 3)])
+def test_a_list_that_was_tampered_with_is_refused(attack, victims):
+    """By each site that gets it, in one sentence, before anything is charged or computed: there is no sum."""
+    change, told = roster_attacks()[attack]
+
+    class Forged(Ward):
+        def request(self, message: Message, site: int, round_: int) -> Message:
+            config = message.content["fitins.config"]
+            study.session = config["session"]
+            return (
+                config_with(message, roster=change(study, config["roster"])) if site in victims else message
+            )
+
+    study = Study()
+    grid = Forged(study)
+    with pytest.raises(RunError, match=told):
+        study.run(grid, 1)
+    assert not {site for site, _ in grid.received} & {*victims}
+    assert all("\n" not in sentence for sentence in grid.told)
+    for victim in victims:
+        assert ContextLedger(grid.context(victim + 1).state).charges() == []
+
+
+def test_a_second_session_is_refused():
+    """A server cannot have a second budget, or other masks, by another name."""
+
+    class Renamed(Ward):
+        def request(self, message: Message, site: int, round_: int) -> Message:
+            return config_with(message, session="other") if round_ == 2 and site == 0 else message
+
+    study = Study()
+    with pytest.raises(RunError, match="another session"):
+        study.run(Renamed(study))
+
+
+# --- faults ---
+
+
+def test_lost_replies_are_asked_for_again_and_change_nothing():
+    """Each of two sites loses a reply; the same bytes come, and the run is the same to the bit."""
+
+    class Losing(Ward):
+        def lost(self, site: int, round_: int) -> bool:
+            gone = (site, round_) in left
+            left.discard((site, round_))
+            return gone
+
+    left = {(1, 2), (3, 2), (0, 4)}
+    study = Study()
+    assert_array_equal(study.run(Losing(study)), study.run())
+    assert not left
+
+
+def test_a_site_that_stays_away_stops_the_run_which_can_be_resumed():
+    """One sentence, no sum, and no other noise or mask when it is back: the rest is the same to the bit."""
+
+    class Away(Ward):
+        away = True
+
+        def lost(self, site: int, round_: int) -> bool:
+            return self.away and site == 2 and round_ == 3
+
+    study = Study()
+    grid, strategy = Away(study), study.strategy()
+    with pytest.raises(RunError, match="needs all of them") as stopped:
+        study.run(grid, strategy=strategy)
+    assert "\n" not in str(stopped.value)
+    grid.away = False
+    snapshot = strategy.snapshot()
+    again = study.strategy()
+    again.resume(snapshot._replace(round=2, rounds=snapshot.rounds[:2]))
+    whole = study.run()
+    assert_array_equal(study.run(grid, strategy=again)[-1], whole[-1])
+
+
+def test_a_site_without_its_key_message_stops_the_run():
+    """Before the first round."""
+
+    class Silent(Ward):
+        def answer(self, message: Message) -> Message:
+            asked = message.content.get("getpropertiesins.config")
+            if message.metadata.dst_node_id == 2 and asked and "session" in asked:
+                return Message(Error(1, "no"), reply_to=message)
+            return super().answer(message)
+
+    study = Study()
+    grid = Silent(study)
+    with pytest.raises(RunError, match="1 of 4 sites sent no key message"):
+        study.run(grid)
+    assert not grid.received
+
+
+def test_settings_that_look_at_single_messages_are_refused():
+    """Sampling and a limit on messages."""
+    with pytest.raises(SettingError, match="all clients in every round"):
+        Study().strategy(clients_per_round=2)
+    with pytest.raises(SettingError, match="single messages"):
+        Study().strategy(max_norm=3.0)
+
+
+def test_keys_on_the_disk_are_their_owners_and_outlive_the_process(tmp_path):
+    """The same key message after a restart; only the owner may read it."""
+    identity = simulated(2, 0)[0]
+    told = [
+        Masks(identity, FileKeys(lambda session: tmp_path / session), "x").announce("s") for _ in range(2)
+    ]
+    assert told[0] == told[1]
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+
+
+def test_both_costs_are_charged():
+    """Against the server and one other site, and against everybody: three times as much, with three honest sites."""
+    study = Study(honest=3)
+    grid = Ward(study)
+    study.run(grid)
+    charges = ContextLedger(grid.context(1).state).charges()
+    assert sum(c.cost for c in charges) == pytest.approx(float(study.plan.mu[0]) ** 2, rel=1e-12)
+    assert sum(c.cost_alone for c in charges) == pytest.approx(3 * float(study.plan.mu[0]) ** 2, rel=1e-6)
