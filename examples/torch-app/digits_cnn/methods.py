@@ -24,9 +24,9 @@ def method(name: str, private: bool) -> Method:
     if name not in ("fedpdm", "scaffold"):
         raise ValueError(f"method must be fedpdm or scaffold; got {name!r}")
     walk = Walk(batch_size=0, max_local_steps=1) if private else Walk(batch_size=16, max_local_steps=8)
-    privacy, step_size = ("public-state", 0.5) if private else ("none", 0.3)
+    privacy = "public-state" if private else "none"
     if name == "fedpdm":
-        page = algorithms.FedPDM(rho=0.5, step_size=step_size, privacy=privacy)
+        page = algorithms.FedPDM(rho=0.1, step_size=2.0 if private else 1.0, privacy=privacy)
         return Method(page, strategies.FedPDM, clients.FedPDMClient, walk)
-    page = algorithms.Scaffold(step_size=step_size, privacy=privacy)
+    page = algorithms.Scaffold(step_size=8.0 if private else 1.0, privacy=privacy)
     return Method(page, strategies.Scaffold, clients.ScaffoldClient, walk)
