@@ -19,7 +19,7 @@ import numpy as np
 
 from twinflower.errors import RunError
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation.config import parse
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
 from twinflower.topologies import TOPOLOGIES, spectrum
 
@@ -29,13 +29,14 @@ Fate = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 def job(**keys: Any) -> Setup:
     """The run."""
-    own = {key.replace("_", "-"): value for key, value in keys.items()}
+    own = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
     base = {
-        "algorithm": "zcdp-nfl", "dataset": "linear", "bias": False, "objective": "least-squares", "l2": 0.02,
-        "regulariser": "none", "num-clients": CLIENTS, "samples-per-client": 48, "batch-size": 0,
-        "max-local-steps": 1, "step-size": 4.0, "rho": 0.1, "rounds": MOST,
+        "algorithm": "zcdp-nfl", "data.name": "linear", "bias": False, "objective.name": "least-squares",
+        "objective.l2": 0.02,
+        "regulariser.name": "none", "clients.count": CLIENTS, "samples-per-client": 48, "batch-size": 0,
+        "step-size": 4.0, "rho": 0.1, "rounds": MOST,
     }  # fmt: skip
-    return prepare(parse(base | own))
+    return prepare(parse(base, own))
 
 
 def everybody(round_: int) -> tuple[np.ndarray, np.ndarray]:
@@ -78,8 +79,13 @@ def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tup
     return f"> {most}", float(error)
 
 
-ELASTIC = {"regulariser": "elastic-net", "regulariser_l1": 0.005, "regulariser_l2": 0.02, "composite": "prox"}
-ABSOLUTE = {"objective": "absolute", "l2": 0.0, "step_size": 2.0, "step_decay": 0.5}
+ELASTIC = {
+    "regulariser.name": "elastic-net",
+    "regulariser.l1": 0.005,
+    "regulariser.l2": 0.02,
+    "composite": "prox",
+}
+ABSOLUTE = {"objective.name": "absolute", "objective.l2": 0.0, "step_size": 2.0, "step_decay": 0.5}
 
 
 def other_losses() -> None:
@@ -89,7 +95,7 @@ def other_losses() -> None:
     )
     print("|---|---|---|")
     for name in TOPOLOGIES:
-        keys = {"topology": name, "degree": 4.0}
+        keys = {"topology.name": name, "degree": 4.0} if name == "regular" else {"topology.name": name}
         elastic = rounds_needed(job(**keys, **ELASTIC))[0]
         errors = [rounds_needed(job(**keys, **ABSOLUTE), most=most)[1] for most in (500, MOST)]
         print(f"| {name} | {elastic} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
@@ -101,7 +107,7 @@ def main() -> None:
         "| topology | edges | diameter | connectivity | rho 0.005 | rho 0.02 | rho 0.1 |\n|---|---|---|---|---|---|---|"
     )
     for name in TOPOLOGIES:
-        setups = [job(topology=name, degree=4.0, rho=rho) for rho in (0.005, 0.02, 0.1)]
+        setups = [job(topology__name=name, degree=4.0, rho=rho) for rho in (0.005, 0.02, 0.1)]
         numbers = spectrum(setups[0].page.facts.neighbours)  # type: ignore[attr-defined]
         told = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)
         print(
@@ -114,7 +120,7 @@ def main() -> None:
     lost |= {f"5 clients lost in round {n}": gone([0, 1, 2, 3, 4], n) for n in (1, 30)}
     for name, fate in lost.items():
         try:
-            needed, error = rounds_needed(job(topology="regular", degree=4.0, dead_after=20), fate)
+            needed, error = rounds_needed(job(topology__name="regular", degree=4.0, dead_after=20), fate)
             print(f"| {name} | {needed} | {error:.1e} |", flush=True)
         except RunError as failure:
             print(f"| {name} | stopped: {failure} | |")

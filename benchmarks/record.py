@@ -31,10 +31,10 @@ from problems import VARIANTS, small
 
 from twinflower.errors import DataError
 from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.config import Config
 from twinflower.simulation.engine import Engine, engine
-from twinflower.simulation.experiment import read_experiment
 from twinflower.simulation.record import Result, read_rows
+from twinflower.simulation.settings import Config
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"

@@ -29,8 +29,8 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
 from twinflower.simulation.cohort import Cohort
-from twinflower.simulation.config import Config, parse
 from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.settings import Config, parse
 from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH = 100, 30, 600, 10, 785, 10, 10
@@ -51,8 +51,8 @@ def settings(method: dict[str, Any]) -> Config:
     """The job's configuration for one method."""
     return parse(
         method | {
-            "num-clients": CLIENTS, "clients-per-round": SAMPLED, "batch-size": BATCH, "max-local-steps": STEPS,
-            "step-size": ETA, "nonconvex": BETA, "regulariser-l1": L1, "objective": "rowwise-logistic",
+            "clients.count": CLIENTS, "clients.per-round": SAMPLED, "batch-size": BATCH, "local.max-steps": STEPS,
+            "step-size": ETA, "nonconvex": BETA, "regulariser.weight": L1, "objective.name": "rowwise-logistic",
         }
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ def flower_line(rounds: int) -> str:
     from twinflower.simulation.engine import engine
     from twinflower.simulation.record import read_rows
 
-    config = parse({"num-clients": 10, "rounds": rounds, "evaluate-every": 1, "max-local-steps": STEPS})
+    config = parse({"clients.count": 10, "rounds": rounds, "evaluation.every": 1, "local.max-steps": STEPS})
     with tempfile.TemporaryDirectory() as out, engine() as flower:
         began = time.perf_counter()
         flower.run(config, Path(out))

@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.data.sets import Dataset
 from twinflower.randomness import normals
 from twinflower.simulation.cohort import Cohort
-from twinflower.simulation.config import parse
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare, prepare_seeds
 from twinflower.topologies import adjacency
 
@@ -37,7 +37,7 @@ L2, GAMMA, RHO, CLIP = 0.1, 0.25, 0.1, 1.0
 
 def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
     """A set-up run whose clients have random rows of norm 1, the same under every seed."""
-    setup = prepare(parse(keys | {"num-clients": CLIENTS, "evaluate-every": 10**6, "seed": seed}))
+    setup = prepare(parse(keys | {"clients.count": CLIENTS, "evaluation.every": 10**6, "seed": seed}))
     rng = np.random.default_rng(0)
     features = rng.normal(size=(CLIENTS * ROWS, FEATURES))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
@@ -52,8 +52,9 @@ def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
 def ldp(seeds: int, rounds: int) -> list[Setup]:
     """Zhang 2023, Fig. 1, on synthetic rows."""
     keys = {
-        "algorithm": "ldp-primal-dual", "dataset": "breast-cancer", "objective": "logistic", "l2": L2,
-        "regulariser": "none", "privacy": "public-state", "epsilon": 1.0, "rounds": rounds, "step-size": GAMMA,
+        "algorithm": "ldp-primal-dual", "data.name": "breast-cancer", "objective.name": "logistic", "l2": L2,
+        "regulariser.name": "none", "privacy.mode": "public-state", "epsilon": 1.0, "rounds": rounds,
+        "step-size": GAMMA,
     }  # fmt: skip
     return [synthetic(keys, 2, seed) for seed in range(seeds)]
 
@@ -85,16 +86,17 @@ def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
 def nfl(seeds: int) -> list[Setup]:
     """Gauthier 2023, Fig. 3."""
     keys = {
-        "algorithm": "zcdp-nfl", "dataset": "linear", "bias": False, "objective": "least-squares", "clip-norm": CLIP,
-        "regulariser": "none", "num-clients": 50, "samples-per-client": 48, "rho": RHO, "step-size": 1.0,
-        "privacy": "public-state", "epsilon": 8.0, "rounds": 2000, "evaluate-every": 10**6,
+        "algorithm": "zcdp-nfl", "data.name": "linear", "bias": False, "objective.name": "least-squares",
+        "clip-norm": CLIP, "regulariser.name": "none", "clients.count": 50, "samples-per-client": 48,
+        "rho": RHO, "step-size": 1.0,
+        "privacy.mode": "public-state", "epsilon": 8.0, "rounds": 2000, "evaluation.every": 10**6,
     }  # fmt: skip
     return prepare_seeds(parse(keys), list(range(seeds)))
 
 
 def nfl_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     """(7)-(9) for all seeds and clients at once; the mean models (seeds, d)."""
-    count = setups[0].config.num_clients
+    count = setups[0].config.clients.count
     rows = [[setup.shards.rows(k) for k in range(count)] for setup in setups]
     a, y = (np.array([[getattr(r, part) for r in each] for each in rows]) for part in ("features", "labels"))
     near = adjacency(setups[0].page.facts.neighbours).toarray()

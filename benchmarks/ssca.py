@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.algorithms.messages import Vector
 from twinflower.data.sets import Dataset
 from twinflower.simulation.cohort import Cohort
-from twinflower.simulation.config import parse
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, ROWS, FEATURES, HIDDEN, CLASSES = 10, 600, 784, 128, 10
@@ -38,9 +38,9 @@ BOUNDS = {"ssca": {}, "ssca-constrained": {"constraints": "cost <= 0.5"}}
 def job(method: str, batch: int) -> Setup:
     """A set-up run of one method on synthetic rows."""
     keys: dict[str, Any] = {
-        "algorithm": method, "objective": "swish-network", "hidden-units": HIDDEN, "regulariser": "none",
-        "num-clients": CLIENTS, "batch-size": batch, "max-local-steps": 1, "averaging": A1, "step-size": A2,
-        "step-decay": ALPHA, "tau": TAU,
+        "algorithm": method, "objective.name": "swish-network", "hidden-units": HIDDEN, "regulariser.name": "none",
+        "clients.count": CLIENTS, "batch-size": batch, "averaging": A1, "step-size": A2,
+        "step-decay": ALPHA, "curvature": TAU,
     }  # fmt: skip
     setup = prepare(parse(keys | BOUNDS[method]))
     rng = np.random.default_rng(0)

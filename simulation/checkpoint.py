@@ -22,7 +22,7 @@ from twinflower.errors import DataError, SettingError, require
 from twinflower.strategies import Round
 from twinflower.strategies.star import Snapshot
 
-from .config import Config
+from .settings import Config
 
 _KEPT = 2
 _FOLDER = "checkpoints"

@@ -1,4 +1,4 @@
-"""The command line: list, run, tune, privacy, graph, figure, compare, deploy, ledger."""
+"""The command line: list, settings, run, tune, privacy, graph, figure, compare, deploy, ledger."""
 
 import math
 import sys
@@ -17,8 +17,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partition import PARTITIONERS
 from twinflower.data.sets import DATASETS, OWN
 from twinflower.errors import RunError, SettingError, TwinflowerError, require
-from twinflower.networks import NETWORKS
-from twinflower.objectives import LOSSES
+from twinflower.networks import OBJECTIVES
 from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
 from twinflower.topologies import TOPOLOGIES
@@ -26,10 +25,8 @@ from twinflower.topologies import TOPOLOGIES
 from . import books, cohort, inprocess
 from .checkpoint import Checkpoints
 from .compare import HEADINGS, closing, comparison
-from .config import DEFAULT_CLIENTS, Config, parse_text
 from .deployment import rehearse
 from .engine import Engine, engine
-from .experiment import Curve, Experiment, read_experiment, write_experiment
 from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
 from .lock import claimed
@@ -46,6 +43,10 @@ from .record import (
     write_text,
 )
 from .server_app import print_row
+from .settings import DEFAULT_CLIENTS, Config, parse_text, reference
+from .settings.catalogue import DEFAULTS
+from .settings.experiment import Curve, Experiment, read_experiment, write_experiment
+from .settings.sections import PRIVACY
 from .setup import prepare, prepare_seeds
 from .tune import read_tuning, tune
 
@@ -68,14 +69,27 @@ def list_() -> None:
     files = sorted(Path("experiments").glob("*.toml"))
     _table("experiments", [(str(path), read_experiment(path).title) for path in files])
     words: dict[str, Iterable[str]] = {
-        "partition": PARTITIONERS,
-        "objective": [*LOSSES, *NETWORKS],
-        "regulariser": REGULARISERS,
+        "partition.name": PARTITIONERS,
+        "objective.name": OBJECTIVES,
+        "regulariser.name": REGULARISERS,
+        "privacy.mode": PRIVACY,
+        "topology.name": TOPOLOGIES,
         "uplink": SPARSIFIERS,
-        "topology": [*TOPOLOGIES, "file:PATH"],
         "runtime": RUNTIMES,
     }
     _table("words of", [(key, ", ".join(known)) for key, known in words.items()])
+
+
+@app.command()
+def settings(
+    section: Annotated[str, typer.Argument(help="such as privacy or fedpdm; run for those at the top")] = "",
+) -> None:
+    """Every setting: what it means, its unit, range and default, and what it belongs to."""
+    for name, rows in reference.tables(section).items():
+        table = Table(*reference.HEADINGS, title=name, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
 
 
 @app.command()
@@ -114,7 +128,7 @@ def run(
         folder = resume.absolute()
     else:
         prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
-        folder = results_folder(out or plan.curves[0].config.out, plan.name)
+        folder = results_folder(out or plan.curves[0].config.output.dir, plan.name)
     with claimed(folder, "command"), _ours(folder, runtime):
         if not resume:
             require_new(folder)
@@ -152,7 +166,7 @@ def tune_(
     ] = "",
 ) -> None:
     """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
-    overrides: dict[str, Any] = {"data-dir": str(Path(data_dir).absolute())} if data_dir else {}
+    overrides: dict[str, Any] = {"data.dir": str(Path(data_dir).absolute())} if data_dir else {}
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
     text = tune(
@@ -179,7 +193,7 @@ def deploy(
     require(plan.single, "deploy takes one curve and one seed")
     _require_rows(plan)
     config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
-    folder = results_folder(out or config.out, plan.name)
+    folder = results_folder(out or config.output.dir, plan.name)
     with claimed(folder, "command"):
         require_new(folder)
         try:
@@ -287,9 +301,9 @@ def _interruptible(plan: Experiment, folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as signal:
-        if plan.single and not plan.curves[0].config.checkpoint_every:
+        if plan.single and not plan.curves[0].config.output.checkpoint_every:
             (folder / _BEGUN_ON).unlink(missing_ok=True)
-            _say("interrupted; without checkpoint-every nothing is kept", _status(signal))
+            _say("interrupted; without output.checkpoint-every nothing is kept", _status(signal))
         _say(f"interrupted; go on with: twinflower run --resume {folder}", _status(signal))
 
 
@@ -337,27 +351,27 @@ def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -
         f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
     )
     if data_dir:
-        overrides.setdefault("data-dir", data_dir)
+        overrides.setdefault("data.dir", data_dir)
     return read_experiment(experiment, overrides, _seeds(seeds))
 
 
 def _require_rows(plan: Experiment) -> None:
     require(
-        all(curve.config.dataset != OWN for curve in plan.curves),
-        "the rows of dataset own are at deployed nodes only: run it with flwr run on their SuperLink",
+        all(curve.config.data.name != OWN for curve in plan.curves),
+        "the rows of data own are at deployed nodes only: run it with flwr run on their SuperLink",
     )
 
 
 def _require_messages(plan: Experiment, runtime: str) -> None:
     """SettingError for settings about replies in the runtime that has none."""
-    keys = ("min-replies", "void-rounds", "max-norm") if runtime == "cohort" else ()
+    keys = ("server.min-replies", "server.void-rounds", "server.max-norm") if runtime == "cohort" else ()
     for curve in plan.curves:
-        items, defaults = curve.config.items(), Config().items()
+        items = curve.config.items()
         for key in keys:
             require(
-                items[key] == defaults[key],
+                items[key] == DEFAULTS[key],
                 f"{key} = {items[key]} has no effect with runtime cohort, which has no replies: choose another "
-                f"--runtime, or set {key} to {defaults[key]}, its default",
+                f"--runtime, or set {key} to {DEFAULTS[key]}, its default",
             )
 
 
@@ -372,7 +386,7 @@ def _run_in_process(plan: Experiment, folder: Path) -> list[str]:
     def one_after_the_other(curve: Curve, seeds: list[int], tick: Tick) -> Iterator[Result]:
         for setup in prepare_seeds(curve.config, seeds):
             own = plan.folder(folder, curve, setup.config.seed)
-            checkpoints = Checkpoints(own, setup.config.checkpoint_every, setup.config)
+            checkpoints = Checkpoints(own, setup.config.output.checkpoint_every, setup.config)
             if checkpoints.every:
                 _require_checkpoint(checkpoints)
                 setup = setup.with_state_dir(own / "state")
@@ -394,12 +408,12 @@ def _require_checkpoint(checkpoints: Checkpoints) -> None:
 def _run_cohort(plan: Experiment, folder: Path) -> list[str]:
     def together(curve: Curve, seeds: list[int], tick: Tick) -> list[Result]:
         own = folder if plan.single else folder / curve.slug
-        if curve.config.checkpoint_every and plan.single:
+        if curve.config.output.checkpoint_every and plan.single:
             write_config(curve.config, own)
         return cohort.run(
             prepare_seeds(curve.config, seeds),
             tick,
-            Checkpoints(own, curve.config.checkpoint_every, curve.config),
+            Checkpoints(own, curve.config.output.checkpoint_every, curve.config),
         )
 
     return _run_curves(plan, folder, together)
@@ -456,13 +470,14 @@ def _run_on(flower: Engine, curve: Curve, seed: int, folder: Path) -> list[str]:
 
 def _resumable(config: Config, folder: Path) -> Config:
     """With checkpoints: clients keep their state beside the results, and a run that was begun there goes on."""
-    if not config.checkpoint_every:
+    if not config.output.checkpoint_every:
         return config
     begun = str(folder) if (folder / "config.toml").exists() else ""
     require(
         not begun or (folder / "state").is_dir(), f"{folder} has lost its folder state: start anew in another"
     )
-    return replace(config, state_dir=config.state_dir or str(folder / "state"), resume_from=begun)
+    state_dir = config.output.state_dir or str(folder / "state")
+    return config.put({"output.state-dir": state_dir, "output.resume-from": begun})
 
 
 _RUN: dict[str, Callable[[Experiment, Path], list[str]]] = {

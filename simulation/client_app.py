@@ -14,12 +14,13 @@ from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
 from twinflower.data.files import read_bytes
+from twinflower.data.sets import Data
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.privacy.mechanism import secret
 
-from .config import parse_run_config
+from .settings import parse_run_config
 from .setup import Setup, prepare_node
 from .site import PARTITION, Site, discreet, read_site, simulated, told
 
@@ -33,7 +34,9 @@ def client_fn(context: Context) -> Client:
 def _simulated_client(context: Context) -> Client:
     number, count = (int(context.node_config[key]) for key in PARTITION)
     config = parse_run_config(context.run_config).with_clients(count)
-    require(config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes")
+    require(
+        config.clients.count == count, f"clients.count is {config.clients.count}, but there are {count} nodes"
+    )
     return prepare_node(config).client(number, context).to_client()
 
 
@@ -62,7 +65,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
 
 def _check_policy(setup: Setup, site: Site) -> None:
     """SettingError for a plan that breaks the site's rules, or that no ledger can keep."""
-    plan = setup.plan
+    plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
     if plan is None:
         return
@@ -76,7 +79,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         "a site takes no part in as-published runs: their messages cost more than a ledger can be charged",
     )
     require(
-        not setup.config.standardise,
+        not (isinstance(data, Data) and data.standardise),
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
     require(

@@ -96,7 +96,7 @@ class Cohort:
     def _schedule(self) -> Schedule:
         """The local schedule; where all rounds take the same rows of everybody, few enough to be kept, they are."""
         config, walk, shards = self.setups[0].config, self.setups[0].walk, self.problem.shards
-        everybody = config.sampled == config.num_clients and walk.batch_size == 0
+        everybody = config.sampled == config.clients.count and walk.batch_size == 0
         return _Kept(walk) if everybody and shards.sizes.sum() * shards.features.shape[1] <= _KEPT else walk
 
     def _noise(self) -> SimulatedNoise | None:

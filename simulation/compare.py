@@ -80,7 +80,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
 
 
 def _spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
-    """Mean and deviation; a dash where a run did not measure it, as optimality without `reference = true`."""
+    """Mean and deviation; a dash where a run did not measure it, as optimality without a reference."""
     if any(run[key] is None for run in runs):
         return "-"
     values = unit * np.array([run[key] for run in runs], dtype=float)

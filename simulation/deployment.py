@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from .config import Config, Value
+from twinflower.data.sets import Data
+
 from .engine import (
     CONNECTION,
     Engine,
@@ -32,6 +33,7 @@ from .engine import (
 )
 from .processes import Tail, free_ports, place_of_its_own
 from .record import to_toml
+from .settings import Config, Value
 from .setup import prepare
 
 _PEM = serialization.Encoding.PEM
@@ -125,13 +127,13 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
     setup = prepare(config)
     own: dict[str, Value] = {}
     if setup.plan:
-        own = {"lifetime-epsilon": 1.001 * setup.plan.epsilon_limit, "lifetime-delta": config.delta}
-    if config.data_dir:
-        own["data-dir"] = str(Path(config.data_dir).absolute())
+        own = {"lifetime-epsilon": 1.001 * setup.plan.epsilon_limit, "lifetime-delta": setup.plan.delta}
+    if isinstance(config.data, Data) and config.data.dir:
+        own["data-dir"] = str(Path(config.data.dir).absolute())
     with deployment(secure, _empty(folder.absolute() / "logs"), tell) as running:
-        for number in range(config.num_clients):
+        for number in range(config.clients.count):
             own["state-dir"] = str(running.home / f"node-{number}" / "state")
-            _start(running, number, config.num_clients, own)
+            _start(running, number, config.clients.count, own)
         running.run(config, folder)
         tell("ending all processes")
 

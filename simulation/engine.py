@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from twinflower.errors import RunError
+from twinflower.topologies import FromFile
 
-from .config import DEFAULT_CLIENTS, PATHS, Config, Value
 from .processes import Place, Tail, free_ports, place_of_its_own
-from .record import to_toml
+from .record import to_tables
+from .settings import DEFAULT_CLIENTS, PATHS, Config
 
 _PROJECT = Path(__file__).resolve().parent.parent  # of a checkout; in a wheel, the package
 CONNECTION = "ours"
@@ -113,10 +113,10 @@ class Engine:
 
     def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:
         """The arguments of `flwr` for this run."""
-        config = _absolute(replace(config.with_clients(DEFAULT_CLIENTS), out=str(folder)))
+        config = _absolute(config.with_clients(DEFAULT_CLIENTS).put({"output.dir": str(folder)}))
         run_config = self.home / "run-config.toml"
-        run_config.write_text(to_toml(config.items()))
-        nodes = f"num-supernodes={config.num_clients} client-resources-num-cpus=1"
+        run_config.write_text(to_tables(config.items()))
+        nodes = f"num-supernodes={config.clients.count} client-resources-num-cpus=1"
         words = [
             "run",
             str(app or own_app(self.home)),
@@ -146,17 +146,17 @@ class Engine:
 
 def _absolute(config: Config) -> Config:
     """The same run with every path absolute: Flower's processes work in other folders than the user."""
-    paths: dict[str, Any] = {name: _from_here(value) for name in PATHS if (value := getattr(config, name))}
-    settings = tuple(
-        (name, _named_file("file", value) if name == "topology" else value) for name, value in config.settings
-    )
-    return replace(config, settings=settings, objective=_named_file("torch", config.objective), **paths)
+    items, graph, objective = config.items(), config.topology, config.objective
+    if isinstance(graph, FromFile):
+        config = replace(config, topology=FromFile(_named_file("file", graph.name)))
+    config = replace(config, objective=replace(objective, name=_named_file("torch", objective.name)))
+    return config.put({name: _from_here(str(items[name])) for name in PATHS if items.get(name)})
 
 
-def _named_file(kind: str, value: Value) -> Any:
-    """KIND:PATH with the path absolute; any other value as it is."""
-    found, colon, path = str(value).partition(":")
-    return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else value
+def _named_file(kind: str, name: str) -> str:
+    """KIND:PATH with the path absolute; any other name as it is."""
+    found, colon, path = name.partition(":")
+    return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else name
 
 
 def _from_here(path: str) -> str:

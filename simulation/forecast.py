@@ -9,8 +9,8 @@ from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection
 
-from .config import Config
 from .privacy import Plan, spent
+from .settings import Config
 from .setup import Setup
 
 NOISE_HEADINGS = ("release", "round", "client", "noise multiplier", "sensitivity", "weight", "sigma")
@@ -112,7 +112,7 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
 
 def _bounded(config: Config) -> str:
     """What clip-norm bounds the gradient of."""
-    return "batch" if config.clip == "batch" else "record"
+    return "batch" if config.objective.clip == "batch" else "record"
 
 
 _NO_NOISE = "none: no noise is added, messages are exact functions of the data"

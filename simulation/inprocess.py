@@ -67,7 +67,7 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """1..N."""
-        return range(1, self.setup.config.num_clients + 1)
+        return range(1, self.setup.config.clients.count + 1)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer every message at once; its reply waits to be pulled. Flower's own grid goes through them twice."""
@@ -99,7 +99,7 @@ class InProcessGrid(Grid):
     def context(self, node: int) -> Context:
         """The node's context."""
         if node not in self.contexts:
-            config: UserConfig = {"partition-id": node - 1, "num-partitions": self.setup.config.num_clients}
+            config: UserConfig = {"partition-id": node - 1, "num-partitions": self.setup.config.clients.count}
             self.contexts[node] = Context(self._run.run_id, node, config, RecordDict(), {})
         return self.contexts[node]
 
@@ -162,11 +162,11 @@ def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
     if found is None:
         return
     for client, _ in found.facts.get("born", ()):
-        store = setup.store(client, setup.config.state_dir)
+        store = setup.store(client, setup.config.output.state_dir)
         if store and store.last(found.facts["session"]) is None:
             raise DataError(
-                f"the state of client {client} is not in {setup.config.state_dir}: without it the run cannot go on; "
-                "start anew in another folder"
+                f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
+                "on; start anew in another folder"
             )
 
 
@@ -182,7 +182,7 @@ def run(
     logger.setLevel(logging.WARNING)
     try:
         with threadpool_limits(1):
-            if checkpoints and setup.config.state_dir:
+            if checkpoints and setup.config.output.state_dir:
                 _require_states(setup, checkpoints)
             return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
     finally:

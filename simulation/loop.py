@@ -51,7 +51,7 @@ def run_strategy(
                 grid,
                 record_of([setup.start]),
                 setup.config.rounds,
-                timeout=setup.config.round_timeout,
+                timeout=setup.config.server.round_timeout,
                 evaluate_fn=evaluate,
             )
         model, points = setup.page.model(strategy.server), client_models(setup.page, strategy.server)
@@ -70,7 +70,7 @@ def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoin
     if found is None:
         return 0
     config = setup.config
-    template = setup.page.init_server(setup.start, config.num_clients, np.array(config.seed, np.uint64))
+    template = setup.page.init_server(setup.start, config.clients.count, np.array(config.seed, np.uint64))
     snapshot, rows = to_strategy(found, template)
     strategy.resume(snapshot)
     recorder.take_up(rows)

@@ -1,6 +1,7 @@
 """How figures look: a colour per method, a style per curve, and what the axes say."""
 
 import colorsys
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from twinflower.arrays import Array
 from twinflower.objectives import LOSSES
 
-from .config import Config
+from .settings import Config
 
 # A method has the same colour in every figure; no two have the same hue. A method without an entry is black.
 COLOURS = {
@@ -61,7 +62,7 @@ _WORDS = {
     "nu": "largest multiplier of a bound",
     "slack": "slack of the last step",
     "rounds": "rounds in total, T",
-    "epsilon": "epsilon per client, in total",
+    "privacy.epsilon": "epsilon per client, in total",
 }
 _BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
@@ -132,7 +133,7 @@ def label(ax: Axes, x: str, y: str, config: Config) -> None:
 
 def words(column: str, config: Config) -> str:
     """A column of metrics.csv, or a key of the configuration, in plain words."""
-    loss = LOSSES.get(config.objective)
+    loss = LOSSES.get(config.objective.name)
     if column == "test_accuracy" and loss is not None and not loss.classifies:
         return "R^2 on the test rows"
-    return _WORDS.get(column, column.replace("_", " ").replace("-", " "))
+    return _WORDS.get(column, re.sub("[_.-]", " ", column))

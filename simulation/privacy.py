@@ -37,7 +37,8 @@ from twinflower.privacy.release import (
     published_true_sensitivities,
 )
 
-from .config import Config, kebab
+from .settings import Config
+from .settings.sections import AsPublished, Gradient, Private
 
 
 @dataclass(frozen=True)
@@ -104,40 +105,36 @@ CONVERSIONS: dict[str, Callable[[float, float], float]] = {"exact": gdp_mu, "zcd
 
 def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: Index) -> Plan | None:
     """The plan of a private run; None without privacy. SettingError for targets that make no sense."""
-    if page.privacy == "none":
-        chosen = [k for k in ("epsilon", "noise_multiplier") if getattr(config, k)]
-        require(
-            not chosen,
-            f"{' and '.join(map(kebab, chosen))} above 0 needs a privacy mode: set privacy, e.g. to public-state, or "
-            f"{' and '.join(map(kebab, chosen))} to 0",
-        )
+    target = config.privacy
+    if not isinstance(target, Private):
         return None
     require(
-        (config.epsilon > 0) != (config.noise_multiplier > 0),
-        f"privacy needs either epsilon or noise-multiplier above 0; got {config.epsilon:g} and "
-        f"{config.noise_multiplier:g}",
+        (target.epsilon > 0) != (target.noise_multiplier > 0),
+        f"privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got {target.epsilon:g} and "
+        f"{target.noise_multiplier:g}",
     )
-    bounds = objective.bounds(config.row_norm)
+    bounds = objective.bounds(config.data.row_norm)
     asked = _participation(config)
     releases = [page.release(bounds, walk.pace(int(m)), 1) for m in sizes]
     require(
         all(math.isfinite(r.sensitivity) for r in releases),
         "the releases of this run have no finite sensitivity, because its local steps stretch every difference: lower "
-        "step-size, or max-local-steps",
+        "step-size, or local.max-steps",
     )
     touched = np.array([r.touched for r in releases])
     pace = walk.pace(int(sizes[0]))
     weights = np.array([0.0, *(page.release(bounds, pace, t).weight for t in range(1, config.rounds + 1))])
     rounds_in, shares = (_shares(w, asked, len(sizes)) for w in (np.ones_like(weights), weights))
     load = _Load(weights, rounds_in, shares, touched)
-    if page.privacy == "as-published":
-        return _published(config, page, walk, bounds, sizes, load)
-    own_rule = _own_rule(config, page, rounds_in)
-    multipliers = _multipliers(config, load) if own_rule is None else own_rule
-    papers = config.epsilon and (own_rule is not None or config.conversion == "zcdp")
-    claimed = config.epsilon if papers else None
+    if isinstance(target, AsPublished):
+        return _published(config, target, page, walk, bounds, sizes, load)
+    assert isinstance(target, Gradient)
+    own_rule = _own_rule(target, page, rounds_in)
+    multipliers = _multipliers(target, load) if own_rule is None else own_rule
+    papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
+    claimed = target.epsilon if papers else None
     return Plan(
-        page.privacy, config.delta, multipliers, bounds, *load, load.mu(multipliers), claimed_epsilon=claimed
+        target.mode, target.delta, multipliers, bounds, *load, load.mu(multipliers), claimed_epsilon=claimed
     )
 
 
@@ -154,24 +151,24 @@ class _Load(NamedTuple):
         return float((np.sqrt(self.shares * self.touched) / multipliers).max())
 
 
-def _multipliers(config: Config, load: _Load) -> Array:
+def _multipliers(target: Gradient, load: _Load) -> Array:
     """Each client's noise multiplier (N,), planned for its own rounds, which are public: with a target, everybody
     spends all of it.
 
     A client that is never asked needs no noise; with what it has here it would keep the target if it were asked once.
     """
-    if config.noise_multiplier:
-        return np.full(len(load.shares), config.noise_multiplier)
+    if target.noise_multiplier:
+        return np.full(len(load.shares), target.noise_multiplier)
     units = np.where(load.rounds_in > 0, load.shares, load.weights.max()) * load.touched
-    return np.sqrt(units) / CONVERSIONS[config.conversion](config.epsilon, config.delta)  # type: ignore[no-any-return]
+    return np.sqrt(units) / CONVERSIONS[target.conversion](target.epsilon, target.delta)  # type: ignore[no-any-return]
 
 
-def _own_rule(config: Config, page: Page, rounds_in: Array) -> Array | None:
+def _own_rule(target: Private, page: Page, rounds_in: Array) -> Array | None:
     """The noise multipliers (N,) of a method that has accounting of its own for a target; else None."""
-    if not config.epsilon or not isinstance(page, PlansNoise):
+    if not target.epsilon or not isinstance(page, PlansNoise):
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
-    known = [page.noise_multiplier(config.epsilon, config.delta, int(n)) for n in counts]
+    known = [page.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
     return np.array(known)[place]
 
 
@@ -188,26 +185,27 @@ def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], 
     return shares
 
 
-def _published(config: Config, page: Any, walk: Walk, bounds: Bounds, sizes: Index, load: _Load) -> Plan:
+def _published(
+    config: Config, target: AsPublished, page: Any, walk: Walk, bounds: Bounds, sizes: Index, load: _Load
+) -> Plan:
     """The papers' noise: (18) at the epsilon of (20)/(36), and what it really amounts to."""
-    z = np.array([_published_multiplier(config, walk.pace(int(m)), int(m)) for m in sizes])
+    z = np.array([_published_multiplier(config, target, walk.pace(int(m)), int(m)) for m in sizes])
     true_costs = _true_costs(page, bounds, walk, sizes, config)
     caveat, provable = _published_caveat(page, true_costs)
-    if config.clip == "batch":
+    if config.objective.clip == "batch":
         caveat += "; clip-norm bounds the mean gradient of a batch, not that of a record"
     return Plan(
-        "as-published", config.delta, z, bounds, *load, load.mu(z), caveat, provable,
-        config.epsilon or None, true_costs,
+        target.mode, target.delta, z, bounds, *load, load.mu(z), caveat, provable, target.epsilon or None, true_costs,
     )  # fmt: skip
 
 
-def _published_multiplier(config: Config, pace: Pace, rows: int) -> float:
+def _published_multiplier(config: Config, target: AsPublished, pace: Pace, rows: int) -> float:
     """A client's noise multiplier: (36) has a q_i and a p_i for each, and the same total is asked of all."""
-    if config.noise_multiplier:
-        return config.noise_multiplier
-    share, p = pace.steps * pace.rows / rows, config.sampled / config.num_clients
-    epsilon = published_epsilon(config.epsilon, config.published_c0, share, p, config.rounds)
-    return classical_noise_multiplier(epsilon, config.delta)
+    if target.noise_multiplier:
+        return target.noise_multiplier
+    share, p = pace.steps * pace.rows / rows, config.sampled / config.clients.count
+    epsilon = published_epsilon(target.epsilon, target.c0, share, p, config.rounds)
+    return classical_noise_multiplier(epsilon, target.delta)
 
 
 def _published_caveat(page: Any, true_costs: Array) -> tuple[str, bool]:
@@ -229,7 +227,7 @@ def _published_caveat(page: Any, true_costs: Array) -> tuple[str, bool]:
 def _true_costs(page: Any, bounds: Bounds, walk: Walk, sizes: Index, config: Config) -> np.ndarray:
     """sum over each client's rounds of (true / claimed sensitivity)^2, (N,); over z^2 it is mu^2."""
     steps = walk.steps(sizes)
-    mine: list[list[float]] = [[] for _ in range(config.num_clients)]
+    mine: list[list[float]] = [[] for _ in range(config.clients.count)]
     for round_ in range(1, config.rounds + 1):
         for client in config.asked(round_):
             mine[client].append(decayed(page.step_size, page.step_decay, round_))
@@ -253,7 +251,7 @@ def uncoupled(plan: Plan, page: Any, walk: Walk, sizes: Index) -> list[str]:
     now, one = (page.release(plan.bounds, p, 1).sensitivity for p in (pace, pace._replace(steps=1)))
     return [
         "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
-        f"falls with the number of rows holds for one local step only: max-local-steps = 1 has sensitivity {one:.3g} "
+        f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
         f"instead of {now:.3g}"
     ]
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from twinflower.errors import RunError, SettingError, require
 from twinflower.objectives import Model, NamedModel
 from twinflower.strategies import Round
 
-from .config import Config
 from .lock import in_use
 from .privacy import spent
+from .settings.config import Config
 from .setup import Setup
 
 COLUMNS = (
@@ -77,7 +77,9 @@ class Recorder:
         """Whether this round is evaluated: the start, the early ones, every n-th, and the last."""
         config = self.setup.config
         return (
-            round_ <= config.evaluate_early or round_ % config.evaluate_every == 0 or round_ == config.rounds
+            round_ <= config.evaluation.early
+            or round_ % config.evaluation.every == 0
+            or round_ == config.rounds
         )
 
     def note(self, done: Round) -> None:
@@ -129,8 +131,8 @@ class Recorder:
 def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str, float]:
     """What a method tells of its own, and how far its clients' points are from each other and from the optimum.
 
-    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `reference = true`, x* being the optimum of all
-    rows together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), optimality, which is
+    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With a reference, x* being the optimum of all rows
+    together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), optimality, which is
     consensus + distance (Zhang 2023), and node_error mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of a
     cohort's stacked seeds.
     """
@@ -148,7 +150,7 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
         x = points.mean(0)
         told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
     told |= setup.assess(of_seed(setup.page.model(server)))
-    if setup.config.reference:
+    if setup.config.evaluation.reference:
         best = setup.optimum
         size = float(best @ best)
         told["distance"] = float(((x - best) ** 2).sum()) / size
@@ -198,7 +200,7 @@ class Result:
         accuracy = last.get("test_accuracy")
         return {
             "algorithm": config.algorithm,
-            "dataset": config.dataset,
+            "dataset": config.data.name,
             "runtime": self.runtime,
             "seed": config.seed,
             "rounds": last.get("round", 0),
@@ -247,11 +249,21 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Flat keys as TOML."""
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+    """Keys as TOML, one in a line; those of sections are dotted."""
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
 
 
-def _toml_value(value: Any) -> str:
+def to_tables(values: Mapping[str, Any]) -> str:
+    """Keys as TOML, with a table for each section."""
+    tables: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        tables.setdefault(section, {})[key] = value
+    return "\n".join((f"[{name}]\n" if name else "") + to_toml(table) for name, table in tables.items())
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, float):
         return repr(value)  # inf, too
     text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
@@ -265,15 +277,15 @@ def write_config(config: Config, folder: Path) -> None:
     to go on from.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if config.state_dir == str(folder / "state"):
-        config = replace(config, state_dir="")
-    write_text(folder / "config.toml", to_toml(replace(config, resume_from="").items()))
+    if config.output.state_dir == str(folder / "state"):
+        config = config.put({"output.state-dir": ""})
+    write_text(folder / "config.toml", to_tables(config.put({"output.resume-from": ""}).items()))
 
 
 def write_resume(config: Config, folder: Path) -> Path:
     """resume.toml, the run config with which `flwr run` goes on with the run in this folder; returns its path."""
     path = folder / "resume.toml"
-    write_text(path, to_toml(replace(config, resume_from=str(folder)).items()))
+    write_text(path, to_tables(config.put({"output.resume-from": str(folder)}).items()))
     return path
 
 

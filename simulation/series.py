@@ -9,9 +9,9 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.constraints import parse_constraints
 
-from .config import Config
-from .experiment import SIGNED_COLUMNS, Curve, Experiment
 from .record import read_rows
+from .settings import Config
+from .settings.experiment import SIGNED_COLUMNS, Curve, Experiment
 
 Rows = list[dict[str, float]]
 
@@ -66,7 +66,7 @@ def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
 
 def limits(config: Config, column: str) -> list[float]:
     """Bounds that a constrained run sets on a column: U on its cost, 0 on what the cost is above U."""
-    text = config.items().get("constraints")
+    text = config.items().get(f"{config.algorithm}.constraints")
     if text is None or column not in ("cost", "objective", "excess"):
         return []
     if column == "excess":

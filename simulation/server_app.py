@@ -12,13 +12,13 @@ from twinflower.errors import RunError, TwinflowerError, require
 from twinflower.strategies.nodes import meet
 
 from .checkpoint import Checkpoints
-from .config import Config, check, parse_run_config
-from .experiment import check_resumable
 from .figures import draw_run
 from .lock import claimed
 from .loop import run_strategy
 from .polling import PollingGrid
 from .record import results_folder, write_config, write_resume, write_run
+from .settings import Config, check, parse_run_config
+from .settings.experiment import check_resumable
 from .setup import Setup, prepare
 
 app = ServerApp()
@@ -60,8 +60,8 @@ def _other_app(folder: Path) -> str:
 
 def _run(grid: Grid, config: Config) -> None:
     check(config)  # before anybody waits for nodes
-    if not config.num_clients:
-        config = config.with_clients(len(meet(grid, 0, config.node_timeout)))
+    if not config.clients.count:
+        config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
     setup = prepare(config)
     folder = _folder(config)
     with claimed(folder):
@@ -71,15 +71,15 @@ def _run(grid: Grid, config: Config) -> None:
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the folder."""
     config = setup.config
-    checkpoints = Checkpoints(folder, config.checkpoint_every, config)
+    checkpoints = Checkpoints(folder, config.output.checkpoint_every, config)
     print(setup.report(), flush=True)
     if hasattr(grid, "pull_interval"):
         grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
     runtime = "flower" if _simulated(grid) else "deployment"
-    if runtime == "flower" and config.checkpoint_every:
+    if runtime == "flower" and config.output.checkpoint_every:
         require(
-            bool(config.state_dir),
-            "checkpoint-every needs a state-dir, where simulated clients keep their state",
+            bool(config.output.state_dir),
+            "output.checkpoint-every needs an output.state-dir, where simulated clients keep their state",
         )
     write_config(config, folder)
     if checkpoints.every:
@@ -111,9 +111,9 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
 
 def _folder(config: Config) -> Path:
     """Where the results go: the folder of the run that is resumed, or a new one."""
-    if not config.resume_from:
-        return results_folder(config.out, f"{config.algorithm}-{config.dataset}".replace(":", "-"))
-    folder = Path(config.resume_from).absolute()
+    if not config.output.resume_from:
+        return results_folder(config.output.dir, f"{config.algorithm}-{config.data.name}".replace(":", "-"))
+    folder = Path(config.output.resume_from).absolute()
     check_resumable(folder, config)
     return folder
 

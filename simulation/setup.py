@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from twinflower.algorithms import Page, find_algorithm
+from twinflower.algorithms import Page
 from twinflower.algorithms.abilities import (
     DrawsSteps,
     Forecasts,
     ModelMetrics,
     NeedsEveryClient,
-    OnGraph,
     RestrictsObjective,
 )
 from twinflower.algorithms.page import Facts
@@ -27,10 +26,9 @@ from twinflower.central import minimise
 from twinflower.clients import CLIENTS, PageClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
-from twinflower.data.partition import Partition, describe, partition
-from twinflower.data.sets import OWN, Dataset, load_dataset, load_own
+from twinflower.data.partition import Partition, describe, divide
+from twinflower.data.sets import OWN, Data, Dataset, OwnData, load_own
 from twinflower.errors import DataError, require
-from twinflower.networks import make_model
 from twinflower.objectives import (
     Batch,
     ChecksRows,
@@ -44,12 +42,12 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.randomness import normals, stream
-from twinflower.regularisers import Regulariser, make_regulariser, on_part
+from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox, Regulariser, on_part
 from twinflower.strategies import STRATEGIES, StarStrategy
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
-from .config import DEFAULT_CLIENTS, Config, check
 from .privacy import Plan, make_plan, uncoupled
+from .settings import DEFAULT_CLIENTS, Config, check
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,8 @@ class Setup:
 
     @cached_property
     def shards(self) -> Shards:
-        """All clients' rows; of the dataset own those that this process has, as `site`'s."""
-        if self.config.dataset == OWN:
+        """All clients' rows; of data own those that this process has, as `site`'s."""
+        if self.config.data.name == OWN:
             return Shards.site(Batch(self.dataset.features, self.dataset.labels), self.site)
         return Shards.grouped(
             self.dataset.features, self.dataset.labels, self.partition.rows, self.partition.offsets
@@ -129,7 +127,7 @@ class Setup:
         return self._expected(self.plan) + [("warning", text) for text in advice]
 
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
-        away = float(((self.optimum - self.start) ** 2).sum()) if self.config.reference else None
+        away = float(((self.optimum - self.start) ** 2).sum()) if self.config.evaluation.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
         if not isinstance(self.page, Forecasts):
             return []
@@ -145,7 +143,7 @@ class Setup:
         if not self.neighbours:
             return []
         loss = self.objective.loss if isinstance(self.objective, LinearModel) else None
-        curvature = loss.curvature_bound * self.config.row_norm**2 if loss else 0.0
+        curvature = loss.curvature_bound * self.config.data.row_norm**2 if loss else 0.0
         rows = [
             (name.replace("_", " "), f"{value:.4g}")
             for name, value in spectrum(self.neighbours)._asdict().items()
@@ -162,7 +160,7 @@ class Setup:
 
     def report(self) -> str:
         """Data, partition and note in a few lines."""
-        if self.config.dataset == OWN:
+        if self.config.data.name == OWN:
             return self.dataset.note
         text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
         return "\n".join(filter(None, (text, self.dataset.note)))
@@ -177,19 +175,21 @@ class Setup:
 
     def _flat_start(self) -> list[str]:
         """A penalty that keeps a start at zero."""
-        if self.config.regulariser not in ("l1", "l1-box", "elastic-net") or self.start.any():
-            return []
-        slope = np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max()
-        if self.config.regulariser_l1 >= slope > 0:
-            return [
-                f"warning: regulariser-l1 = {self.config.regulariser_l1:g} is no less than the largest slope at 0, "
-                f"{slope:.3g}: so x = 0 is stationary and the model may stay exactly zero"
-            ]
-        return []
+        weight = {} if self.start.any() else _weight_at_zero(self.config)
+        slope = (
+            np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max() if weight else 0.0
+        )
+        return [
+            f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
+            "and the model may stay exactly zero"
+            for key, value in weight.items()
+            if value >= slope > 0
+        ]
 
     def _scaled_columns(self) -> list[str]:
         """A guarantee beside statistics of the data that it does not cover."""
-        scaled = "standardise" if self.config.standardise else f"dataset {self.config.dataset}"
+        data = self.config.data
+        scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
         if self.plan is None or not self.plan.provable or not self.dataset.standardised:
             return []
         return [
@@ -199,7 +199,7 @@ class Setup:
     @property
     def row_norm(self) -> float:
         """The public bound on the norm of a row; infinity if there is none."""
-        return self.config.row_norm or np.inf
+        return self.config.data.row_norm or np.inf
 
     def guard(self, number: int, ledger: Ledger, run: str) -> Guard | None:
         """The privacy of one simulated partition: seeded noise, as the cohort draws it."""
@@ -222,11 +222,11 @@ class Setup:
 
     def _ledger(self, number: int, context: Context) -> Ledger:
         config = self.config
-        if not config.state_dir or self.plan is None:
+        if not config.output.state_dir or self.plan is None:
             return ContextLedger(context.state)
-        path = Path(config.state_dir) / f"{config.dataset}-{number}.ledger".replace(":", "-")
+        path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
         rows = self.shards.rows(number)
-        budget = (self.plan.epsilon_limit, config.delta)
+        budget = (self.plan.epsilon_limit, self.plan.delta)
         return SeededLedger(FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget))
 
     def store(self, number: int, folder: str) -> FileStore | None:
@@ -236,7 +236,7 @@ class Setup:
         settings = f"{self.page} {self.objective.d} {self.start.sum()!r}"
         owner = f"{number} {hashlib.sha256(settings.encode()).hexdigest()[:16]}"
         return FileStore(
-            Path(folder).expanduser() / f"{self.config.dataset}-{number}.state".replace(":", "-"), owner
+            Path(folder).expanduser() / f"{self.config.data.name}-{number}.state".replace(":", "-"), owner
         )
 
     def client(
@@ -251,42 +251,43 @@ class Setup:
             self.shards.rows(number),
             self.start,
             number,
-            self.config.num_clients,
+            self.config.clients.count,
             self.walk,
             self.config.seed,
             guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
-            self.store(number, self.config.state_dir if state_dir is None else state_dir),
+            self.store(number, self.config.output.state_dir if state_dir is None else state_dir),
         )
 
     def at_site(self, number: int) -> "Setup":
         """The same run at the node of one client, whose data-file has this client's rows.
 
-        Raises DataError unless they are as many as client-sizes says.
+        Raises DataError unless they are as many as partition.sizes says.
         """
-        if self.config.dataset != OWN:
+        if self.config.data.name != OWN:
             return self
         rows, said = len(self.dataset.labels), self.partition.sizes[number]
         if rows != said:
-            raise DataError(f"client-sizes says {said} rows for client {number}; its data-file has {rows}")
+            raise DataError(f"partition.sizes says {said} rows for client {number}; its data-file has {rows}")
         return replace(self, site=number)
 
     def with_state_dir(self, folder: Path) -> "Setup":
         """The same run with its clients' state on the disk, in this folder unless the configuration names another."""
-        return replace(self, config=replace(self.config, state_dir=self.config.state_dir or str(folder)))
+        state_dir = self.config.output.state_dir or str(folder)
+        return replace(self, config=self.config.put({"output.state-dir": state_dir}))
 
     def strategy(self) -> StarStrategy:
         """The server side."""
-        c = self.config
-        return STRATEGIES[c.algorithm](
-            self.page, c.num_clients, c.clients_per_round, c.seed, c.node_timeout,
-            min_replies=c.min_replies, void_rounds=c.void_rounds, max_norm=c.max_norm or np.inf,
-            first_round=c.first_round,
+        clients, server = self.config.clients, self.config.server
+        return STRATEGIES[self.config.algorithm](
+            self.page, clients.count, clients.per_round, self.config.seed, server.node_timeout,
+            min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
+            first_round=clients.first_round,
         )  # fmt: skip
 
 
 def weighting_of(config: Config, page: Page | type[Page]) -> str:
     """ "clients" or "rows": the run's weighting, or the page's own."""
-    return config.weighting or page.weightings[0]
+    return page.weightings[0] if config.clients.weighting == "auto" else config.clients.weighting
 
 
 @lru_cache(maxsize=2)
@@ -301,35 +302,20 @@ def prepare_node(config: Config) -> Setup:
 
     So a graph's file is read where the user is, and nowhere else.
     """
-    return _prepare(config, lambda page, num_clients: ())
+    return _prepare(config, lambda config: ())
 
 
-def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
+def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # settings first, without waiting for data
-    walk = Walk(config.batch_size, config.max_local_steps, config.fresh_batches)
-    data = (
-        _own_dataset(config)
-        if config.dataset == OWN
-        else _dataset(
-            config.dataset, config.data_dir, config.download, config.bias, config.row_norm, config.standardise
-        )
-    )
-    objective = make_model(
-        config.objective,
-        data.features.shape[1],
-        data.num_classes,
-        config.l2,
-        config.nonconvex,
-        config.clip_norm,
-        config.hidden_units,
-        config.clip,
-    )
+    walk = config.walk
+    data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
+    objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
     h = _regulariser(config, objective)
     division = _divide(config, data)
-    page = _with_facts(_page(config, h), config, division, graph)
+    page = _with_facts(replace(config.method, regulariser=h), config, division, graph(config))
     if isinstance(page, RestrictsObjective):
         page.check(objective)
     check_clipping(objective, page.privacy)
@@ -339,85 +325,62 @@ def _prepare(config: Config, graph: Callable[[Any, int], Neighbours]) -> Setup:
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
 
 
+def _weight_at_zero(config: Config) -> dict[str, float]:
+    """The weight of a penalty with a kink in every entry at 0, by its key."""
+    h = config.regulariser
+    if isinstance(h, L1AndL2):
+        return {"regulariser.l1": h.l1}
+    return {"regulariser.weight": h.weight} if isinstance(h, L1Norm | L1NormInBox) else {}
+
+
 def _regulariser(config: Config, objective: Model) -> Regulariser:
-    """h, of the whole point or of the parameters that regulariser-parameters names."""
-    parts = objective.parts(config.regulariser_parameters or "*") if isinstance(objective, NamedModel) else []
+    """h, of the whole point or of the parameters that regulariser.parameters names."""
+    h = config.regulariser
+    parts = objective.parts(h.parameters or "*") if isinstance(objective, NamedModel) else []
     require(
-        config.regulariser != "group-l1" or len(parts) < 2,
-        "regulariser group-l1 needs one matrix: set regulariser-parameters to the name of one parameter; got "
+        h.name != "group-l1" or len(parts) < 2,
+        "regulariser group-l1 needs one matrix: set regulariser.parameters to the name of one parameter; got "
         f"{len(parts)} parameters",
     )
-    h = make_regulariser(
-        config.regulariser, config.regulariser_l1, config.regulariser_l2, config.regulariser_bound,
-        config.regulariser_radius, parts[-1].rows if parts else objective.shapes[-1][0],
-    )  # fmt: skip
-    return on_part(h, [part.span for part in parts]) if config.regulariser_parameters else h
-
-
-def _page(config: Config, regulariser: Regulariser) -> Page:
-    settings: dict[str, Any] = dict(config.settings)
-    page: Any = find_algorithm(config.algorithm)
-    return page(regulariser=regulariser, **settings)  # type: ignore[no-any-return]
+    whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
+    return on_part(whole, [part.span for part in parts]) if h.parameters else whole
 
 
 @lru_cache(maxsize=2)
-def _dataset(
-    name: str, data_dir: str, download: bool, bias: bool, row_norm: float, standardise: bool
-) -> Dataset:
-    return load_dataset(
-        name,
-        data_dir or os.environ.get("TWINFLOWER_DATA", ""),
-        bias=bias,
-        row_norm=row_norm,
-        standardise=standardise,
-        download=download,
-    )
+def _dataset(data: Data) -> Dataset:
+    return data.load(os.environ.get("TWINFLOWER_DATA", ""))
 
 
-def _own_dataset(config: Config) -> Dataset:
+def _own_dataset(config: Config, data: OwnData) -> Dataset:
     """The rows of this process's data-file, to train on at a node and to evaluate on at the server."""
-    rows = load_own(
-        config.data_file, config.num_features, config.num_classes, bias=config.bias, row_norm=config.row_norm
+    rows = load_own(data.file, data.num_features, data.num_classes, bias=data.bias, row_norm=data.row_norm)
+    note = (
+        f"{config.clients.count} sites with rows of their own; the server evaluates on {len(rows[1])} others"
     )
-    note = f"{config.num_clients} sites with rows of their own; the server evaluates on {len(rows[1])} others"
-    return Dataset(OWN, *rows, *rows, config.num_classes, note)
+    return Dataset(OWN, *rows, *rows, data.num_classes, note)
 
 
 def _divide(config: Config, data: Dataset) -> Partition:
-    if config.dataset == OWN:
-        offsets = np.cumsum([0, *(config.client_size_list or [])])
+    if config.data.name == OWN:
+        offsets = np.cumsum([0, *config.sizes])
         return Partition(np.arange(offsets[-1]), offsets)
-    return partition(
-        data.labels,
-        config.num_clients,
-        config.partition,
-        config.seed,
-        labels_per_client=config.labels_per_client,
-        dirichlet_alpha=config.dirichlet_alpha,
-        sizes=config.client_size_list,
-        samples_per_client=config.samples_per_client,
-        iid_rows=config.iid_rows,
-        num_classes=data.num_classes,
-    )
+    return divide(data.labels, config.clients.count, config.partition, config.seed, data.num_classes)
 
 
-def _graph(page: Any, num_clients: int) -> Neighbours:
+def _graph(config: Config) -> Neighbours:
     """The graph of a networked method, none of others."""
-    return page.graph(num_clients) if isinstance(page, OnGraph) else ()
+    return () if config.topology is None else config.topology.build(config.clients.count)
 
 
-def _with_facts(
-    page: Any, config: Config, division: Partition, graph: Callable[[Any, int], Neighbours]
-) -> Page:
+def _with_facts(page: Any, config: Config, division: Partition, neighbours: Neighbours) -> Page:
     """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
     require(
-        not isinstance(page, NeedsEveryClient) or config.sampled == config.num_clients,
-        f"{page.name} needs all clients in every round: set clients-per-round to 0; got {config.clients_per_round} "
-        f"of {config.num_clients}",
+        not isinstance(page, NeedsEveryClient) or config.sampled == config.clients.count,
+        f"{page.name} needs all clients in every round: set clients.per-round to 0; got {config.clients.per_round} "
+        f"of {config.clients.count}",
     )
-    neighbours = graph(page, config.num_clients)
     key = config.seed if isinstance(page, DrawsSteps) else 0
-    facts = Facts(config.num_clients, config.rounds, (), neighbours, config.row_norm, key)
+    facts = Facts(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
     by_rows = weighting_of(config, page) == "rows"
     return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())
 

@@ -28,7 +28,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from logging import ERROR
 from math import inf
 from pathlib import Path
@@ -40,8 +40,9 @@ from flwr.common.logger import log
 from twinflower.data.sets import OWN, WITHOUT_FILES
 from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
+from twinflower.settings import Value, kebab, snake, typed
 
-from .config import PATHS, Config, kebab, parse_run_config, snake, typed
+from .settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
 _DEFAULT_DELTA = 1e-4
@@ -98,27 +99,27 @@ class Site:
         """
         config, count = parse_run_config(run).with_clients(self.num_partitions), self.num_partitions
         require(
-            config.num_clients == count, f"num-clients is {config.num_clients}, but there are {count} nodes"
+            config.clients.count == count,
+            f"clients.count is {config.clients.count}, but there are {count} nodes",
         )
-        self._check_dataset(config.dataset)
-        self._check_shape(config)
+        self._check_dataset(config.data.name)
+        self._check_shape(config.data)
         require(
-            not config.objective.startswith("torch:"),
+            not config.objective.name.startswith("torch:"),
             "a deployed site runs no Python file that a run names: put the PyTorch module into an app of your own, "
             "around twinflower.torch.ModuleObjective",
         )
-        self.check_privacy(dict(config.settings).get("privacy", "none") != "none")
-        own: dict[str, Any] = dict.fromkeys(PATHS, "") | {
-            "data_dir": self.data_dir,
-            "data_file": self.data_file,
-        }
-        return replace(config, **own, download=False)
+        self.check_privacy(config.privacy.mode != "none")
+        own: dict[str, Value] = dict.fromkeys(PATHS, "")
+        own |= {"data.dir": self.data_dir, "data.file": self.data_file, "data.download": False}
+        known = config.items()
+        return config.put({key: value for key, value in own.items() if key in known})
 
     def _check_dataset(self, dataset: str) -> None:
         require(
             not dataset.startswith("libsvm:"),
             "a deployed site opens no file that a run names: give its rows as data-file in the node config, and run "
-            "the dataset own",
+            "with data.name = own",
         )
         require(
             dataset in (*WITHOUT_FILES, OWN) or bool(self.data_dir),
@@ -126,19 +127,19 @@ class Site:
         )
         require(
             dataset != OWN or bool(self.data_file),
-            'a run of the dataset own needs --node-config "data-file=PATH" on every node',
+            'a run with data.name = own needs --node-config "data-file=PATH" on every node',
         )
         require(
             dataset == OWN or not self.data_file,
-            f"a node with a data-file takes part in runs of the dataset own only; got dataset {dataset}",
+            f"a node with a data-file takes part in runs with data.name = own only; got {dataset}",
         )
 
-    def _check_shape(self, config: Config) -> None:
+    def _check_shape(self, data: Any) -> None:
         """SettingError for a run of other columns or classes than the node config's."""
-        for key in ("num_features", "num_classes"):
-            mine, asked = getattr(self, key), getattr(config, key)
+        for key in ("num_features", "num_classes") if self.data_file else ():
+            mine, asked = getattr(self, key), getattr(data, key)
             require(
-                mine in (None, asked) or not self.data_file,
+                mine in (None, asked),
                 f"this site's rows have {kebab(key)} {mine} by its node config; the run has {asked}",
             )
 

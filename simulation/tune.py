@@ -14,7 +14,7 @@ Each point is run for all the file's rounds and judged by what it has at the end
     objective, accuracy            of the model, on the held-out rows; it is trained on the others
     node-objective                 the same objective, as the mean over the clients' own models
     node_error, distance, optimality
-                                   the column of metrics.csv, on all training rows; needs reference = true
+                                   the column of metrics.csv, on all training rows; needs evaluation.reference = true
 
 Choose what the figure shows: where clients have models of their own (networked methods), their mean can be good while
 they are not. A method without such models gives all clients the server's. The columns compare with the optimum, which
@@ -35,8 +35,6 @@ from typing import Any
 
 import numpy as np
 
-from twinflower.algorithms import find_algorithm
-from twinflower.algorithms.page import settings_of
 from twinflower.arrays import Array
 from twinflower.batches import Shards
 from twinflower.data.partition import Partition
@@ -46,9 +44,11 @@ from twinflower.objectives import Batch
 from twinflower.randomness import stream
 
 from . import cohort
-from .config import OWN_KEYS, Config, Value, parse, snake
-from .experiment import CURVE_WORDS, load_toml, read_experiment
 from .record import Result
+from .settings import Config, Value
+from .settings.config import configured
+from .settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
+from .settings.reader import chosen, counting_words, flatten, merge, resolve
 from .setup import Setup, prepare_seeds
 
 _HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "ends")
@@ -92,7 +92,11 @@ class Tuning:
     by: str
 
     def _algorithm(self, curve: Mapping[str, Any]) -> str:
-        return str({**self.raw["run"], **curve}.get("algorithm", Config.algorithm))
+        return str(self.choices(curve)["algorithm"])
+
+    def choices(self, curve: Mapping[str, Any]) -> dict[str, Value]:
+        """What a curve chooses."""
+        return chosen([flatten(self.raw["run"]), flatten(settings_in(curve))])
 
     def label(self, curve: Mapping[str, Any]) -> str:
         """Panel and label of a curve; one without a label is called by its algorithm, as in a figure."""
@@ -101,10 +105,9 @@ class Tuning:
 
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
         """The lists that apply to a curve."""
-        page = find_algorithm(self._algorithm(curve))
-        known = OWN_KEYS.keys() | settings_of(page).keys()
-        common = {key: values for key, values in self.raw.get("grid", {}).items() if snake(key) in known}
-        return common | curve.get("grid", {})
+        known = counting_words(self.choices(curve))
+        common = {key: values for key, values in flatten(self.raw.get("grid", {})).items() if key in known}
+        return common | flatten(curve.get("grid", {}))
 
     def points(self, curve: Mapping[str, Any]) -> Iterator[Point]:
         """Every combination of the curve's lists."""
@@ -113,9 +116,16 @@ class Tuning:
 
     def config(self, curve: Mapping[str, Any], point: Point, overrides: Mapping[str, Value]) -> Config:
         """The configuration of one point; evaluated at the end only."""
-        own = {key: value for key, value in curve.items() if key not in CURVE_WORDS}
-        config = parse({**self.raw["run"], **own, **point, **overrides})
-        return replace(config, evaluate_every=config.rounds, evaluate_early=0)
+        merged = merge([self.raw["run"], settings_in(curve), point, overrides], tables=2)
+        config = configured(merged.values)
+        return config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
+
+    def settled(self, curve: Mapping[str, Any], point: Point) -> dict[str, Any]:
+        """The curve with the values of a point, by keys with their sections."""
+        own = flatten(settings_in(curve))
+        choices = self.choices(curve)
+        words = {key: value for key, value in curve.items() if key in CURVE_WORDS - {"grid"}}
+        return {**words, **own, **{resolve(key, choices).name: value for key, value in point.items()}}
 
 
 def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tuning:
@@ -139,18 +149,17 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
         tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"])
         _check_grids(tuning)
         for curve in raw["curve"]:
-            for point in tuning.points(curve):
-                _check_measure(tuning, tuning.config(curve, point, overrides or {}))
+            _check_measure(tuning, tuning.config(curve, {}, overrides or {}))
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
     return tuning
 
 
 def _check_measure(tuning: Tuning, config: Config) -> None:
-    require(config.dataset != OWN, "tune needs all rows at hand; those of dataset own are at their sites")
+    require(config.data.name != OWN, "tune needs all rows at hand; those of data own are at their sites")
     require(
-        config.reference or tuning.by in _HELD_OUT,
-        f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run]",
+        config.evaluation.reference or tuning.by in _HELD_OUT,
+        f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]",
     )
 
 
@@ -158,8 +167,11 @@ def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
     for key, values in itertools.chain(*(grid.items() for grid in grids)):
         require(isinstance(values, list) and bool(values), f"grid: {key} must be a list; got {values!r}")
+    for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
+        for key in grid:
+            resolve(key, tuning.choices(curve))
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
-    unused = sorted(tuning.raw.get("grid", {}).keys() - set().union(*grids))
+    unused = sorted(flatten(tuning.raw.get("grid", {})).keys() - set().union(*grids))
     require(not unused, f"grid: no curve knows '{', '.join(unused)}'")
 
 
@@ -234,7 +246,7 @@ def tune(
         best = max(scores, key=lambda s: s.mean)
         require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
         say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
-        curves.append({**{k: v for k, v in curve.items() if k != "grid"}, **best.point} | _own_grid(curve))
+        curves.append(tuning.settled(curve, best.point) | _own_grid(curve))
         tables[label] = scores
     return _document(tuning, curves, tables)
 
@@ -246,8 +258,8 @@ def _scored(
     overrides: Mapping[str, Value],
     say: Callable[[str], None],
 ) -> Score:
-    config = tuning.config(curve, point, overrides)
     try:
+        config = tuning.config(curve, point, overrides)
         result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
     except SettingError as error:  # such as a step-size that is too long for this mu
         result, why = Score(point, [-np.inf]), f" ({error})"
@@ -274,16 +286,25 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
     if tuning.by in _COLUMNS:
         del rules["held-out"]
-    for name, table in (("tune", rules), ("grid", raw.get("grid", {})), ("run", raw["run"])):
+    for name, table in (("tune", rules), ("grid", flatten(raw.get("grid", {}))), *_tables("run", raw["run"])):
         lines += ["", f"[{name}]", *_flat(table)]
     for curve in curves:
-        lines += ["", "[[curve]]", *_flat(curve)]
+        words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
+        own = {key: value for key, value in words.items() if key not in ("sweep", "grid")}
+        lists = {key: flatten(value) for key, value in words.items() if key in ("sweep", "grid")}
+        lines += ["", "[[curve]]", *_flat({**own, **flatten(settings_in(curve)), **lists})]
     sign = _HELD_OUT.get(tuning.by, f"minus {tuning.by}")
     lines += ["", f"[scores]  # {sign}, mean over the tuning seeds; higher is better"]
     for label, scores in tables.items():
         rows = [f"    [{json.dumps(s.text)}, {s.mean:.6g}]," for s in sorted(scores, key=lambda s: -s.mean)]
         lines += [f"{json.dumps(label)} = [", *rows, "]"]
     return "\n".join(lines) + "\n"
+
+
+def _tables(name: str, raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A table without its sub-tables, then those."""
+    yield name, {key: value for key, value in raw.items() if not isinstance(value, dict)}
+    yield from ((f"{name}.{key}", value) for key, value in raw.items() if isinstance(value, dict))
 
 
 def _flat(table: Mapping[str, Any]) -> list[str]:

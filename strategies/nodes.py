@@ -66,8 +66,8 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     wanted = wanted or count
     if count != wanted or not 0 <= partition < count:
         raise RunError(
-            f"num-clients is {wanted}, but a node holds partition {partition} of {count}: start {wanted} nodes "
-            f'(flwr run . --federation-config "num-supernodes={wanted}") or set num-clients to 0'
+            f"clients.count is {wanted}, but a node holds partition {partition} of {count}: start {wanted} nodes "
+            f'(flwr run . --federation-config "num-supernodes={wanted}") or set clients.count to 0'
         )
     if partition in nodes:
         raise RunError(f"two nodes hold partition {partition}: give every node its own partition-id")

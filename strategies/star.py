@@ -297,7 +297,7 @@ class StarStrategy(Strategy):
             raise RunError(_too_few_replies(server_round, good, rejected, self.min_replies))
         log(
             WARNING,
-            "round %s: %s good replies, fewer than min-replies: it changes nothing",
+            "round %s: %s good replies, fewer than server.min-replies: it changes nothing",
             server_round,
             good,
         )
@@ -316,7 +316,7 @@ class StarStrategy(Strategy):
     def _check_sample(self) -> None:
         require(
             0 <= self.clients_per_round <= self.num_clients,
-            f"clients-per-round must be at most the number of clients, {self.num_clients}; "
+            f"clients.per-round must be at most the number of clients, {self.num_clients}; "
             f"got {self.clients_per_round}",
         )
 
@@ -397,7 +397,7 @@ class StarStrategy(Strategy):
 
     def _check_norms(self, arrays: list[NDArray[Any]]) -> None:
         if self.max_norm < math.inf and any(np.linalg.norm(array) > self.max_norm for array in arrays):
-            raise ReplyError(f"an array is longer than max-norm, {self.max_norm:g}")
+            raise ReplyError(f"an array is longer than server.max-norm, {self.max_norm:g}")
 
     def _check_birth(self, client: int, born: Any) -> None:
         """Notice a state that began anew; a stranger's client may not tell."""
@@ -451,7 +451,7 @@ def _too_few_replies(server_round: int, good: int, rejected: dict[int, str], wan
     client, reason = min(rejected.items(), default=(0, _NO_REPLY))
     if good:
         return (
-            f"round {server_round}: {good} good replies, fewer than min-replies = {wanted}, the run stops "
+            f"round {server_round}: {good} good replies, fewer than server.min-replies = {wanted}, the run stops "
             f"(client {client}: {reason})"
         )
     return (

@@ -11,8 +11,9 @@ from twinflower.batches import Shards
 from twinflower.clients import PageClient
 from twinflower.objectives import Batch, LinearModel, make_objective
 from twinflower.rounds import Problem, rounds, sampled
-from twinflower.simulation.config import parse
-from twinflower.simulation.experiment import merged
+from twinflower.simulation.settings import parse
+from twinflower.simulation.settings.catalogue import DEFAULTS
+from twinflower.simulation.settings.reader import chosen, resolve
 from twinflower.simulation.setup import Setup, prepare
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
@@ -32,15 +33,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "step-size": 0.4,
         "first-round": "all",
         "aggregation": "memory",
-        "output": "tail-mean",
+        "final-model": "tail-mean",
     },
     "bsdp-rows": {
         "algorithm": "bsdp-fedpdm",
         "rho": 0.5,
         "step-size": 0.4,
         "aggregation": "memory",
-        "partition": "dirichlet",
-        "dirichlet-alpha": 1.0,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
         "weighting": "rows",
     },
     "fedpdm-stopping": {"algorithm": "fedpdm", "rho": 1.0, "step-size": 0.5, "stopping-tolerance": 0.05},
@@ -64,14 +65,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "fedpdm",
         "rho": 0.5,
         "step-size": 0.4,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
     "fedpdm-gradient": {
         "algorithm": "fedpdm",
         "rho": 0.5,
         "step-size": 0.4,
-        "privacy": "gradient",
+        "privacy.mode": "gradient",
         "stopping-tolerance": 0.5,
         "noise-multiplier": 0.5,
     },
@@ -79,7 +80,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "fedpdm",
         "rho": 0.5,
         "step-size": 0.4,
-        "privacy": "as-published",
+        "privacy.mode": "as-published",
         "stopping-tolerance": 0.02,
         "epsilon": 20.0,
     },
@@ -87,7 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "bsdp-fedpdm",
         "rho": 0.5,
         "step-size": 0.4,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
         "uplink-ratio": 0.4,
         "local-start": "warm",
@@ -97,45 +98,45 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "fedavg",
         "step-size": 0.4,
         "composite": "local-subgradient",
-        "regulariser": "group-l1",
-        "privacy": "gradient",
+        "regulariser.name": "group-l1",
+        "privacy.mode": "gradient",
         "noise-multiplier": 0.5,
         "uplink-ratio": 0.3,
     },
     "fedavg-group": {
         "algorithm": "fedavg",
         "step-size": 0.4,
-        "regulariser": "group-l1",
-        "max-local-steps": 0,
+        "regulariser.name": "group-l1",
+        "local.max-steps": 0,
     },
     "fedprox": {
         "algorithm": "fedprox",
         "step-size": 0.4,
         "mu": 0.5,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
         "first-round": "all",
     },
-    "proxskip": {"algorithm": "proxskip", "clients-per-round": 0, "max-local-steps": 5},
+    "proxskip": {"algorithm": "proxskip", "clients.per-round": 0, "local.max-steps": 5},
     "proxskip-private": {
         "algorithm": "proxskip",
-        "clients-per-round": 0,
+        "clients.per-round": 0,
         "communication-probability": 0.4,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
-    "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy": "public-state", "epsilon": 30.0},
+    "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy.mode": "public-state", "epsilon": 30.0},
     "scaffold-rows": {
         "algorithm": "scaffold",
         "step-size": 0.4,
-        "partition": "dirichlet",
-        "dirichlet-alpha": 1.0,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
         "weighting": "rows",
     },
     "scaffold-gradient": {
         "algorithm": "scaffold",
         "step-size": 0.4,
-        "privacy": "gradient",
+        "privacy.mode": "gradient",
         "noise-multiplier": 0.5,
     },
     "scaffold-top-k": {
@@ -153,36 +154,36 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "uplink": "rand-k",
         "uplink-ratio": 0.3,
         "missing": "keep",
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
     "feddyn-rows": {
         "algorithm": "feddyn",
         "alpha": 0.5,
         "step-size": 0.4,
-        "partition": "dirichlet",
-        "dirichlet-alpha": 1.0,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
         "weighting": "rows",
-        "output": "tail-mean",
+        "final-model": "tail-mean",
         "tail": 0.7,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
     "isrl-dp": {
         "algorithm": "isrl-dp",
         "step-size": 0.4,
-        "output": "weighted",
-        "privacy": "gradient",
+        "final-model": "weighted",
+        "privacy.mode": "gradient",
         "noise-multiplier": 0.5,
     },
-    "ldp-primal-dual": {"algorithm": "ldp-primal-dual", "clients-per-round": 0, "step-size": 0.3, "l2": 0.1},
+    "ldp-primal-dual": {"algorithm": "ldp-primal-dual", "clients.per-round": 0, "step-size": 0.3, "l2": 0.1},
     "ldp-private": {
         "algorithm": "ldp-primal-dual",
-        "clients-per-round": 0,
+        "clients.per-round": 0,
         "step-size": 0.3,
         "l2": 0.1,
         "scale": 1.0,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
     "zcdp-nfl": {"algorithm": "zcdp-nfl", "rho": 0.2, "step-size": 0.8},
@@ -191,68 +192,73 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rho": 0.2,
         "step-size": 0.8,
         "composite": "prox",
-        "topology": "star",
+        "topology.name": "star",
         "tail": 0.5,
-        "clients-per-round": 0,
+        "clients.per-round": 0,
     },
     "zcdp-nfl-private": {
         "algorithm": "zcdp-nfl",
         "rho": 0.2,
         "step-size": 0.8,
         "step-decay": 0.5,
-        "tau": 0.9,
-        "topology": "ring",
-        "privacy": "public-state",
+        "budget-ratio": 0.9,
+        "topology.name": "ring",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
-        "clients-per-round": 0,
+        "clients.per-round": 0,
     },
     "dp-nfl": {
         "algorithm": "dp-nfl",
         "rho": 0.2,
         "step-size": 0.8,
         "composition": "advanced",
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
-    "p-admm": {"algorithm": "p-admm", "objective": "logistic", "dataset": "breast-cancer", "rho": 0.2},
+    "p-admm": {"algorithm": "p-admm", "objective.name": "logistic", "data.name": "breast-cancer", "rho": 0.2},
     "p-admm-private": {
         "algorithm": "p-admm",
-        "objective": "logistic",
-        "dataset": "breast-cancer",
+        "objective.name": "logistic",
+        "data.name": "breast-cancer",
         "rho": 0.2,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
-        "clients-per-round": 0,
+        "clients.per-round": 0,
     },
     "networked-subgradient": {
         "algorithm": "networked-subgradient",
         "step-size": 0.8,
-        "topology": "small-world",
+        "topology.name": "small-world",
         "degree": 4.0,
-        "privacy": "public-state",
+        "privacy.mode": "public-state",
         "epsilon": 30.0,
-        "tau": 0.9,
+        "budget-ratio": 0.9,
     },
-    "ssca": {"algorithm": "ssca", "step-size": 0.9, "partition": "dirichlet", "dirichlet-alpha": 1.0},
+    "ssca": {
+        "algorithm": "ssca",
+        "step-size": 0.9,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
+    },
     "ssca-private": {
         "algorithm": "ssca",
         "surrogate": "literal",
-        "tau": 1.0,
-        "privacy": "gradient",
+        "curvature": 1.0,
+        "privacy.mode": "gradient",
         "noise-multiplier": 0.5,
     },
     "ssca-constrained": {
         "algorithm": "ssca-constrained",
         "constraints": "cost <= 1.5",
-        "regulariser": "none",
-        "tau": 0.5,
+        "regulariser.name": "none",
+        "curvature": 0.5,
     },
     "ssca-groups-private": {
         "algorithm": "ssca-constrained",
         "constraints": "cost <= 1.5, class 3 <= 1.2, feature 20 <= 1.7",
-        "regulariser": "none",
-        "tau": 1.0,
-        "privacy": "gradient",
+        "regulariser.name": "none",
+        "curvature": 1.0,
+        "privacy.mode": "gradient",
         "noise-multiplier": 0.5,
         "loss-clip": 5.0,
         "penalties": "10, 1e4",
@@ -260,13 +266,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
 
-SMALL = {"num-clients": 8, "clients-per-round": 3, "rounds": 5, "batch-size": 10, "max-local-steps": 3}
+SMALL = {"clients.count": 8, "clients.per-round": 3, "rounds": 5, "batch-size": 10, "local.max-steps": 3}
+
+
+def keywords(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as settings: clients__per_round is clients.per-round."""
+    return {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
+
+
+def run_config(keys: dict[str, Any]) -> dict[str, Any]:
+    """What Flower hands over where these settings were put over the defaults."""
+    choices = chosen([keys])
+    return DEFAULTS | {resolve(key, choices).name: value for key, value in keys.items()}
 
 
 def small(variant: str, **keys: Any) -> Setup:
-    """A quick run of a variant on the embedded digits; keys in snake case."""
-    own = {key.replace("_", "-"): value for key, value in keys.items()}
-    return prepare(parse(merged(SMALL, VARIANTS[variant], own)))
+    """A quick run of a variant on the embedded digits; keys as `keywords` takes them."""
+    return prepare(parse(SMALL, VARIANTS[variant], keywords(keys)))
 
 
 class Step(NamedTuple):

@@ -18,9 +18,9 @@ from twinflower.data.sets import load_dataset
 from twinflower.errors import RunError
 from twinflower.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
-from twinflower.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
+from twinflower.regularisers import L1, REGULARISERS, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
+from twinflower.settings import settings_of
 from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.config import has_effect
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import Recorder, write_run
@@ -62,8 +62,8 @@ both_runtimes = pytest.mark.parametrize("run", [in_process, as_cohort])
 
 # Ragged clients, floor(m/b) - 1 local steps but at least 1, and a last round that is not a third one.
 RAGGED = {
-    "num_clients": 5, "clients_per_round": 3, "partition": "sizes", "client_sizes": "30, 12, 45, 20, 8",
-    "batch_size": 10, "max_local_steps": 0, "rounds": 8, "evaluate_every": 3, "seed": 2,
+    "clients.count": 5, "clients.per-round": 3, "partition.name": "sizes", "partition.sizes": "30, 12, 45, 20, 8",
+    "batch_size": 10, "local.max-steps": 0, "rounds": 8, "evaluation.every": 3, "seed": 2,
 }  # fmt: skip
 STEPS = [2, 1, 3, 1, 1]
 
@@ -135,8 +135,8 @@ def test_replies_lost_on_the_way_are_paid_for_downwards_only():
 @both_runtimes
 def test_the_objective_is_the_mean_over_clients_and_the_score_that_of_test_rows(run):
     """Row by row: softmax loss averaged within each client, then over clients; penalties; h."""
-    setup = ragged("fedpdm", l2=0.03, nonconvex=0.02, regulariser="elastic-net", regulariser_l1=0.004,
-                   regulariser_l2=0.05, rounds=3)  # fmt: skip
+    setup = ragged("fedpdm", objective__l2=0.03, nonconvex=0.02, regulariser__name="elastic-net", regulariser__l1=0.004,
+                   regulariser__l2=0.05, rounds=3)  # fmt: skip
     result = run(setup)
     x, data = result.model, setup.dataset
     matrix = x.reshape(10, 65)
@@ -252,7 +252,7 @@ class Undefined(L1):
     "run", [in_process, as_cohort, lambda s: inprocess.run(s, exact_wire=True)], ids=["in", "cohort", "wire"]
 )
 def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_every, value, tmp_path):
-    setup = small("fedpdm", rounds=rounds, evaluate_every=evaluate_every)
+    setup = small("fedpdm", rounds=rounds, evaluation__every=evaluate_every)
     setup = replace(setup, page=replace(setup.page, regulariser=Undefined(0.004, value)))
     (tmp_path / "model.npz").write_text("of an earlier run")
     result = run(setup)
@@ -273,7 +273,7 @@ def test_stacked_seeds_with_a_broken_model_all_fail():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_recorder_refuses_points_that_are_not_finite(regulariser, value):
     """Under l1 their objective is infinite too, and must not pass for a point outside of h's set."""
-    recorder = Recorder(small("fedpdm", regulariser=regulariser))
+    recorder = Recorder(small("fedpdm", regulariser__name=regulariser))
     x = np.where(np.arange(650) == 3, value, 0.0)
     with pytest.raises(RunError, match="not finite in round 0"), np.errstate(all="ignore"):
         recorder.evaluate(0, x)
@@ -282,7 +282,7 @@ def test_the_recorder_refuses_points_that_are_not_finite(regulariser, value):
 
 def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
     def objective(regulariser, value):
-        setup = small("fedpdm", regulariser=regulariser, l2=0.1)
+        setup = small("fedpdm", regulariser__name=regulariser, l2=0.1)
         return Recorder(setup).evaluate(0, np.where(np.arange(650) == 3, value, 0.0))["objective"]
 
     assert objective("box", 2.0) == objective("ball", 2.0) == np.inf
@@ -310,9 +310,9 @@ def test_fresh_batches(run, fresh):
 def test_the_seed_decides_who_is_sampled_which_rows_and_which_entries(run, seed):
     """Each on its own: everybody takes part with full batches, and so on, so that one kind of draw is left."""
     only = {
-        "sampling": ("fedpdm", {"batch_size": 0, "partition": "contiguous"}),
-        "batches": ("fedpdm", {"clients_per_round": 0, "partition": "contiguous"}),
-        "rand-k": ("bsdp-rand-k", {"clients_per_round": 0, "batch_size": 0, "partition": "contiguous"}),
+        "sampling": ("fedpdm", {"batch_size": 0, "partition.name": "contiguous"}),
+        "batches": ("fedpdm", {"clients.per-round": 0, "partition.name": "contiguous"}),
+        "rand-k": ("bsdp-rand-k", {"clients.per-round": 0, "batch_size": 0, "partition.name": "contiguous"}),
     }
     for name, (variant, keys) in only.items():
         setup, other = small(variant, seed=seed, **keys), small(variant, seed=seed + 1, **keys)
@@ -354,11 +354,13 @@ def test_how_rows_are_prepared(bias, row_norm, standardise):
 
 
 def test_how_losses_are_shaped():
-    setup = small("fedpdm", objective="rowwise-logistic", l2=0.3, nonconvex=0.2, clip_norm=0.1, bias=False)
+    setup = small(
+        "fedpdm", objective__name="rowwise-logistic", l2=0.3, nonconvex=0.2, clip_norm=0.1, bias=False
+    )
     assert setup.objective == LinearModel(
         LOSSES["rowwise-logistic"], 10, 64, l2=0.3, nonconvex=0.2, clip_norm=0.1
     )
-    setup = small("fedpdm", dataset="diabetes", objective="least-squares")
+    setup = small("fedpdm", data__name="diabetes", objective__name="least-squares")
     assert (setup.objective.loss, setup.objective.outputs) == (LOSSES["least-squares"], 1)
     assert setup.baseline() is None
 
@@ -376,25 +378,28 @@ def test_how_losses_are_shaped():
     ],
 )
 def test_every_regulariser_gets_its_numbers(name, h):
-    numbers = {"l1": 0.2, "l2": 0.3, "bound": 0.4, "radius": 0.5}
-    own = {n: v for n, v in numbers.items() if has_effect(f"regulariser-{n}", {"regulariser": name})}
-    setup = small("fedpdm", regulariser=name, **{f"regulariser_{n}": v for n, v in own.items()})
+    numbers = {"weight": 0.2, "l1": 0.2, "l2": 0.3, "bound": 0.4, "radius": 0.5}
+    own = {f"regulariser.{key}": numbers[key] for key in settings_of(REGULARISERS[name]) if key in numbers}
+    setup = small("fedpdm", regulariser__name=name, **own)
     assert setup.regulariser == setup.page.regulariser == h
 
 
 @pytest.mark.parametrize(
     ("keys", "known"),
     [
-        ({"partition": "iid", "samples_per_client": 20}, {"samples_per_client": 20}),
-        ({"partition": "contiguous"}, {}),
-        ({"partition": "labels", "labels_per_client": 2}, {"labels_per_client": 2}),
-        ({"partition": "dirichlet", "dirichlet_alpha": 0.9}, {"dirichlet_alpha": 0.9}),
-        ({"partition": "sizes", "client_sizes": "9,8,7,6,5,4,3,2"}, {"sizes": [9, 8, 7, 6, 5, 4, 3, 2]}),
+        ({"partition.name": "iid", "samples_per_client": 20}, {"samples_per_client": 20}),
+        ({"partition.name": "contiguous"}, {}),
+        ({"partition.name": "labels", "labels_per_client": 2}, {"labels_per_client": 2}),
+        ({"partition.name": "dirichlet", "dirichlet_alpha": 0.9}, {"dirichlet_alpha": 0.9}),
+        (
+            {"partition.name": "sizes", "partition.sizes": "9,8,7,6,5,4,3,2"},
+            {"sizes": [9, 8, 7, 6, 5, 4, 3, 2]},
+        ),
     ],
 )
 def test_how_rows_are_divided(keys, known):
     setup = small("fedpdm", seed=5, **keys)
-    expected = partition(setup.dataset.labels, 8, keys["partition"], 5, num_classes=10, **known)
+    expected = partition(setup.dataset.labels, 8, keys["partition.name"], 5, num_classes=10, **known)
     assert_array_equal(setup.partition.rows, expected.rows)
     assert_array_equal(setup.partition.offsets, expected.offsets)
     held = [len(set(setup.dataset.labels[expected.of(i)])) for i in range(8)]
@@ -410,7 +415,7 @@ def test_how_rows_are_divided(keys, known):
 )  # fmt: skip
 @both_runtimes
 def test_evaluate_every(run, rounds, every, evaluated):
-    rows = run(small("fedpdm", rounds=rounds, evaluate_every=every)).rows
+    rows = run(small("fedpdm", rounds=rounds, evaluation__every=every)).rows
     assert [row["round"] for row in rows] == evaluated
 
 
@@ -438,7 +443,8 @@ def test_a_weight_at_the_slope_is_warned_of(name):
     """The slope is that of the mean over ragged clients, so of a mean of means."""
 
     def setup_with(weight):
-        return small("fedpdm", **RAGGED, l2=0.1, regulariser=name, regulariser_l1=float(weight))
+        key = "regulariser.l1" if name == "elastic-net" else "regulariser.weight"
+        return small("fedpdm", **RAGGED, objective__l2=0.1, regulariser__name=name, **{key: float(weight)})
 
     setup = setup_with(0.1)
     zero = np.zeros(650)

@@ -236,7 +236,9 @@ def test_isrl_dp_is_its_algorithm(output, weighting):
         path.append(w)
     weights = {"last": [0] * (ROUNDS - 1) + [1], "average": [1] * ROUNDS, "weighted": range(1, ROUNDS + 1)}
     expected = np.average(path, axis=0, weights=list(weights[output]))
-    page = ISRLDP(Ball(0.7), step_size=ETA, step_decay=DECAY, output=output, privacy="gradient", facts=facts)
+    page = ISRLDP(
+        Ball(0.7), step_size=ETA, step_decay=DECAY, final_model=output, privacy="gradient", facts=facts
+    )
     server, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K, noise=noise))
     assert_allclose(page.model(server), expected, rtol=0, atol=1e-12)
 
@@ -376,7 +378,7 @@ class Leaky(InProcessGrid):
 
 @pytest.mark.parametrize("variant", ["scaffold", "scaffold-top-k", "feddyn", "feddyn-rand-k"])
 def test_the_sum_survives_faults_on_the_wire(variant):
-    setup = small(variant, rounds=12, clients_per_round=5)
+    setup = small(variant, rounds=12, clients__per_round=5)
     grid, strategy = Leaky(setup), setup.strategy()
     strategy.start(grid, record_of([setup.start]), num_rounds=12)
     assert sum(len(r.rejected) for r in strategy.rounds) > 10
@@ -521,8 +523,8 @@ def test_subgradient_steps_break_the_coupled_bound():
         (FedDyn, {"alpha": 4.0, "step_size": 0.5}, "alpha .* step-size must be below 2"),
         (
             ISRLDP,
-            {"output": "first"},
-            "output must be one of last, average, weighted, tail-mean; got 'first'",
+            {"final_model": "first"},
+            "final-model must be one of last, average, weighted, tail-mean; got 'first'",
         ),
         (Scaffold, {"privacy": "as-published"}, "privacy must be one of none, public-state, gradient"),
     ],

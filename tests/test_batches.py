@@ -207,8 +207,8 @@ def test_grouped_rows_are_their_clients():
     "settings, text",
     [
         ((-1, 1), "batch-size must be at least 0 .* got -1"),
-        ((10, -1), "max-local-steps must be at least 1 with full batches, and at least 0 .* got -1"),
-        ((0, 0), "max-local-steps must be at least 1 with full batches.* got 0"),
+        ((10, -1), "local.max-steps must be at least 1 with full batches, and at least 0 .* got -1"),
+        ((0, 0), "local.max-steps must be at least 1 with full batches.* got 0"),
     ],
 )
 def test_walks_that_cannot_be_are_refused(settings, text):

@@ -13,17 +13,17 @@ import pytest
 from flwr.app import Error, Message
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError
 from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
+from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.compare import HEADINGS, comparison
-from twinflower.simulation.config import parse_text
-from twinflower.simulation.experiment import read_experiment
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.lock import claimed, in_use
 from twinflower.simulation.record import COLUMNS, _risen, read_rows, results_folder
+from twinflower.simulation.settings import parse_text, reference
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,13 +90,14 @@ title = "two curves"
 seeds = [0, 1]
 y = ["test_accuracy"]
 [run]
-num-clients = 5
 rounds = 3
+[run.clients]
+count = 5
 [[curve]]
 label = "l1 = 0.001"
 [[curve]]
 label = "l1 = 0.1"
-regulariser-l1 = 0.1
+regulariser.weight = 0.1
 """
 
 
@@ -134,55 +135,69 @@ def test_list_names_what_there_is(call):
         assert word in text
 
 
+def test_settings_are_listed_with_meaning_unit_range_and_default(call):
+    status, text, _ = call("settings", "privacy")
+    assert status == 0
+    for word in (*reference.HEADINGS, "privacy.epsilon", "sensitivities", "0.0001", "as-published"):
+        assert word in text
+    assert all(f"{name}." in call("settings")[1] for name in ("data", "fedpdm", "server"))
+    status, _, error = call("settings", "privcy")
+    assert (status, error) == (2, "error: there is no section 'privcy'; did you mean 'privacy'?\n")
+
+
 BAD = {
     "rho * step-size must be below 2": ["rho=10", "step-size=0.3"],
     "uplink-ratio must keep between 1 and all of the 650 entries": [
         "algorithm=bsdp-fedpdm",
         "uplink-ratio=0.0001",
     ],
-    "clients-per-round can be at most num-clients = 10; got 11": ["clients-per-round=11"],
-    "labels-per-client": ["partition=labels", "labels-per-client=11"],
+    "clients.per-round can be at most clients.count = 10; got 11": ["clients.per-round=11"],
+    "labels-per-client": ["partition.name=labels", "labels-per-client=11"],
     "did you mean 'step-size'?": ["stepsize=1"],
     "algorithm must be one of fedpdm, bsdp-fedpdm": ["algorithm=fedsgd"],
-    "known": ["dataset=imagenet"],
-    "train-images-idx3-ubyte": ["dataset=mnist", "data-dir=/nowhere"],
-    "objective must be one of softmax": ["objective=hinge"],
-    "regulariser must be one of none": ["regulariser=l0"],
-    "partition must be one of": ["partition=random"],
+    "data.name must be one of digits": ["data.name=imagenet"],
+    "train-images-idx3-ubyte": ["data.name=mnist", "data.dir=/nowhere"],
+    "objective.name must be one of softmax": ["objective.name=hinge"],
+    "regulariser.name must be one of none": ["regulariser.name=l0"],
+    "partition.name must be one of": ["partition.name=random"],
     "rounds must be at least 1; got 0": ["rounds=0"],
     "rounds must be a whole number; got 2.5": ["rounds=2.5"],
-    "rho must be finite and above 0": ["rho=0"],
+    "fedpdm.rho must be above 0": ["rho=0"],
     "step-size must be above 0": ["step-size=-1"],
-    "step-decay must be in [0, 1]": ["step-decay=2"],
-    "stopping-tolerance must be finite and at least 0": ["stopping-tolerance=-1"],
+    "fedpdm.step-decay must be from 0 to 1": ["step-decay=2"],
+    "fedpdm.stopping-tolerance must be at least 0": ["stopping-tolerance=-1"],
     "aggregation must be one of sampled, memory": ["aggregation=median"],
     "local-start must be one of server, warm": ["local-start=hot"],
-    "max-local-steps must be at least 1 with full batches": ["max-local-steps=0"],
+    "local.max-steps must be at least 1 with full batches": ["local.max-steps=0"],
     "batch-size must be at least 0": ["batch-size=-3"],
-    "'mu' is not a setting of fedpdm": ["mu=0.5"],
-    "'rho' is not a setting of fedavg, but of fedpdm": ["algorithm=fedavg", "rho=1"],
+    "fedprox.mu is a setting of algorithm fedprox, and this run has algorithm fedpdm": ["mu=0.5"],
+    "rho is a setting of algorithm fedpdm, bsdp-fedpdm, zcdp-nfl, dp-nfl or p-admm, and this run has": [
+        "algorithm=fedavg",
+        "rho=1",
+    ],
     "start-scale is too large": ["start-scale=1e308"],
     "downlink-ratio must be above 0": ["algorithm=bsdp-fedpdm", "downlink-ratio=0"],
     "uplink must be one of top-k, rand-k": ["algorithm=bsdp-fedpdm", "uplink=all"],
     "seed must be below 2^64": ["seed=18446744073709551616"],
     "l2 must be finite": ["l2=inf"],
-    "privacy must be one of none": ["privacy=yes"],
-    "epsilon above 0 needs a privacy mode: set privacy, e.g. to public-state, or epsilon to 0": [
-        "privacy=none"
+    "privacy.mode must be one of none": ["privacy.mode=yes"],
+    "privacy.epsilon is a setting of privacy.mode public-state, gradient or as-published, and this run has": [
+        "privacy.mode=none",
+        "epsilon=1",
     ],
-    "privacy needs either epsilon or noise-multiplier": ["epsilon=0"],
-    "epsilon must be at least 0; got -1": ["privacy=gradient", "epsilon=-1"],
-    "delta must be in (0, 1); got 0.0": ["privacy=gradient", "epsilon=1", "delta=0"],
+    "privacy needs either privacy.epsilon or privacy.noise-multiplier": ["epsilon=0"],
+    "privacy.epsilon must be 0 (none) or from 1e-6 to 1e9; got -1": ["privacy.mode=gradient", "epsilon=-1"],
+    "privacy.delta must be above 0 and below 1; got 0.0": ["privacy.mode=gradient", "epsilon=1", "delta=0"],
     "no finite sensitivity": ["step-size=1e300", "unstable-steps=allow"],
-    "set clip-norm above 0": ["privacy=gradient", "epsilon=1", "row-norm=0"],
+    "set clip-norm above 0": ["privacy.mode=gradient", "epsilon=1", "row-norm=0"],
     "stopping-tolerance must be 0 with privacy public-state": [
-        "privacy=public-state",
+        "privacy.mode=public-state",
         "epsilon=1",
         "stopping-tolerance=1",
     ],
     "--set takes key=value": ["rounds"],
-    "objective 'logistic' needs 2 classes": ["objective=logistic"],
-    "num-clients": ["num-clients=100000"],
+    "objective 'logistic' needs 2 classes": ["objective.name=logistic"],
+    "clients.count": ["clients.count=100000"],
 }
 
 
@@ -209,7 +224,8 @@ def test_a_bad_setting_is_one_sentence_and_status_2(call, tmp_path, sentence):
         ('y = ["loss"]\n[run]\nseed = 1\n', "x and y must be among"),
         ("seeds = [-1]\n[run]\nrounds = 1\n", "seeds must be whole numbers from 0"),
         ('[[curve]]\nlabel = "a"\n[[curve]]\nlabel = "A"\n', "a panel and label of its own"),
-        ("[run]\nrho = nan\n", "rho must be a number"),
+        ("[run]\nfedpdm.rho = nan\n", "fedpdm.rho must be a number"),
+        ("[run]\nrho = 0.1\n", "'rho' is not a key: write fedpdm.rho"),
         ("seed = 3\nrun = 1\n", "[run]"),
         ('curve = "x"\n', "[[curve]]"),
         ('seeds = "0"\n', "seeds must be a list"),
@@ -248,7 +264,7 @@ def test_a_bad_call_has_status_2_and_no_traceback(call, words):
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
-    assignments = ["step-size=1e300", "unstable-steps=allow", "privacy=none", "epsilon=0"]
+    assignments = ["step-size=1e300", "unstable-steps=allow", "privacy.mode=none"]
     words = [w for a in assignments for w in ("--set", a)] + ["--runtime", runtime]
     status, _, err = call("run", DIGITS, *words, "--out", tmp_path)
     assert status == 1
@@ -260,24 +276,26 @@ def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
 
 
 def test_a_stationary_zero_is_announced(call, tmp_path):
-    _, text, _ = call("run", DIGITS, "--set", "regulariser-l1=5", "--set", "rounds=2", "--out", tmp_path)
+    _, text, _ = call("run", DIGITS, "--set", "regulariser.weight=5", "--set", "rounds=2", "--out", tmp_path)
     assert "x = 0 is stationary" in text
     (warning,) = json.loads((tmp_path / "summary.json").read_text())["warnings"]
-    assert "regulariser-l1 = 5 is no less than the largest slope at 0" in warning
+    assert "regulariser.weight = 5 is no less than the largest slope at 0" in warning
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_another_method_is_one_word(name):
-    plan = read_experiment(Path(DIGITS), {"algorithm": name, "privacy": "none", "epsilon": 0.0})
-    settings = dict(plan.curves[0].config.settings)
-    assert plan.curves[0].config.algorithm == name
-    assert ("rho" in settings) == ("rho" in settings_of(ALGORITHMS[name]))
-    with pytest.raises(SettingError, match="'mu' is not a setting of|shares"):
-        read_experiment(Path(DIGITS), {"algorithm": name, "shares" if name == "fedprox" else "mu": 1.0})
+    plan = read_experiment(Path(DIGITS), {"algorithm": name, "privacy.mode": "none"})
+    config = plan.curves[0].config
+    assert config.algorithm == name
+    assert ("rho" in settings_of(ALGORITHMS[name])) == (f"{name}.rho" in config.items())
+    with pytest.raises(
+        SettingError, match=f"is a setting of algorithm .*, and this run has algorithm {name}"
+    ):
+        read_experiment(Path(DIGITS), {"algorithm": name, "scale" if name == "fedprox" else "mu": 1.0})
 
 
 def test_every_curve_is_checked_before_the_first_runs(call, tmp_path):
-    bad = CURVES + "rho = 9.0\nstep-size = 1.0\n"
+    bad = CURVES + "fedpdm.rho = 9.0\nfedpdm.step-size = 1.0\n"
     status, _, err = call("run", experiment(tmp_path, bad), "--out", tmp_path / "x")
     assert status == 2
     assert "rho * step-size" in err
@@ -295,7 +313,7 @@ def test_a_private_run_ends_with_its_guarantee(call, tmp_path, runtime):
     guide = (ROOT / "docs" / "guarantee.md").read_text()
     quoted = " ".join(line[2:] for line in guide.splitlines() if line.startswith("> "))
     assert sentence == f"{quoted}; simulation: the noise is seeded, not secret"
-    status, text, _ = call("run", DIGITS, "--set", "privacy=none", "--set", "epsilon=0", "--set", "rounds=2",
+    status, text, _ = call("run", DIGITS, "--set", "privacy.mode=none", "--set", "rounds=2",
                            "--out", tmp_path / "open")  # fmt: skip
     assert (status, "privacy:" in text) == (0, False)
 
@@ -305,7 +323,7 @@ def test_of_several_seeds_the_guarantee_is_that_of_the_worst(call, tmp_path):
         "--set",
         "rounds=8",
         "--set",
-        "clients-per-round=3",
+        "clients.per-round=3",
         "--set",
         "noise-multiplier=2",
         "--set",
@@ -321,7 +339,7 @@ def test_of_several_seeds_the_guarantee_is_that_of_the_worst(call, tmp_path):
 
 
 def test_privacy_of_several_curves_is_one_table(call, tmp_path):
-    text = CURVES.replace("[run]", '[run]\nprivacy = "public-state"\nepsilon = 8.0')
+    text = CURVES.replace("[run]", '[run]\nprivacy.mode = "public-state"\nprivacy.epsilon = 8.0')
     status, told, _ = call("privacy", experiment(tmp_path, text))
     assert status == 0
     assert told.count("┏") == 1
@@ -349,16 +367,19 @@ def test_compare_has_the_optimality_of_runs_that_measured_it(call, tmp_path):
     ridge = """
 [run]
 algorithm = "isrl-dp"
-dataset = "linear"
-objective = "least-squares"
-bias = false
-l2 = 0.1
-regulariser = "none"
-num-clients = 4
-batch-size = 0
-max-local-steps = 1
-step-size = 0.5
 rounds = 2
+[run.data]
+name = "linear"
+bias = false
+[run.objective]
+name = "least-squares"
+l2 = 0.1
+[run.regulariser]
+name = "none"
+[run.clients]
+count = 4
+[run.isrl-dp]
+step-size = 0.5
 """
     path = experiment(tmp_path, ridge)
     for name, words in {"known": ["--set", "reference=true", "--seeds", "0,1"], "unknown": []}.items():
@@ -390,8 +411,8 @@ def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
 
 def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_path):
     settings = {
-        "published": ["privacy=as-published", "noise-multiplier=1"],
-        "open": ["privacy=none", "epsilon=0"],
+        "published": ["privacy.mode=as-published", "noise-multiplier=1"],
+        "open": ["privacy.mode=none"],
     }
     settings["published"] += ["epsilon=0", "stopping-tolerance=0.1"]
     for name, keys in settings.items():
@@ -419,9 +440,9 @@ def test_the_last_line_names_the_bounds_that_are_not_met(call, tmp_path, runtime
     """Also those of a run that had ended before it was resumed; the status is 0."""
     path, out = tmp_path / "bounds.toml", tmp_path / "out"
     path.write_text(
-        "seeds = [0, 1]\n[run]\nalgorithm = 'ssca-constrained'\nregulariser = 'none'\nrounds = 2\n"
-        "[[curve]]\nlabel = 'loose'\nconstraints = 'cost <= 9'\n"
-        "[[curve]]\nlabel = 'tight'\npanel = 'hard'\nconstraints = 'cost <= 0.01'\n"
+        "seeds = [0, 1]\n[run]\nalgorithm = 'ssca-constrained'\nregulariser.name = 'none'\nrounds = 2\n"
+        "[[curve]]\nlabel = 'loose'\nssca-constrained.constraints = 'cost <= 9'\n"
+        "[[curve]]\nlabel = 'tight'\npanel = 'hard'\nssca-constrained.constraints = 'cost <= 0.01'\n"
     )
     status, said, _ = call("run", path, "--runtime", runtime, "--out", out)
     excess = max(read_rows(out / "hard-tight" / f"seed-{seed}")[-1]["excess"] for seed in (0, 1))
@@ -478,16 +499,19 @@ def test_compare_says_which_algorithm(call, tmp_path):
 def test_a_title_says_what_the_command_line_changed(tmp_path):
     path = experiment(tmp_path, CURVES)
     plan = read_experiment(
-        path, {"dataset": "mnist", "rounds": 3, "num-clients": 9, "data-dir": "/x", "seed": 4}
+        path, {"data.name": "mnist", "rounds": 3, "clients.count": 9, "data.dir": "/x", "seed": 4}
     )
-    assert plan.title == "two curves (with dataset = mnist, num-clients = 9)"  # rounds were 3
+    assert plan.title == "two curves (with data.name = mnist, clients.count = 9)"  # rounds were 3
     assert read_experiment(path).title == "two curves"
-    assert read_experiment(path, {"regulariser-l1": 0.1}).title == "two curves (with regulariser-l1 = 0.1)"
+    assert (
+        read_experiment(path, {"regulariser.weight": 0.1}).title
+        == "two curves (with regulariser.weight = 0.1)"
+    )
     assert read_experiment(path, {"rounds": 3}, [5]).title == "two curves"
 
 
 def test_an_objective_that_rises_tenfold_is_warned_of(call, tmp_path):
-    keys = ["epsilon=0", "noise-multiplier=900", "rounds=3", "evaluate-every=3"]
+    keys = ["epsilon=0", "noise-multiplier=900", "rounds=3", "evaluation.every=3"]
     words = [word for key in keys for word in ("--set", key)]
     status, told, _ = call("run", DIGITS, *words, "--out", tmp_path / "run")
     rows = read_rows(tmp_path / "run")
@@ -510,9 +534,9 @@ def read_warnings(objectives):
     ("keys", "warns"),
     [
         (["standardise=true"], "standardise"),
-        (["dataset=breast-cancer", "objective=logistic"], "dataset breast-cancer"),
-        (["dataset=diabetes", "objective=huber"], "dataset diabetes"),
-        (["standardise=true", "privacy=none", "epsilon=0"], ""),
+        (["data.name=breast-cancer", "objective.name=logistic"], "data breast-cancer"),
+        (["data.name=diabetes", "objective.name=huber"], "data diabetes"),
+        (["standardise=true", "privacy.mode=none"], ""),
         (["rounds=2"], ""),
     ],
 )
@@ -527,7 +551,7 @@ def test_scaling_by_all_rows_is_named_beside_a_guarantee(keys, warns):
 
 @pytest.mark.parametrize("assignment", ["max-norm=5.0", "void-rounds=2", "min-replies=3"])
 def test_what_is_said_of_replies_needs_a_runtime_that_has_them(call, tmp_path, assignment):
-    key, value = assignment.split("=")
+    key, value = f"server.{assignment}".split("=")
     words = ["run", DIGITS, "--set", "rounds=1", "--set", assignment, "--out", tmp_path / "run"]
     status, _, error = call(*words, "--runtime", "cohort")
     assert (status, error.split(":")[1]) == (
@@ -557,7 +581,7 @@ def test_a_folder_that_another_run_works_in_is_refused(call, tmp_path, role):
 
 
 def test_a_second_resume_is_refused(call, tmp_path):
-    begun = ["--set", "rounds=4", "--set", "num-clients=3", "--set", "checkpoint-every=2"]
+    begun = ["--set", "rounds=4", "--set", "clients.count=3", "--set", "checkpoint-every=2"]
     killed = [sys.executable, "-c", KILLED_AT_2, "run", DIGITS, *begun, "--out", str(tmp_path)]
     assert subprocess.run(killed, cwd=ROOT, capture_output=True).returncode == -9
     with claimed(tmp_path):  # the first of two
@@ -663,14 +687,14 @@ def test_numerics_know_nothing_of_flower():
 
 def test_own_rows_are_not_looked_for_here(call, tmp_path):
     np.savez(tmp_path / "rows.npz", features=np.ones((4, 2)), labels=np.array([0, 1, 0, 1]))
-    text = 'dataset = "own"\nnum-features = 2\nnum-classes = 2\nclient-sizes = "3,5"\nnum-clients = 2\n'
-    (tmp_path / "own.toml").write_text(f'{text}data-file = "{tmp_path / "rows.npz"}"\nprivacy = "none"\n')
+    text = '[clients]\ncount = 2\n[partition]\nname = "sizes"\nsizes = "3,5"\n[data]\nname = "own"\nnum-features = 2\n'
+    (tmp_path / "own.toml").write_text(f'{text}num-classes = 2\nfile = "{tmp_path / "rows.npz"}"\n')
     assert call("privacy", tmp_path / "own.toml")[0] == 0
     for command in ("run", "deploy"):
         status, _, error = call(command, tmp_path / "own.toml", "--out", tmp_path / "out")
         assert status == 2
         assert "at deployed nodes only" in error
-    for key in ("data-file", "num-features", "client-sizes"):
+    for key in ("data.file", "num-features", "sizes"):
         status, _, error = call("privacy", tmp_path / "own.toml", "--set", f"{key}=")
         assert status == 2
 
@@ -678,7 +702,8 @@ def test_own_rows_are_not_looked_for_here(call, tmp_path):
 def test_a_graph_is_told_and_drawn(call, tmp_path):
     file = tmp_path / "ring.toml"
     file.write_text(
-        'algorithm = "zcdp-nfl"\ndataset = "linear"\nobjective = "least-squares"\ntopology = "ring"\nnum-clients = 12\n'
+        'algorithm = "zcdp-nfl"\n[data]\nname = "linear"\n[objective]\nname = "least-squares"\n'
+        '[topology]\nname = "ring"\n[clients]\ncount = 12\n'
     )
     status, text, _ = call("graph", file, "--out", tmp_path / "ring.png")
     assert status == 0

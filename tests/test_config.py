@@ -1,170 +1,206 @@
-"""Keys, types and rules of a run's configuration, and the same run from every door."""
+"""Keys, types and rules of a run's settings, and the same run from every door."""
 
 import math
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from flwr.common.config import flatten_dict, parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
+from problems import VARIANTS, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.page import settings_of
-from twinflower.data.partition import PARTITIONERS
-from twinflower.data.sets import DATASETS
 from twinflower.errors import SettingError
-from twinflower.networks import NETWORKS
-from twinflower.regularisers import REGULARISERS
-from twinflower.simulation.config import (
-    OWN_KEYS,
-    Config,
-    all_settings,
-    belongs_to,
-    check,
-    kebab,
-    parse,
-    parse_run_config,
-    parse_text,
-    snake,
+from twinflower.settings import Setting, above, build, changed, check_settings, kebab, settings_of, snake
+from twinflower.simulation.record import to_tables, to_toml
+from twinflower.simulation.settings import check, parse, parse_run_config, parse_text, reference
+from twinflower.simulation.settings.catalogue import (
+    CATALOGUE,
+    CHOICES,
+    CHOSEN,
+    DEFAULTS,
+    MAIN_JOB,
+    keys_of,
 )
-from twinflower.simulation.experiment import read_experiment
-from twinflower.simulation.record import to_toml
+from twinflower.simulation.settings.experiment import read_experiment
+from twinflower.simulation.settings.renamed import _RENAMED
 from twinflower.simulation.setup import prepare
-from twinflower.topologies import TOPOLOGIES
 
 ROOT = Path(__file__).parent.parent
-COUNTS = st.integers(1, 2**40)
-VALUES = {  # that every rule of Config allows
-    bool: st.booleans(),
-    int: COUNTS,
-    float: st.floats(5e-324, 1e300),
-    str: st.text(st.characters(exclude_categories=["Cs"])),
-}
 
 
-def run_config():
+def app_config():
     """pyproject.toml's, as Flower hands it over."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    return flatten_dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
 
 
-@st.composite
-def configs(draw):
-    """Any configuration with any algorithm, some of whose settings are left at their defaults."""
-    algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
-    own = {name: draw(VALUES[kind]) for name, kind in OWN_KEYS.items()} | {"algorithm": algorithm}
-    own["num_clients"] = own["clients_per_round"] + draw(COUNTS)
-    own["min_replies"] = (
-        1 + min(own["min_replies"], own["clients_per_round"] - 1) if own["clients_per_round"] else 1
-    )
-    own["conversion"] = draw(st.sampled_from(["exact", "zcdp"]))
-    own["clip"] = draw(st.sampled_from(["rows", "batch"]))
-    own["first_round"] = draw(st.sampled_from(["sampled", "all"]))
-    own["delta"] = draw(st.floats(1e-300, 0.999))
-    own["row_norm"] = draw(st.floats(0, 1e100))
-    for name in ("epsilon", "noise_multiplier"):
-        own[name] = draw(st.just(0.0) | st.floats(1e-6, 1e9))
-    kinds = settings_of(ALGORITHMS[algorithm])
-    chosen = draw(st.sets(st.sampled_from(sorted(kinds))))
-    return Config(**own, settings=tuple((name, draw(VALUES[kinds[name]])) for name in sorted(chosen)))
+# --- declarations ---
+
+
+@dataclass(frozen=True)
+class Part:
+    size: Annotated[float, Setting("a size", above(0))] = 0.5
+    hidden: int = 3
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class Whole:
+    big_number: Annotated[int, Setting("a number", above(1))] = 2
+    part: Part = Part(size=0.25)
+    other: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def test_fields_with_a_setting_are_keys_also_those_of_components():
+    keys = settings_of(Whole)
+    assert {name: key.default for name, key in keys.items()} == {"big-number": 2, "size": 0.25}
+    assert build(Whole, {"size": 3.0}, other=2.0) == Whole(2, Part(3.0), 2.0)
+    assert changed(Whole(7, Part(9.0, 4)), {"size": 1.0}) == Whole(7, Part(1.0, 4))
+    assert keys["size"].value_in(Whole()) == 0.25
+    with pytest.raises(SettingError, match="big-number must be above 1; got 1"):
+        build(Whole, {"big-number": 1})
+    with pytest.raises(SettingError, match=r"size must be above 0; got -1.0"):
+        changed(Whole(), {"size": -1.0})
+
+
+def test_defaults_are_in_their_ranges_and_what_is_shared_is_the_same_everywhere():
+    for declared in CATALOGUE.values():
+        assert declared.key.checked(declared.key.default, declared.name) == declared.key.default
+    for entries in CHOSEN.values():
+        for name in {key for entry in entries.values() for key in settings_of(entry)}:
+            own = [settings_of(entry)[name] for entry in entries.values() if name in settings_of(entry)]
+            assert all(
+                (k.kind, k.default, k.setting) == (own[0].kind, own[0].default, own[0].setting) for k in own
+            )
+
+
+def test_every_key_says_what_it_means():
+    assert all(declared.key.setting.meaning for declared in CATALOGUE.values())
+    assert all(kebab(snake(name)) == name and "_" not in name for name in CATALOGUE)
+
+
+# --- files that follow from the declarations ---
+
+
+def test_pyproject_and_the_reference_are_in_step(tmp_path):
+    remedy = "run python -m twinflower.simulation.settings.reference"
+    assert (ROOT / "docs" / "settings.md").read_text() == reference.document(), remedy
+    assert reference.app_config() in (ROOT / "pyproject.toml").read_text(), remedy
+    assert app_config() == DEFAULTS | MAIN_JOB
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text().replace("rounds = 30", ""))
+    reference.write(tmp_path)
+    assert (tmp_path / "pyproject.toml").read_text() == (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_reference_has_every_key_once():
+    rows = [row[0] for table in reference.tables().values() for row in table]
+    assert sorted(rows) == sorted(CATALOGUE)
+    ((name, table),) = reference.tables("privacy").items()
+    assert (name, [row[0] for row in table]) == ("privacy", [d.name for d in keys_of("privacy")])
+    assert reference.tables("run")["run"][0][0] == "algorithm"
+    with pytest.raises(SettingError, match="there is no section 'privcy'; did you mean 'privacy'?"):
+        reference.tables("privcy")
 
 
 # --- the same run from every door ---
 
 
-def test_pyproject_lists_every_key_once():
-    assert run_config().keys() == {kebab(name) for name in (*OWN_KEYS, *all_settings())}
-    assert OWN_KEYS.keys().isdisjoint(all_settings())
-
-
-def test_algorithms_agree_on_what_a_shared_setting_is():
-    for page in ALGORITHMS.values():
-        assert settings_of(page).items() <= all_settings().items()
-
-
 def test_pyproject_and_the_main_experiment_are_the_same_run():
     (curve,) = read_experiment(ROOT / "experiments" / "digits.toml").curves
-    assert parse_run_config(run_config()).with_clients(10) == curve.config
-    assert Config(settings=curve.config.settings, epsilon=8.0).with_clients(10) == curve.config
+    assert parse_run_config(app_config()).with_clients(10) == curve.config
+    assert parse({**MAIN_JOB, "clients.count": 10}) == curve.config
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_run_config_serves_every_algorithm(algorithm):
-    config = parse_run_config(run_config() | {"algorithm": algorithm})
-    assert config.algorithm == algorithm
-    given = {snake(key): value for key, value in run_config().items() if value != ""}
-    assert dict(config.settings) == {n: given[n] for n in settings_of(ALGORITHMS[algorithm]) if n in given}
+    config = parse_run_config(app_config() | {"algorithm": algorithm, "privacy.mode": "none"})
+    assert config == parse({"algorithm": algorithm})
+    items = config.items()
+    assert all(
+        items[f"{algorithm}.{name}"] == key.default
+        for name, key in settings_of(ALGORITHMS[algorithm]).items()
+    )
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_items_are_all_keys_and_their_defaults(algorithm):
-    page = ALGORITHMS[algorithm]
-    items = Config(algorithm).items()
-    assert items.keys() == {kebab(name) for name in (*OWN_KEYS, *settings_of(page))}
-    assert all(items[kebab(name)] == getattr(page(), name) for name in settings_of(page))
-    assert all(items[kebab(name)] == getattr(Config(algorithm), name) for name in OWN_KEYS)
+@given(st.sampled_from(sorted(VARIANTS)), st.integers(1, 9), st.floats(1e-6, 1e6), st.text())
+def test_a_stored_config_is_the_same_run(variant, rounds, norm, path):
+    path = "".join(c for c in path if c.isprintable())
+    config = small(variant).config.put({"rounds": rounds, "data.row-norm": norm, "output.dir": path})
+    for text in (to_tables(config.items()), to_toml(config.items())):
+        assert parse(tomllib.loads(text)) == config
+        assert parse(tomllib.loads(text)).digest == config.digest
+    assert parse_run_config(app_config() | config.items()) == config
 
 
-@given(configs())
-def test_a_stored_config_is_the_same_run(config):
-    again = parse(tomllib.loads(to_toml(config.items())))
-    assert again.items() == config.items()
-    assert replace(again, settings=()) == replace(config, settings=())
-    assert dict(again.settings).items() >= dict(config.settings).items()
-    assert parse_run_config(config.items()).items() == config.items() | defaults_of_empty_texts(config)
-
-
-def defaults_of_empty_texts(config):
-    """An empty text in Flower's run config means the default."""
-    defaults = Config(config.algorithm).items()
-    return {key: defaults[key] for key, value in config.items().items() if value == ""}
+def test_what_flower_reads_on_its_command_line(tmp_path):
+    words = parse_config_args(["rounds=3 fedpdm.rho=0.1 data.name='linear'"])
+    assert words.keys() <= app_config().keys()  # or flwr run refuses them
+    assert parse_run_config(app_config() | words).method.rho == 0.1
+    (tmp_path / "run.toml").write_text(to_tables({"rounds": 3, "privacy.epsilon": 2.0}))
+    assert parse_config_args([str(tmp_path / "run.toml")]) == {"rounds": 3, "privacy.epsilon": 2.0}
 
 
 # --- keys ---
 
 
-def test_kebab_and_snake_are_inverse_on_all_keys():
-    for name in (*OWN_KEYS, *all_settings()):
-        assert snake(kebab(name)) == name and "_" not in kebab(name)
-
-
-def test_keys_are_understood_with_either_stroke():
-    assert parse({"batch-size": 7, "step-size": 0.3}) == parse({"batch_size": 7, "step_size": 0.3})
-    config = parse({"step-size": 0.3, "rho": 2, "num-clients": 4})  # in any order
-    assert config == Config(num_clients=4, settings=(("rho", 2.0), ("step_size", 0.3)))
+def test_keys_stand_with_their_section_or_bare():
+    bare = {"batch_size": 7, "step-size": 0.3, "rho": 2, "count": 4}
+    dotted = {"local.batch-size": 7, "fedpdm.step-size": 0.3, "fedpdm.rho": 2.0, "clients.count": 4}
+    tables = {"local": {"batch-size": 7}, "fedpdm": {"step_size": 0.3, "rho": 2.0}, "clients": {"count": 4}}
+    assert parse(bare) == parse(dotted) == parse(tables)
+    assert type(parse(bare).method.rho) is float
 
 
 @pytest.mark.parametrize(
     "key, text",
     [
-        ("step-sise", "'step-sise' is not a setting of fedpdm; did you mean 'step-size'?"),
-        ("Rho", "'Rho' is not a setting of fedpdm; did you mean 'rho'?"),
-        ("batchsize", "'batchsize' is not a setting of fedpdm; did you mean 'batch-size'?"),
-        ("mu", "'mu' is not a setting of fedpdm, but of fedprox"),
-        ("settings", "'settings' is not a setting of fedpdm; "),
-        ("name", "'name' is not a setting of fedpdm; "),
-        ("", "'' is not a setting of fedpdm; known keys: "),
+        ("step-sise", "'step-sise' is not a setting; did you mean 'step-size'?"),
+        ("Rho", "'Rho' is not a setting; did you mean 'rho'?"),
+        ("fedpdm.rh", "'fedpdm.rh' is not a setting; did you mean 'fedpdm.rho'?"),
+        ("fedpd.rho", "there is no section 'fedpd'; did you mean 'fedpdm'?"),
+        (
+            "name",
+            "'name' could be data.name, partition.name, objective.name, regulariser.name: write it with its",
+        ),
+        ("l2", "'l2' could be objective.l2, regulariser.l2: write it with its section"),
+        ("clients", "'clients' is a section: write clients.KEY = VALUE, or a table [clients]"),
+        ("num-clients", "'num-clients' is not a key: write clients.count"),
+        ("", "'' is not a setting; known: "),
     ],
 )
 def test_an_unknown_key_gets_a_hint(key, text):
-    for door in (parse, parse_run_config) if key != "mu" else (parse,):
-        with pytest.raises(SettingError) as error:
-            door({key: 1})
-        assert str(error.value).startswith(text)
+    with pytest.raises(SettingError) as error:
+        parse({key: 1, "regulariser.name": "elastic-net"})
+    assert str(error.value).startswith(text)
 
 
-def test_run_config_passes_over_empty_texts():
-    raw = {"algorithm": "", "mu": "", "rho": "", "out": "", "rounds": 3}
-    assert parse_run_config(raw) == Config(rounds=3)
+@pytest.mark.parametrize("old", _RENAMED)
+def test_a_key_without_a_section_is_told_its_new_name(old, tmp_path):
+    path = written(tmp_path, f"[run]\n{old} = 1\n")
+    with pytest.raises(SettingError, match=rf"'{old}' is not a key: write "):
+        read_experiment(path)
+    new = _RENAMED[old]
+    assert new in CATALOGUE or "ALGORITHM" in new
 
 
-def test_the_run_config_refuses_what_was_set_for_another_algorithm():
-    """It lists every key, so only a value that is not the main job's can have been set."""
-    main = run_config()
-    assert parse_run_config(main | {"algorithm": "fedavg"}).algorithm == "fedavg"
-    for key, value, algorithm in [("mu", 0.5, "fedpdm"), ("rho", 0.1, "fedavg"), ("degree", 4.0, "fedpdm")]:
-        with pytest.raises(SettingError, match=f"'{key}' is not a setting of {algorithm}, but of "):
-            parse_run_config(main | {"algorithm": algorithm, key: value})
+def test_a_file_wants_sections_and_names_them(tmp_path):
+    with pytest.raises(
+        SettingError, match="'rho' is not a key: write fedpdm.rho, bsdp-fedpdm.rho or zcdp-nfl.rho, ..."
+    ):
+        read_experiment(written(tmp_path, "[run]\nrho = 0.1\n"))
+    with pytest.raises(SettingError, match="'epsilon' is not a key: write privacy.epsilon"):
+        read_experiment(written(tmp_path, "[[curve]]\nepsilon = 0.1\n"))
+    with pytest.raises(SettingError, match=r"there is no table \[fedpd\]"):
+        read_experiment(written(tmp_path, "[fedpd]\nrho = 0.1\n"))
 
 
 # --- types ---
@@ -176,23 +212,24 @@ def test_the_run_config_refuses_what_was_set_for_another_algorithm():
         ("rounds", 3.0, "a whole number"),
         ("rounds", True, "a whole number"),
         ("rounds", "3", "a whole number"),
-        ("bias", 1, "true or false"),
-        ("bias", "true", "true or false"),
-        ("row-norm", "1", "a number"),
-        ("row-norm", True, "a number"),
-        ("row-norm", math.nan, "a number"),
-        ("rho", "big", "a number"),
-        ("rho", math.nan, "a number"),
-        ("dataset", 3, "text"),
-        ("out", False, "text"),
-        ("out", [], "text"),
-        ("local-start", 1, "text"),
+        ("data.bias", 1, "true or false"),
+        ("data.bias", "true", "true or false"),
+        ("data.row-norm", "1", "a number"),
+        ("data.row-norm", True, "a number"),
+        ("data.row-norm", math.nan, "a number"),
+        ("fedpdm.rho", "big", "a number"),
+        ("fedpdm.rho", math.nan, "a number"),
+        ("data.name", 3, "text"),
+        ("output.dir", False, "text"),
+        ("output.dir", [], "text"),
+        ("fedpdm.local-start", 1, "text"),
     ],
 )
 def test_types_are_checked(key, value, word):
-    with pytest.raises(SettingError) as error:
-        parse({key: value})
-    assert str(error.value).startswith(f"{key} must be {word}; got {value!r}")
+    for door in (parse, parse_run_config):
+        with pytest.raises(SettingError) as error:
+            door({key: value})
+        assert str(error.value).startswith(f"{key} must be {word}; got {value!r}")
 
 
 @pytest.mark.parametrize("typed", ["bias=True", "bias='true'", "bias=FALSE"])
@@ -202,21 +239,28 @@ def test_a_switch_says_what_to_type(typed):
     with pytest.raises(SettingError) as error:
         parse({key: value})
     word = str(value).lower()
-    assert str(error.value) == f"bias must be true or false; got {value!r}: write bias = {word}"
-    assert parse(dict([parse_text(f"bias={word}")])).bias is (word == "true")
+    assert str(error.value) == f"data.bias must be true or false; got {value!r}: write data.bias = {word}"
+    assert parse(dict([parse_text(f"bias={word}")])).data.bias is (word == "true")
 
 
 @pytest.mark.parametrize(
-    "algorithm, key",
-    [("ssca-constrained", "penalties"), ("ldp-primal-dual", "shares"), ("fedpdm", "client-sizes")],
+    "keys, name",
+    [
+        ({"algorithm": "ssca-constrained", "penalties": 5}, "ssca-constrained.penalties"),
+        (
+            {"algorithm": "ldp-primal-dual", "allocation": "shares", "shares": "5, 6"},
+            "ldp-primal-dual.shares",
+        ),
+        ({"partition.name": "sizes", "sizes": 5}, "partition.sizes"),
+    ],
 )
-def test_a_list_of_one_number_is_a_list(algorithm, key):
-    assert parse({"algorithm": algorithm, key: 5}).items()[key] == "5"
+def test_a_list_of_one_number_is_a_list(keys, name):
+    assert parse(keys | {"regulariser.name": "none"}).items()[name].startswith("5")
 
 
 def test_a_whole_number_is_a_number():
     config = parse({"row-norm": 2, "rho": 3})
-    assert type(config.row_norm) is float and type(dict(config.settings)["rho"]) is float
+    assert type(config.data.row_norm) is float and type(config.method.rho) is float
     assert config == parse({"row-norm": 2.0, "rho": 3.0})
 
 
@@ -224,18 +268,18 @@ def test_a_whole_number_is_a_number():
     "assignment, key, value",
     [
         ("rounds=3", "rounds", 3),
-        ("rho=3.0", "rho", 3.0),
+        ("fedpdm.rho=3.0", "fedpdm.rho", 3.0),
         ("rho = 1e-3 ", "rho", 1e-3),
         ("seed=-1", "seed", -1),
         ("bias=true", "bias", True),
         ("bias=false", "bias", False),
         ("bias=True", "bias", "True"),  # as TOML, which then has no such value
-        ("dataset=mnist", "dataset", "mnist"),
-        ('dataset="mnist"', "dataset", "mnist"),
-        ("out='3'", "out", "3"),
-        ("out=", "out", ""),
-        ("out=a=b", "out", "a=b"),
-        ("client-sizes=3, 4", "client-sizes", "3, 4"),
+        ("data.name=mnist", "data.name", "mnist"),
+        ('data.name="mnist"', "data.name", "mnist"),
+        ("output.dir='3'", "output.dir", "3"),
+        ("output.dir=", "output.dir", ""),
+        ("output.dir=a=b", "output.dir", "a=b"),
+        ("sizes=3, 4", "sizes", "3, 4"),
     ],
 )
 def test_assignments_are_read_as_toml_or_as_text(assignment, key, value):
@@ -249,120 +293,59 @@ def test_what_assigns_nothing_is_refused(assignment):
         parse_text(assignment)
 
 
-# --- settings that belong to a choice ---
-
-IDLE = {  # the sentence, and what is needed for the setting to count
-    "client-sizes = '900,537' has no effect with partition iid: set partition to sizes or dataset to own, or "
-    "client-sizes to '', its default": ({"client-sizes": "900,537"}, {"partition": "sizes"}),
-    "labels-per-client = 4 has no effect with partition iid: set partition to labels, or labels-per-client to 0, its "
-    "default": ({"labels-per-client": 4}, {"partition": "labels"}),
-    "iid-rows = 3 has no effect with partition labels": (
-        {"iid-rows": 3, "partition": "labels"},
-        {"partition": "mixed"},
-    ),
-    "dirichlet-alpha = 0.5 has no effect with partition iid": ({"dirichlet-alpha": 0.5}, {"partition": "dirichlet"}),
-    "hidden-units = 9 has no effect with objective softmax": ({"hidden-units": 9}, {"objective": "swish-network"}),
-    "regulariser-l1 = 0.1 has no effect with regulariser none": (
-        {"regulariser-l1": 0.1, "regulariser": "none"},
-        {"regulariser": "group-l1"},
-    ),
-    "regulariser-l2 = 0.1 has no effect with regulariser l1": (
-        {"regulariser-l2": 0.1},
-        {"regulariser": "elastic-net"},
-    ),
-    "regulariser-bound = 2.0 has no effect with regulariser l1": ({"regulariser-bound": 2}, {"regulariser": "box"}),
-    "regulariser-radius = 2.0 has no effect with regulariser l1": ({"regulariser-radius": 2}, {"regulariser": "ball"}),
-    "download = true has no effect with dataset digits: set dataset to mnist or adult, or download to false": (
-        {"download": True},
-        {"dataset": "mnist"},
-    ),
-    "num-features = 3 has no effect with dataset digits": ({"num-features": 3}, None),
-    "num-classes = 3 has no effect with dataset digits": ({"num-classes": 3}, None),
-    "data-file = 'rows.npz' has no effect with dataset digits": ({"data-file": "rows.npz"}, None),
-    "tail = 0.3 has no effect with output last": ({"tail": 0.3}, None),
-    "delta = 0.001 has no effect with privacy none": ({"delta": 0.001}, {"privacy": "gradient"}),
-    "conversion = 'zcdp' has no effect with privacy none": ({"conversion": "zcdp"}, {"privacy": "gradient"}),
-    "published-c0 = 2.0 has no effect with privacy public-state": (
-        {"published-c0": 2, "privacy": "public-state"},
-        {"privacy": "as-published"},
-    ),
-    "sensitivity = 'norm' has no effect with privacy gradient": (
-        {"sensitivity": "norm", "privacy": "gradient"},
-        {"privacy": "public-state"},
-    ),
-    "max-local-steps = 7 has no effect with algorithm ssca": (
-        {"max-local-steps": 7, "algorithm": "ssca"},
-        {"algorithm": "feddyn"},
-    ),
-    "degree = 4.0 has no effect with topology ring": (
-        {"degree": 4, "algorithm": "zcdp-nfl", "topology": "ring"},
-        {"topology": "regular"},
-    ),
-    "regulariser-parameters = 'weight' has no effect with objective softmax": (
-        {"regulariser-parameters": "weight"},
-        {"objective": "torch:model.py:net"},
-    ),
-    "graph-seed = 4 has no effect with topology star": (
-        {"graph-seed": 4, "algorithm": "zcdp-nfl", "topology": "star"},
-        {"topology": "erdos-renyi"},
-    ),
-    "rewiring = 0.2 has no effect with topology file:ring.txt": (
-        {"rewiring": 0.2, "algorithm": "p-admm", "topology": "file:ring.txt"},
-        {"topology": "small-world"},
-    ),
-}  # fmt: skip
+# --- settings of something that was not chosen ---
 
 
-@pytest.mark.parametrize("sentence", IDLE)
-def test_a_setting_that_would_do_nothing_is_refused(sentence):
-    keys, remedy = IDLE[sentence]
-    with pytest.raises(SettingError) as error:
-        check(parse(keys))
-    assert str(error.value).startswith(sentence)
-    if remedy:
-        check(parse(keys | remedy))
+def other_value(declared):
+    """A value in its range that is not the default."""
+    key = declared.key
+    candidates = {bool: [not key.default], int: [3, 4], float: [0.25, 0.75, 1e-4], str: ["x", "1, 2"]}[
+        key.kind
+    ]
+    words = key.setting.rule.text.removeprefix("one of ").split(", ")
+    for value in [*candidates, *words]:
+        if value != key.default and (key.kind is not str or value in words or not key.setting.rule.text):
+            return value
+    raise AssertionError(declared.name)
 
 
-def test_the_table_of_choices_names_settings_and_choices_that_there_are():
-    keys = {kebab(name) for name in (*OWN_KEYS, *all_settings())}
-    assert {key for sentence in IDLE for key in [sentence.split(" = ")[0]]} == {
-        k for k in keys if belongs_to(k)
-    }
-    known = {
-        "dataset": DATASETS,
-        "partition": PARTITIONERS,
-        "regulariser": REGULARISERS,
-        "topology": TOPOLOGIES,
-    }
-    known |= {
-        "objective": [*NETWORKS, "torch"],
-        "algorithm": ALGORITHMS,
-        "privacy": ["public-state", "gradient", "as-published"],
-        "output": ["last", "tail-mean"],
-    }
-    for owner, values in ((o, v) for key in keys for o, v in belongs_to(key).items()):
-        assert set(values) <= set(known[owner])
-
-
-@pytest.mark.parametrize("algorithm", ["ssca", "isrl-dp", "ldp-primal-dual", "p-admm"])
-def test_one_local_step_may_be_said_where_there_is_never_more(algorithm):
-    check(parse({"algorithm": algorithm, "max-local-steps": 1}))
+@pytest.mark.parametrize("name", [name for name, declared in CATALOGUE.items() if declared.owners])
+def test_a_setting_of_what_was_not_chosen_names_it_at_every_door(name, tmp_path):
+    """Each key with a choice that it does not belong to: in a dict, in a file, and in Flower's table of defaults."""
+    declared = CATALOGUE[name]
+    choice, owners = next(iter(declared.owners.items()))
+    entries = CHOSEN[choice.split(".")[0]] if choice != "algorithm" else ALGORITHMS
+    elsewhere = next((entry for entry in entries if entry not in owners), None)
+    assert elsewhere is not None
+    keys = {choice: elsewhere, name: other_value(declared)}
+    sentence = rf"{name} is a setting of {choice} .*{owners[-1]}, and this run has {choice} {elsewhere}"
+    with pytest.raises(SettingError, match=sentence):
+        parse(keys)
+    with pytest.raises(SettingError, match=sentence):
+        read_experiment(written(tmp_path, "[run]\n" + to_toml(keys)))
+    with pytest.raises(SettingError, match=sentence):
+        parse_run_config(app_config() | {"privacy.mode": "none"} | keys)
+    untouched = app_config() | {"privacy.mode": "none", choice: elsewhere}
+    if elsewhere not in ("labels", "sizes", "mixed"):
+        assert parse_run_config(untouched) == parse({choice: elsewhere})
 
 
 def test_rows_of_their_own_are_not_divided():
     keys = {
-        "dataset": "own",
+        "data.name": "own",
         "num-features": 2,
         "num-classes": 2,
-        "client-sizes": "3,4",
-        "data-file": "rows.npz",
+        "partition.name": "sizes",
+        "sizes": "3,4",
+        "data.file": "rows.npz",
     }
     check(parse(keys))
-    for extra in ({"partition": "contiguous"}, {"samples-per-client": 2}):
+    divided = {key: value for key, value in keys.items() if "sizes" not in (key, value)}
+    for other in (keys | {"samples-per-client": 2}, divided):
         with pytest.raises(
-            SettingError, match="the rows of dataset own are divided already: set partition to iid"
+            SettingError, match="the rows of data own are divided already: set partition.name to sizes"
         ):
-            check(parse(keys | extra))
+            check(parse(other))
 
 
 def written(tmp_path, text):
@@ -371,23 +354,53 @@ def written(tmp_path, text):
     return path
 
 
+LABELS = '[run.partition]\nname = "labels"\nlabels-per-client = 4\n[run.fedpdm]\nrho = 0.1\n'
+
+
 def test_a_later_choice_drops_what_belonged_to_the_earlier(tmp_path):
-    text = '[run]\npartition = "labels"\nlabels-per-client = 4\nrho = 0.1\n'
     path = written(
-        tmp_path, text + '[[curve]]\nlabel = "a"\n[[curve]]\nlabel = "b"\npartition = "one-class"\n'
+        tmp_path, LABELS + '[[curve]]\nlabel = "a"\n[[curve]]\nlabel = "b"\npartition.name = "one-class"\n'
     )
-    held = [curve.config.labels_per_client for curve in read_experiment(path).curves]
-    assert held == [4, 0]
-    over = read_experiment(path, {"partition": "iid", "algorithm": "fedavg"}).curves
-    assert [curve.config for curve in over] == 2 * [Config("fedavg", partition="iid")]
-    with pytest.raises(SettingError, match="labels-per-client = 3 has no effect with partition iid"):
-        read_experiment(path, {"partition": "iid", "labels-per-client": 3})
+    first, second = (curve.config for curve in read_experiment(path).curves)
+    assert (first.partition.labels_per_client, second.partition.name) == (4, "one-class")
+    over = read_experiment(path, {"partition.name": "iid", "algorithm": "fedavg"}).curves
+    assert [curve.config for curve in over] == 2 * [parse({"algorithm": "fedavg"})]
+    with pytest.raises(
+        SettingError, match=r"partition.labels-per-client is a setting of partition.name labels"
+    ):
+        read_experiment(path, {"partition.name": "iid", "labels-per-client": 3})
 
 
-def test_what_belongs_to_a_choice_nobody_made_is_refused_in_a_file(tmp_path):
-    path = written(tmp_path, "[run]\nlabels-per-client = 4\n[[curve]]\nrounds = 3\n")
-    with pytest.raises(SettingError, match=f"{path}: labels-per-client = 4 has no effect with partition iid"):
-        read_experiment(path)
+def test_a_section_of_run_counts_for_the_curves_that_choose_it(tmp_path):
+    text = "[run.fedavg]\nstep-size = 0.1\n[run.fedprox]\nmu = 0.3\n"
+    curves = '[[curve]]\nalgorithm = "fedavg"\n[[curve]]\nalgorithm = "fedprox"\n'
+    avg, prox = (curve.config.method for curve in read_experiment(written(tmp_path, text + curves)).curves)
+    assert (avg.step_size, prox.step_size, prox.mu) == (0.1, 0.4, 0.3)
+    with pytest.raises(
+        SettingError, match=r"fedprox.mu is a setting of algorithm fedprox, and this run has algorithm f"
+    ):
+        read_experiment(written(tmp_path, text + '[[curve]]\nalgorithm = "fedavg"\n'))
+    own = written(tmp_path, text + curves.replace('"fedavg"\n', '"fedavg"\nfedprox.mu = 0.2\n'))
+    with pytest.raises(SettingError, match=f"{own}: fedprox.mu is a setting of algorithm fedprox"):
+        read_experiment(own)
+
+
+def test_a_bare_word_on_the_command_line_is_each_curves_own(tmp_path):
+    curves = '[[curve]]\nalgorithm = "fedavg"\n[[curve]]\nalgorithm = "fedprox"\nfedprox.step-size = 0.3\n'
+    path = written(tmp_path, curves)
+    assert [c.config.method.step_size for c in read_experiment(path, {"step-size": 0.2}).curves] == [0.2, 0.2]
+    assert [c.config.method.step_size for c in read_experiment(path, {"fedavg.step-size": 0.2}).curves] == [
+        0.2,
+        0.3,
+    ]
+
+
+@pytest.mark.parametrize("key", ["l2", "objective.l2"])
+def test_keys_of_a_sweep_are_bare_or_not(tmp_path, key):
+    path = written(tmp_path, f"[[curve]]\nlabel = 'a'\nsweep = {{{key} = [0.1, 0.2]}}\n")
+    curves = read_experiment(path).curves
+    assert [curve.config.objective.l2 for curve in curves] == [0.1, 0.2]
+    assert [curve.label for curve in curves] == [f"a, {key} = 0.1", f"a, {key} = 0.2"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
@@ -402,78 +415,88 @@ def test_every_experiment_says_only_what_counts(path):
     "key, bad",
     [
         ("algorithm", "adam"),
-        ("num-clients", -1),
-        ("clients-per-round", -1),
-        ("first-round", "everybody"),
-        ("clip", "everything"),
-        ("weighting", "equal"),
-        ("samples-per-client", -1),
-        ("labels-per-client", -1),
-        ("hidden-units", -4),
+        ("clients.count", -1),
+        ("clients.per-round", -1),
+        ("clients.first-round", "everybody"),
+        ("objective.clip", "everything"),
+        ("clients.weighting", "equal"),
+        ("partition.samples-per-client", -1),
         ("seed", -1),
+        ("seed", 2**64),
         ("rounds", 0),
-        ("evaluate-every", 0),
-        ("node-timeout", 0.0),
-        ("round-timeout", -5.0),
-        ("row-norm", -1.0),
-        ("row-norm", 1e200),
-        ("epsilon", 1e-300),
-        ("epsilon", 1e12),
-        ("noise-multiplier", 1e308),
-        ("noise-multiplier", 1e-308),
+        ("rounds", 2**48),
+        ("evaluation.every", 0),
+        ("server.node-timeout", 0.0),
+        ("server.round-timeout", -5.0),
+        ("data.row-norm", -1.0),
+        ("data.row-norm", 1e200),
         ("start-scale", -0.5),
-        ("batch-size", -1),
-        ("max-local-steps", -1),
-        ("max-local-steps", 0),  # with full batches
-        ("partition", "alphabetical"),
-        ("objective", "hinge"),
-        ("l2", -1.0),
-        ("nonconvex", -1.0),
-        ("regulariser", "l3"),
-        ("regulariser-l1", -1.0),
-        ("regulariser-l2", math.inf),
-        ("regulariser-bound", 0.0),
-        ("regulariser-radius", -1.0),
-        ("rho", 0.0),
-        ("rho", -1.0),
-        ("step-size", 0.0),
-        ("step-size", 50.0),  # times rho = 0.05
-        ("step-decay", 1.5),
-        ("stopping-tolerance", -1.0),
-        ("aggregation", "median"),
-        ("local-start", "cold"),
-        ("output", "median"),
-        ("tail", 0.0),
-        ("tail", 1.5),
-        ("unstable-steps", "maybe"),
+        ("start-scale", math.inf),
+        ("local.batch-size", -1),
+        ("local.max-steps", -1),
+        ("local.max-steps", 0),  # with full batches
+        ("data.name", "mnits"),
+        ("partition.name", "alphabetical"),
+        ("objective.name", "hinge"),
+        ("objective.l2", -1.0),
+        ("objective.nonconvex", -1.0),
+        ("regulariser.name", "l3"),
+        ("regulariser.weight", -1.0),
+        ("privacy.mode", "maybe"),
+        ("fedpdm.rho", 0.0),
+        ("fedpdm.rho", -1.0),
+        ("fedpdm.step-size", 0.0),
+        ("fedpdm.step-decay", 1.5),
+        ("fedpdm.stopping-tolerance", -1.0),
+        ("fedpdm.aggregation", "median"),
+        ("fedpdm.local-start", "cold"),
+        ("fedpdm.final-model", "median"),
+        ("fedpdm.tail", 0.0),
+        ("fedpdm.tail", 1.5),
+        ("fedpdm.unstable-steps", "maybe"),
     ],
 )
 def test_a_bad_value_is_refused_by_key_and_value(key, bad):
-    with pytest.raises(SettingError, match=rf"\b{key}\b") as error:
+    with pytest.raises(SettingError, match=rf"^{key} must be ") as error:
         prepare(parse({key: bad}))
     assert str(bad) in str(error.value)
 
 
+@pytest.mark.parametrize("key", ["epsilon", "noise-multiplier"])
+@pytest.mark.parametrize("bad", [1e-300, 1e12, -1.0])
+def test_targets_of_privacy_that_make_no_sense(key, bad):
+    with pytest.raises(
+        SettingError, match=rf"privacy.{key} must be 0 \(none\) or from 1e-6 to 1e9; got {bad}"
+    ):
+        parse({"privacy.mode": "gradient", key: bad})
+
+
 @pytest.mark.parametrize("sizes", ["3,x", "3;4", "3,,4", "3.5", " "])
-def test_client_sizes_are_whole_numbers(sizes):
-    with pytest.raises(SettingError, match=f"client-sizes must be whole numbers .* got '{sizes}'"):
-        _ = parse({"client-sizes": sizes}).client_size_list
+def test_sizes_are_whole_numbers(sizes):
+    with pytest.raises(SettingError, match=f"partition.sizes must be whole numbers .* got '{sizes}'"):
+        _ = parse({"partition.name": "sizes", "sizes": sizes}).sizes
 
 
-def test_client_sizes_are_a_list_or_nothing():
-    assert Config().client_size_list is None
-    assert Config(client_sizes="100, 200,3").client_size_list == [100, 200, 3]
+def test_sizes_are_a_list_or_nothing():
+    assert parse({}).sizes == []
+    assert parse({"partition.name": "sizes", "sizes": "100, 200,3"}).sizes == [100, 200, 3]
 
 
 def test_no_more_clients_a_round_than_there_are():
-    text = "clients-per-round can be at most num-clients = 4; got 5"
+    text = "clients.per-round can be at most clients.count = 4; got 5"
     with pytest.raises(SettingError, match=text):
-        parse({"num-clients": 4, "clients-per-round": 5})
+        parse({"count": 4, "per-round": 5})
     with pytest.raises(SettingError, match=text):
-        parse({"clients-per-round": 5}).with_clients(4)  # decided by the number of Flower's nodes
-    assert parse({"clients-per-round": 4}).with_clients(4).sampled == 4
+        parse({"per-round": 5}).with_clients(4)  # decided by the number of Flower's nodes
+    assert parse({"per-round": 4}).with_clients(4).sampled == 4
 
 
 def test_open_counts_are_decided_later_and_given_ones_stay():
-    assert Config().with_clients(7).num_clients == Config().with_clients(7).sampled == 7
-    assert Config(num_clients=3).with_clients(7).num_clients == 3
+    assert parse({}).with_clients(7).clients.count == parse({}).with_clients(7).sampled == 7
+    assert parse({"count": 3}).with_clients(7).clients.count == 3
+
+
+def test_every_choice_has_its_entries_as_its_range():
+    for key in CHOICES:
+        assert CATALOGUE[key].key.setting.rule.holds(DEFAULTS[key])
+    assert run_config({"rho": 0.1})["fedpdm.rho"] == 0.1

@@ -44,7 +44,7 @@ def noise_of(setup, clients, round_):
 
 def one_round(setup, clients, server=None, states=None, round_=2):
     page = setup.page
-    server = server or page.init_server(setup.start, setup.config.num_clients, np.array(0, np.uint64))
+    server = server or page.init_server(setup.start, setup.config.clients.count, np.array(0, np.uint64))
     states = states or stack([page.init_client(setup.start)] * len(clients))
     inbox = page.broadcast(server, round_, clients)
     batches = setup.walk.batches(setup.shards, clients, 0, round_)
@@ -148,7 +148,7 @@ def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
 @every_variant
 def test_a_later_round_goes_on_from_the_stored_state(variant):
     """Two calls of fresh client objects over one context equal two rounds of the page."""
-    setup = small(variant, clients_per_round=0)
+    setup = small(variant, clients__per_round=0)
     page, d = setup.page, setup.objective.d
     context = Context(1, 1, {}, RecordDict(), {})
     server = page.init_server(setup.start + 0.05, 8, np.array(0, np.uint64))
@@ -189,7 +189,7 @@ def test_the_runtimes_agree(variant):
 @pytest.mark.parametrize(("variant", "kept"), [("fedpdm", False), ("ldp-primal-dual", True)])
 def test_blocks_share_the_uploads_of_the_round_before_unless_the_server_keeps_them(variant, kept):
     """Its memory is taken again; what a server holds on to is not overwritten."""
-    setup = small(variant, clients_per_round=0)
+    setup = small(variant, clients__per_round=0)
     problem = Problem(setup.objective, setup.shards, setup.start)
     first, second = rounds(setup.page, problem, setup.walk, 2, block=3)
     assert np.shares_memory(first.uploads[0], second.uploads[0]) == (not kept)
@@ -212,7 +212,9 @@ def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
 
 @every_variant
 def test_seeds_stacked_are_seeds_alone(variant):
-    setups = [small(variant, seed=s, partition="dirichlet", dirichlet_alpha=1.0) for s in (3, 4)]
+    setups = [
+        small(variant, seed=s, partition__name="dirichlet", partition__dirichlet_alpha=1.0) for s in (3, 4)
+    ]
     together = cohort.run(setups)
     for setup, result in zip(setups, together, strict=True):
         (alone,) = cohort.run([setup])

@@ -732,7 +732,7 @@ def test_a_damaged_file_is_not_replaced_by_a_download(tmp_path, openml):
 )
 def test_a_failing_download_is_one_sentence(tmp_path, openml, name, failure):
     openml.answer = failure
-    refusal(name, tmp_path, name, "OpenML", "data-dir", download=True)
+    refusal(name, tmp_path, name, "OpenML", "data.dir", download=True)
 
 
 def test_a_download_of_other_rows_is_refused(tmp_path, openml):

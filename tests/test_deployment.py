@@ -25,22 +25,21 @@ from problems import VARIANTS
 
 import twinflower.simulation.deployment
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.page import settings_of
+from twinflower.algorithms.abilities import OnGraph
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger
 from twinflower.simulation import inprocess, janitor
-from twinflower.simulation.config import parse
 from twinflower.simulation.deployment import Deployment, deployment, rehearse
-from twinflower.simulation.experiment import merged
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import read_summary
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 
 pytestmark = pytest.mark.deployment
 PROJECT = Path(__file__).resolve().parent.parent
 
-JOB = {"num-clients": 3, "batch-size": 20, "max-local-steps": 3, "round-timeout": 300.0}
+JOB = {"clients.count": 3, "batch-size": 20, "local.max-steps": 3, "round-timeout": 300.0}
 ROWS: list[tuple[str, str, str]] = []
 
 
@@ -267,7 +266,9 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
 
 def test_tls_and_registered_nodes_only(tmp_path):
     """A private run under TLS; a node with a key that nobody registered stays outside."""
-    config = parse({"privacy": "public-state", "epsilon": 8.0, "num-clients": 3, "rounds": 3, "rho": 0.05})
+    config = parse(
+        {"privacy.mode": "public-state", "epsilon": 8.0, "clients.count": 3, "rounds": 3, "rho": 0.05}
+    )
     setup = prepare(config)
     own = {"lifetime-epsilon": 8.1}
     with deployment(secure=True) as running:
@@ -311,13 +312,13 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
         twinflower.simulation.deployment, "make_certificates", partial(run_documented, "openssl")
     )
     monkeypatch.setattr(twinflower.simulation.deployment, "make_node_key", node_key)
-    config = parse({"num-clients": 2, "rounds": 2})
+    config = parse({"clients.count": 2, "rounds": 2})
     rehearse(config, tmp_path / "run", secure=True)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
 
 
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
-    config, before = parse({"num-clients": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
+    config, before = parse({"clients.count": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
     told = []
     rehearse(config, tmp_path / "run", tell=told.append)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
@@ -354,12 +355,12 @@ def short():
         yield Path(name)
 
 
-DEPLOY = ["deploy", "experiments/digits.toml", "--set", "num-clients=2", "--set", "rounds=20", "--secure"]
+DEPLOY = ["deploy", "experiments/digits.toml", "--set", "clients.count=2", "--set", "rounds=20", "--secure"]
 FLOWER = [
     "run",
     "experiments/digits.toml",
     "--set",
-    "num-clients=2",
+    "clients.count=2",
     "--set",
     "rounds=2000",
     "--runtime",
@@ -403,7 +404,7 @@ def test_a_node_that_ends_early_is_told_with_the_end_of_its_log(tmp_path, monkey
     """Without the file of its key."""
     monkeypatch.setattr(Deployment, "register", lambda running, number: None)
     with pytest.raises(RunError) as told:
-        rehearse(parse({"num-clients": 2, "rounds": 2}), tmp_path / "run", secure=True)
+        rehearse(parse({"clients.count": 2, "rounds": 2}), tmp_path / "run", secure=True)
     assert "node-0 ended early with status" in str(told.value)
     assert "node-0-key" in str(told.value)
 
@@ -412,7 +413,7 @@ def one_variant_each():
     """The first variant of every algorithm, without privacy: nodes with no policy, and noise that can be compared."""
     chosen = {}
     for keys in VARIANTS.values():
-        plain = {k: v for k, v in keys.items() if k not in ("privacy", "epsilon", "noise-multiplier")}
+        plain = {k: v for k, v in keys.items() if k not in ("privacy.mode", "epsilon", "noise-multiplier")}
         chosen.setdefault(keys["algorithm"], plain)
     return chosen
 
@@ -424,10 +425,10 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
     with deployment() as running:
         start(running, 3)
         for name, keys in variants.items():
-            sampled = {} if keys.get("clients-per-round") == 0 else {"clients-per-round": 2}
-            sampled |= {"topology": "path"} if "topology" in settings_of(ALGORITHMS[name]) else {}
-            common = {"batch-size": 20, "max-local-steps": 3}
-            config = parse(merged(common, keys, {"num-clients": 3, "rounds": 3} | sampled))
+            sampled = {} if keys.get("clients.per-round") == 0 else {"clients.per-round": 2}
+            sampled |= {"topology.name": "path"} if issubclass(ALGORITHMS[name], OnGraph) else {}
+            common = {"batch-size": 20, "local.max-steps": 3}
+            config = parse(common, keys, {"clients.count": 3, "rounds": 3} | sampled)
             running.run(config, tmp_path / name)
             same, models = inprocess.run(prepare(config)), np.load(tmp_path / name / "model.npz")
             assert_array_equal(models["x"], same.model, err_msg=name)

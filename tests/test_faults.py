@@ -8,14 +8,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from grids import Faulty, arrays_of, rewrite
 from numpy.testing import assert_array_equal
-from problems import small, state_of
+from problems import run_config, small, state_of
 
 from twinflower.algorithms.work import LocalWork
-from twinflower.errors import ReplyError, RunError, SettingError
+from twinflower.errors import ReplyError, RunError
 from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 from twinflower.simulation import server_app
-from twinflower.simulation.config import Config
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.strategies.nodes import meet
@@ -154,7 +153,7 @@ def test_a_client_that_fails_keeps_its_state():
 
 
 def test_replies_of_strangers_are_ignored():
-    setup = small("fedpdm", clients_per_round=2)
+    setup = small("fedpdm", clients__per_round=2)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.begin(meet(grid, 8, 10), setup.start)
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
@@ -182,7 +181,7 @@ def test_too_few_nodes_end_in_one_sentence():
 
 def test_a_wrong_number_of_partitions_is_named():
     setup = small("fedpdm")
-    with pytest.raises(RunError, match="num-clients is 5, but a node holds partition 0 of 8"):
+    with pytest.raises(RunError, match="clients.count is 5, but a node holds partition 0 of 8"):
         meet(InProcessGrid(setup), 5, 1.0)
 
 
@@ -193,8 +192,9 @@ def test_nodes_tell_how_many_clients_there_are():
 
 def test_bad_settings_are_told_before_anybody_waits_for_nodes(monkeypatch):
     monkeypatch.setattr(server_app, "meet", lambda *_: pytest.fail("it waits"))
-    with pytest.raises(SettingError, match="rho must be"):
-        server_app._run(None, Config(settings=(("rho", -1.0),)))
+    context = Context(1, 0, {}, RecordDict(), run_config({"rho": -1.0}))
+    with pytest.raises(RunError, match="rho must be"):
+        server_app.app(InProcessGrid(small("fedpdm")), context)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
 
     def ends(kind, text):
         (tmp_path / "pyproject.toml").write_text(text)
-        context = Context(1, 0, {}, RecordDict(), {"rounds": 1, "num-clients": 8})
+        context = Context(1, 0, {}, RecordDict(), {"rounds": 1, "clients.count": 8})
         with pytest.raises(RunError) as error:
             server_app.app(kind(small("fedpdm")), context)
         assert f"twinflower: {error.value}\n" in capsys.readouterr().out
@@ -301,7 +301,7 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
 
 def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():
     """Whatever numbers their nodes have."""
-    setup = small("fedpdm", clients_per_round=0, void_rounds=1)
+    setup = small("fedpdm", clients__per_round=0, void_rounds=1)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.begin({client: 8 - client for client in range(8)}, setup.start)
     strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
@@ -325,7 +325,7 @@ class Restarting(InProcessGrid):
 
 def test_a_node_that_is_back_before_it_was_missed_takes_its_place_later():
     """Flower counts a killed node as present until its heartbeat is overdue."""
-    setup = small("fedpdm", clients_per_round=0)
+    setup = small("fedpdm", clients__per_round=0)
     grid, strategy, asked = Restarting(setup), setup.strategy(), []
     strategy.begin(meet(grid, 8, 10), setup.start)
     changes = [set(), {54}, set(), {4}, set()]

@@ -13,12 +13,12 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.experiment import read_experiment, write_experiment
 from twinflower.simulation.figures import compose_experiment, compose_run
 from twinflower.simulation.plot_style import COLOURS, hue, marked, styles, words
 from twinflower.simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
-from twinflower.simulation.record import COLUMNS, EXTRA_COLUMNS, to_toml
+from twinflower.simulation.record import COLUMNS, EXTRA_COLUMNS, to_tables
 from twinflower.simulation.series import spread
+from twinflower.simulation.settings.experiment import read_experiment, write_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def experiment(algorithms, head="seeds = [0, 1]", run="", panels=("",), keys="")
         for panel in panels
         for nth, name in enumerate(algorithms)
     ]
-    return f'{head}\n[run]\nregulariser = "none"\nrounds = 20\n{run}\n' + "\n".join(curves)
+    return f'{head}\n[run]\nregulariser.name = "none"\nrounds = 20\n{run}\n' + "\n".join(curves)
 
 
 def legends(figure):
@@ -137,7 +137,7 @@ def test_a_value_of_zero_leaves_a_gap_on_a_log_axis(tmp_path):
 
 def test_constrained_runs_have_a_line_at_every_bound(tmp_path):
     head = 'seeds = [0, 1]\ny = ["cost", "objective", "excess", "test_accuracy"]'
-    keys = 'constraints = "cost <= 0.4, class 3 <= 0.9"'
+    keys = 'ssca-constrained.constraints = "cost <= 0.4, class 3 <= 0.9"'
     figure = drawn(tmp_path, experiment(["ssca-constrained"], head, keys=keys))
     assert [horizontal(ax) for ax in figure.axes] == [[0.4], [0.4], [0.0], []]
     assert texts(figure) == ["ssca-constrained 0", "bound U = 0.4", "bound"]
@@ -158,14 +158,14 @@ def test_bounds_on_the_horizontal_axis_are_vertical_lines(tmp_path):
 
 def write_single(folder, **keys):
     write_rows(folder, [0, 1, 2], cost=[0.9, 0.6, 0.5], excess=[0.4, 0.1, 0.0])
-    (folder / "config.toml").write_text(to_toml({"regulariser": "none", "seed": 7, **keys}))
+    (folder / "config.toml").write_text(to_tables({"regulariser.name": "none", "seed": 7, **keys}))
     told = dict.fromkeys(SUMMARY_KEYS, 1)
     told |= {
         "algorithm": keys["algorithm"],
         "dataset": "digits",
         "seed": 7,
         "finished": True,
-        "privacy": None,
+        "privacy.mode": None,
     }
     (folder / "summary.json").write_text(json.dumps(told))
 
@@ -178,7 +178,9 @@ def write_single(folder, **keys):
     ],
 )
 def test_the_figure_of_one_constrained_run(tmp_path, constraints, label, height):
-    write_single(tmp_path / "run", algorithm="ssca-constrained", constraints=constraints)
+    write_single(
+        tmp_path / "run", **{"algorithm": "ssca-constrained", "ssca-constrained.constraints": constraints}
+    )
     figure = compose_run(tmp_path / "run")
     assert figure.axes[-1].get_ylabel() == label
     assert horizontal(figure.axes[-1]) == [height]
@@ -392,9 +394,9 @@ def test_every_column_has_words():
 
 
 def test_the_accuracy_of_a_regression_is_called_r_squared():
-    assert words("test_accuracy", small("fedavg", objective="huber", dataset="diabetes").config).startswith(
-        "R^2"
-    )
+    assert words(
+        "test_accuracy", small("fedavg", objective__name="huber", data__name="diabetes").config
+    ).startswith("R^2")
 
 
 @pytest.mark.parametrize(
@@ -405,7 +407,7 @@ def test_the_accuracy_of_a_regression_is_called_r_squared():
     "run", [inprocess.run, lambda setup: cohort.run([setup])[0]], ids=["inprocess", "cohort"]
 )
 def test_early_rounds_are_evaluated_and_change_nothing(run, early, every, evaluated):
-    setup = small("fedpdm", rounds=9, evaluate_every=every, evaluate_early=early)
+    setup = small("fedpdm", rounds=9, evaluation__every=every, evaluation__early=early)
     dense, result = run(small("fedpdm", rounds=9)), run(setup)
     assert [row["round"] for row in result.rows] == evaluated
     np.testing.assert_array_equal(result.model, dense.model)

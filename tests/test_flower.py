@@ -20,11 +20,10 @@ from problems import SMALL, VARIANTS, small
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.errors import RunError
 from twinflower.simulation import inprocess, polling
-from twinflower.simulation.config import parse
 from twinflower.simulation.engine import engine
-from twinflower.simulation.experiment import merged
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.record import read_rows
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import FedPDM
 from twinflower.strategies.nodes import question
@@ -42,7 +41,7 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
     """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method and one on a graph from a
     file beside the user."""
     large = parse(
-        {"num-clients": 100, "clients-per-round": 30, "rounds": 3, "batch-size": 4, "max-local-steps": 3}
+        {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
     told = []
     with engine(told.append) as flower:
@@ -51,14 +50,14 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         assert not [line for line in told if "INFO" in line or "Using SuperLink" in line], told
         assert flower.last_status() == "finished:completed"
         assert f"results: {tmp_path / 'flower'}" in output
-        with pytest.raises(RunError, match="rho \\* step-size must be below 2"):
-            flower.run(replace(large, settings=(("rho", 9.0), ("step_size", 1.0))), tmp_path / "bad")
+        with pytest.raises(RunError, match="no file nowhere"):
+            flower.run(parse({"data.name": "libsvm:nowhere"}), tmp_path / "bad")
         assert flower.last_status() == "finished:failed"
-        sparse = parse(merged(SMALL, VARIANTS["bsdp-rand-k"]))
+        sparse = parse(SMALL, VARIANTS["bsdp-rand-k"])
         flower.run(sparse, tmp_path / "sparse")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
-        graph = parse(merged(SMALL, VARIANTS["zcdp-nfl-private"], {"topology": "file:edges"}))
+        graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
         output = flower.run(graph, tmp_path / "graph")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in output
@@ -140,9 +139,9 @@ def test_a_nodes_process_imports_no_more_than_it_needs():
     """Every message to a deployed node is a new process: scikit-learn alone would take half of its time."""
     text = (
         "import sys, twinflower.simulation.client_app\n"
-        "from twinflower.simulation.config import parse\n"
+        "from twinflower.simulation.settings import parse\n"
         "from twinflower.simulation.setup import prepare\n"
-        "prepare(parse({'dataset': 'digits', 'num-clients': 3, 'privacy': 'public-state', 'epsilon': 8.0}))\n"
+        "prepare(parse({'data.name': 'digits', 'clients.count': 3, 'privacy.mode': 'public-state', 'epsilon': 8.0}))\n"
         "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray', 'torch') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT)
@@ -176,7 +175,7 @@ def no_sleep(monkeypatch):
 
 
 def test_replies_are_looked_for_at_growing_intervals(no_sleep):
-    setup = prepare(parse({"num-clients": 3}))
+    setup = prepare(parse({"clients.count": 3}))
     grid = polling.PollingGrid(Slow(setup))
     replies = grid.send_and_receive([question(node) for node in (1, 2, 3)], timeout=3600.0)
     assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2, 3]
@@ -185,7 +184,7 @@ def test_replies_are_looked_for_at_growing_intervals(no_sleep):
 
 
 def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
-    grid = polling.PollingGrid(Slow(prepare(parse({"num-clients": 3}))))
+    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.grid.pull_messages = lambda ids: []
     assert grid.send_and_receive([question(1)], timeout=100.0) == []
     assert 100 <= sum(no_sleep) <= 103  # the last wait is at most 3 s

@@ -9,15 +9,21 @@ from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.simulation import inprocess
 from twinflower.simulation.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 
-SIZES = {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}
+SIZES = {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}
 RUNS = [
     ("fedpdm-private", SIZES | {"epsilon": 8.0, "step_decay": 0.5}),  # participation, rows, steps
-    ("fedpdm-published", SIZES | {"max_local_steps": 0, "batch_size": 4, "stopping_tolerance": 0.0}),
+    ("fedpdm-published", SIZES | {"local.max-steps": 0, "batch_size": 4, "stopping_tolerance": 0.0}),
     ("scaffold-gradient", SIZES | {"epsilon": 8.0, "noise_multiplier": 0.0}),
     ("ldp-private", {"rounds": 6}),  # weights
-    ("zcdp-nfl-private", {"topology": "star", "tau": 0.5, "step_decay": 0.5}),  # degrees and weights
-    ("p-admm-private", {"topology": "star"}),
-    ("networked-subgradient", {"privacy": "public-state", "epsilon": 8.0, "clip_norm": 0.3, "tau": 0.9}),
+    (
+        "zcdp-nfl-private",
+        {"topology.name": "star", "budget_ratio": 0.5, "step_decay": 0.5},
+    ),  # degrees and weights
+    ("p-admm-private", {"topology.name": "star"}),
+    (
+        "networked-subgradient",
+        {"privacy.mode": "public-state", "epsilon": 8.0, "clip_norm": 0.3, "budget_ratio": 0.9},
+    ),
     ("ssca-groups-private", {}),
 ]
 
@@ -51,7 +57,7 @@ def test_the_printed_numbers_multiply_to_the_sigmas_that_a_run_draws(drawn, vari
 
 def test_a_ring_is_told_with_its_own_degrees():
     """(11) with two neighbours, where the release is planned for none."""
-    setup = small("zcdp-nfl-private", topology="ring", clip_norm=0.3)
+    setup = small("zcdp-nfl-private", topology__name="ring", clip_norm=0.3)
     (first, *_), page = noise_rows(setup), setup.page
     rows = setup.walk.pace(int(setup.partition.sizes[0])).rows
     assert_allclose(float(first[4]), 2 * 0.3 / (rows * (1 / page.step(1) + 2 * page.rho * 2)), rtol=1e-5)

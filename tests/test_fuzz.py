@@ -224,7 +224,7 @@ def state_and_ledger(context):
 @pytest.mark.parametrize("share", SHARES)
 def test_requests(variant, first, share):
     """1,000 over the table, through Flower's own ClientApp: one clear error, nothing moved and nothing charged."""
-    setup = small(variant, clients_per_round=0)
+    setup = small(variant, clients__per_round=0)
     grid, strategy = InProcessGrid(setup, exact_wire=True), setup.strategy()
     strategy.begin(meet(grid, 8, 10), setup.start)
     requests = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
@@ -269,7 +269,7 @@ def test_a_giant_that_is_only_announced_takes_no_room(shape):
 @pytest.mark.parametrize("shape", GIANTS)
 def test_a_giant_announced_to_a_client_takes_no_room(shape):
     """Flower would hand the bytes to `np.load`, which makes room for what the header says."""
-    setup = small("fedpdm", clients_per_round=0)
+    setup = small("fedpdm", clients__per_round=0)
     grid, strategy = InProcessGrid(setup, exact_wire=True), setup.strategy()
     strategy.begin(meet(grid, 8, 10), setup.start)
     (request, *_) = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)

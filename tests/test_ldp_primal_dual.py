@@ -400,15 +400,15 @@ def test_other_rounds_than_planned_are_refused():
         ({"step_size": 4 / 3}, "below 4/3"),
         ({"step_size": 0.0}, "above 0"),
         ({"scale": -1.0}, "scale must be at least 0"),
-        ({"clients_per_round": 3}, "needs all clients in every round"),
-        ({"privacy": "gradient"}, "privacy must be one of none, public-state"),
-        ({"privacy": "public-state", "epsilon": 1.0, "l2": 0.0}, "needs a strongly convex objective"),
-        ({"privacy": "public-state", "epsilon": 1.0, "row_norm": 0.0}, "no public bound"),
+        ({"clients.per-round": 3}, "needs all clients in every round"),
+        ({"privacy.mode": "gradient"}, "privacy must be one of none, public-state"),
+        ({"privacy.mode": "public-state", "epsilon": 1.0, "l2": 0.0}, "needs a strongly convex objective"),
+        ({"privacy.mode": "public-state", "epsilon": 1.0, "row_norm": 0.0}, "no public bound"),
         ({"allocation": "shares"}, "shares belong to allocation"),
         ({"shares": "1,2"}, "shares belong to allocation"),
         ({"allocation": "shares", "shares": "1,-2"}, "two or more numbers above 0"),
         ({"allocation": "shares", "shares": "7"}, "two or more numbers above 0"),
-        ({"conversion": "tight"}, "conversion must be exact or zcdp"),
+        ({"privacy.mode": "public-state", "conversion": "tight"}, "conversion must be one of exact, zcdp"),
         ({"strong_convexity": -0.1}, "strong-convexity must be at least 0"),
     ],
 )
@@ -493,19 +493,29 @@ def test_the_outlook_measures_curvature_with_the_scale():
 
 
 def test_the_outlook_says_nothing_of_a_network():
-    keys = {"objective": "sigmoid-network", "hidden_units": 3, "clip_norm": 1.0, "strong_convexity": 0.01}
+    keys = {
+        "objective.name": "sigmoid-network",
+        "hidden_units": 3,
+        "clip_norm": 1.0,
+        "strong_convexity": 0.01,
+    }
     assert list(told(small("ldp-private", **keys))) == ["expected noise floor"]
     assert "unknown" in told(small("ldp-private", **keys))["expected noise floor"]
 
 
 def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
-    keys = {"objective": "logistic", "dataset": "breast-cancer", "regulariser": "none", "rounds": 30}
+    keys = {
+        "objective.name": "logistic",
+        "data.name": "breast-cancer",
+        "regulariser.name": "none",
+        "rounds": 30,
+    }
     known, unknown = (small("ldp-private", reference=r, **keys) for r in (True, False))
     best = known.optimum
     assert f"the start has {best @ best:.3g}" in told(known)["expected noise floor"]
     assert "the start has at most 100" in told(unknown)["expected noise floor"]
     far = small("ldp-private", start_scale=100.0, reference=True, **keys)
-    bound = told(replace(far, config=replace(far.config, reference=False)))["expected noise floor"]
+    bound = told(replace(far, config=far.config.put({"evaluation.reference": False})))["expected noise floor"]
     assert ((far.optimum - far.start) ** 2).sum() <= float(bound.split("at most ")[1])
 
 

@@ -135,7 +135,7 @@ def test_a_client_that_was_never_asked_has_no_state_in_memory(problem):
 @pytest.mark.parametrize("variant", ["fedpdm-private", "fedavg-subgradient", "ldp-private"])
 def test_the_simulated_noise_is_what_the_clients_guards_give_out(variant):
     """The loop on arrays against Flower's clients, of different sizes and so with different noise."""
-    sizes = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25"}
+    sizes = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
     setup = small(variant, **sizes)
     problem, plan = Problem(setup.objective, setup.shards, setup.start), setup.plan
     noise = SimulatedNoise(setup.page, setup.shards, setup.walk, plan.bounds, plan.multipliers)

@@ -9,7 +9,7 @@ import numpy as np
 import problems
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import last, random_shards, small
+from problems import keywords, last, random_shards, small
 from scipy.optimize import minimize
 
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
@@ -31,12 +31,13 @@ from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
 from twinflower.privacy.release import Bounds, Pace
 from twinflower.regularisers import L1, ZERO, ElasticNet
+from twinflower.settings import settings_of
 from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.config import parse
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.privacy import spent
 from twinflower.simulation.record import own_columns, write_run
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 
@@ -44,7 +45,14 @@ N, D, WALK = 6, 5, Walk(0, 1)
 SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)
 RIDGE = make_objective("least-squares", D, 0, l2=0.2)
 EVERYONE = np.arange(N)
-FITTING = [name for name in TOPOLOGIES if name != "torus"]  # which has no room for 6 clients
+NAMED = [name for name in TOPOLOGIES if name != "file:PATH"]
+FITTING = [name for name in NAMED if name != "torus"]  # which has no room for 6 clients
+
+
+def graph_called(name, clients, **settings):
+    """A graph with those of the settings that it has."""
+    own = settings_of(TOPOLOGIES[name])
+    return make_graph(name, clients, **{key: value for key, value in settings.items() if key in own})
 
 
 def on(graph, page, num_clients=N, rounds=200, **settings):
@@ -107,7 +115,7 @@ def edgewise(graph, rho, eta, rounds, noise):
 
 @pytest.mark.parametrize("name", FITTING)
 def test_edgewise_admm_is_the_reduced_form(name):
-    graph = make_graph(name, N, degree=2.0)
+    graph = graph_called(name, N, degree=2.0)
     page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
     server, states = last(run(page, RIDGE, 30, noise_of))
     sent, duals = edgewise(graph, 0.3, 0.7, 30, noise_of)
@@ -147,7 +155,7 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
 
 def test_the_papers_subgradient_form_is_its_loop():
     """(7)-(9) with R' at the released model and eta / sqrt(n), node by node."""
-    graph, h = make_graph("erdos-renyi", N, 2.5), ElasticNet(0.05, 0.1)
+    graph, h = make_graph("erdos-renyi", N, degree=2.5), ElasticNet(0.05, 0.1)
     page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7, step_decay=0.5, regulariser=h)
     server, states = last(run(page, RIDGE, 40, noise_of))
     sent, dual = np.zeros((N, D)), np.zeros((N, D))
@@ -165,7 +173,7 @@ def test_the_papers_subgradient_form_is_its_loop():
 
 def test_the_paper_in_matrices():
     """L+ = D + A and L- = D - A of the definitions around (16), and (16) holds for our steps."""
-    graph = make_graph("erdos-renyi", N, 2.5)
+    graph = make_graph("erdos-renyi", N, degree=2.5)
     a = adjacency(graph).toarray()
     edges = [(k, o) for k in range(N) for o in graph[k]]
     a1, a2 = (np.array([np.eye(N)[e[side]] for e in edges]) for side in (0, 1))
@@ -239,7 +247,7 @@ ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 4
 @pytest.mark.parametrize(("method", "name", "h", "rounds"), ENDS)
 def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
     page = on(
-        make_graph(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox"
+        graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox"
     )
     server, _ = last(run(page, RIDGE, rounds))
     best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
@@ -257,7 +265,7 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
 
 @pytest.mark.parametrize("name", FITTING)
 def test_least_absolute_deviation_comes_near_its_optimum(name):
-    f, graph = make_objective("absolute", D, 0), make_graph(name, N, 4)
+    f, graph = make_objective("absolute", D, 0), graph_called(name, N, degree=4.0)
     page = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
     best = minimise(f, ZERO, SHARDS.everyone(), np.zeros(D))
     server, _ = last(run(page, f, 4000))
@@ -303,7 +311,7 @@ def coins(missing, seed=0):
 
 @pytest.mark.parametrize("missing", [0.1, 0.3, 0.5])
 def test_the_duals_sum_to_zero_after_every_round(missing):
-    page = on(make_graph("erdos-renyi", N, 2.5), ZCDPNFL, rho=0.3)
+    page = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.3)
     largest = 0.0
     for server, states in run(page, RIDGE, 200, noise_of, coins(missing)):
         duals = duals_of(page, server, states)
@@ -313,7 +321,7 @@ def test_the_duals_sum_to_zero_after_every_round(missing):
 
 
 def test_missing_nodes_do_not_move_the_limit():
-    page = on(make_graph("erdos-renyi", N, 2.5), ZCDPNFL, rho=0.2, step_size=1.5)
+    page = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.2, step_size=1.5)
     best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
     server, _ = last(run(page, RIDGE, 1500, fate=coins(0.1)))
     assert np.abs(server.w - best).max() < 1e-10
@@ -357,7 +365,7 @@ class OnlyThoseAsked(ZCDPNFL):
 
 @pytest.mark.parametrize("wrong", [NoEcho, NoCatchingUp, LeftOut, OnlyThoseAsked])
 def test_tempting_wrong_rules_end_elsewhere(wrong):
-    page = on(make_graph("erdos-renyi", N, 2.5), wrong, rho=0.2, step_size=1.5)
+    page = on(make_graph("erdos-renyi", N, degree=2.5), wrong, rho=0.2, step_size=1.5)
     best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
     server, states = last(run(page, RIDGE, 1500, fate=coins(0.1)))
     assert not np.abs(server.w - best).max() < 1e-4
@@ -432,17 +440,16 @@ class Lossy(InProcessGrid):
 
 
 def networked(**keys):
-    own = {key.replace("_", "-"): value for key, value in keys.items()}
     base = {
-        "algorithm": "zcdp-nfl", "dataset": "linear", "objective": "least-squares", "bias": False, "l2": 0.1,
-        "regulariser": "none", "num-clients": 6, "samples-per-client": 30, "batch-size": 0, "max-local-steps": 1,
-        "step-size": 2.0, "rho": 0.05, "topology": "complete", "rounds": 40, "reference": True,
+        "algorithm": "zcdp-nfl", "data.name": "linear", "objective.name": "least-squares", "bias": False, "l2": 0.1,
+        "regulariser.name": "none", "clients.count": 6, "samples-per-client": 30, "batch-size": 0,
+        "step-size": 2.0, "rho": 0.05, "topology.name": "complete", "rounds": 40, "reference": True,
     }  # fmt: skip
-    return prepare(parse(base | own))
+    return prepare(parse(base, keywords(keys)))
 
 
 def test_on_flowers_strategy_faults_do_not_move_the_limit_either():
-    setup = networked(rounds=250, evaluate_every=250)
+    setup = networked(rounds=250, evaluation__every=250)
     result = run_strategy(setup, Lossy(setup, luck=0.1), "inprocess")
     assert result.failure == ""
     assert result.rows[-1]["rejected"] > 100
@@ -457,7 +464,7 @@ def test_on_flowers_strategy_the_dead_are_not_asked_again():
     assert grid.asked.count(1) == 13
     assert grid.asked.count(0) == 40
     assert result.rows[-1]["alive"] == 5
-    split = networked(dead_after=4, topology="star")
+    split = networked(dead_after=4, topology__name="star")
     failed = run_strategy(split, Lossy(split, dead=(0,), first=10), "inprocess")
     assert "without clients [0]" in failed.failure
 
@@ -466,7 +473,9 @@ def test_on_flowers_strategy_the_dead_are_not_asked_again():
 
 
 def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
-    setup = networked(privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.9, conversion="zcdp")
+    setup = networked(
+        privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.9, conversion="zcdp"
+    )
     plan, page = setup.plan, setup.page
     phis = []
     for n in range(1, 41):
@@ -478,7 +487,7 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
     told = spent(plan, plan.shares)
     assert_allclose(told["epsilon"], gdp_epsilon(np.sqrt(2 * sum(phis)), plan.delta), rtol=1e-9)
     assert told["claimed_epsilon"] == 2.0 > told["epsilon"]
-    exact = networked(privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.9)
+    exact = networked(privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.9)
     assert (exact.plan.multipliers < plan.multipliers).all()
     assert_allclose(spent(exact.plan, exact.plan.shares)["epsilon"], 2.0, rtol=1e-9)
 
@@ -486,9 +495,9 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
 @pytest.mark.parametrize("composition", ["basic", "advanced"])
 def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(composition):
     setup = networked(
-        algorithm="dp-nfl", composition=composition, privacy="public-state", clip_norm=0.3, epsilon=2.0
+        algorithm="dp-nfl", composition=composition, privacy__mode="public-state", clip_norm=0.3, epsilon=2.0
     )
-    delta = setup.config.delta
+    delta = setup.config.privacy.delta
     share = {"basic": delta / 40, "advanced": delta / 80}[composition]
     each = classical_noise_multiplier(1.0, share) / setup.plan.multipliers[0]
     rounds = [each] * 40, [share] * 40
@@ -513,7 +522,7 @@ def audited(page, objective, rounds=12):
     return replay(page, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)
 
 
-PRIVATE = {"privacy": "public-state", "rounds": 12, "tau": 0.9}
+PRIVATE = {"privacy": "public-state", "rounds": 12, "budget_ratio": 0.9}
 LOGISTIC = make_objective("logistic", D, 2)
 
 
@@ -551,12 +560,12 @@ def test_replay_catches_a_client_that_goes_on_from_the_clean_model():
     assert any(m.moved > m.sensitivity * (1 + 1e-9) for m in moves)
 
 
-@pytest.mark.parametrize("algorithm", ["zcdp-nfl", "p-admm"])
-def test_noise_follows_the_degree_and_the_schedule(algorithm):
+@pytest.mark.parametrize(("algorithm", "steps"), [("zcdp-nfl", {"step_decay": 0.5}), ("p-admm", {})])
+def test_noise_follows_the_degree_and_the_schedule(algorithm, steps):
     """(11), (12): the client draws sigma_k(n) = Delta_k(n) / sqrt(2 phi_n)."""
     setup = networked(
-        algorithm=algorithm, privacy="public-state", clip_norm=0.3, epsilon=2.0, tau=0.8, topology="star",
-        step_decay=0.5,
+        algorithm=algorithm, privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.8,
+        topology__name="star", **steps,
     )  # fmt: skip
     page, plan, kept = setup.page, setup.plan, []
     state, batches = page.init_client(setup.start), WALK.batches(setup.shards, 0, 0, 1)
@@ -580,7 +589,7 @@ def test_noise_follows_the_degree_and_the_schedule(algorithm):
 
 
 def test_early_rounds_of_a_long_run_get_no_less_than_a_thousandth_of_a_plain_share():
-    page = on(make_graph("ring", N), ZCDPNFL, rounds=200, tau=0.9)
+    page = on(make_graph("ring", N), ZCDPNFL, rounds=200, budget_ratio=0.9)
     shares = np.array([page.release(Bounds(1.0, 1.0), Pace(1, 30, 1), n).weight for n in range(1, 201)])
     assert_allclose(shares.mean(), 1.0)
     assert shares.min() > 0.999e-3
@@ -649,7 +658,7 @@ def test_a_node_refuses_a_number_of_neighbours_that_it_cannot_have(degree):
 
 
 def test_exact_steps_are_refused_where_they_cannot_be_exact():
-    private = {"algorithm": "p-admm", "privacy": "public-state", "clip_norm": 0.3}
+    private = {"algorithm": "p-admm", "privacy.mode": "public-state", "clip_norm": 0.3}
     with pytest.raises(SettingError, match="public bound on the norm of rows: set row-norm above 0"):
         networked(row_norm=0.0, **private)
     for keys in ({}, private):
@@ -684,7 +693,7 @@ def test_watch_and_reference_columns():
 @pytest.mark.parametrize("keys", [{}, {"tail": 0.4}, {"algorithm": "p-admm"}])
 def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
     """What the server last heard of each client, whose error is the column's, under one seed or several."""
-    private = {"privacy": "public-state", "clip_norm": 1.0, "epsilon": 50.0, "rounds": 12}
+    private = {"privacy.mode": "public-state", "clip_norm": 1.0, "epsilon": 50.0, "rounds": 12}
     setups = [networked(seed=seed, **private, **keys) for seed in (0, 1)]
     together = cohort.run(setups)
     for setup, stacked in zip(setups, together, strict=True):
@@ -706,10 +715,10 @@ def test_a_run_folder_has_no_models_of_clients_that_the_server_does_not_know(tmp
         assert set(file) == {"x", "shape", "shapes"}
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", NAMED)
 def test_graphs_are_what_they_say(name):
-    graph = make_graph(name, 12, degree=4.0, rewiring=0.3, seed=1)
-    assert graph == make_graph(name, 12, degree=4.0, rewiring=0.3, seed=1)
+    graph = graph_called(name, 12, degree=4.0, rewiring=0.3, seed=1)
+    assert graph == graph_called(name, 12, degree=4.0, rewiring=0.3, seed=1)
     assert all(k in graph[o] and k not in graph[k] for k in range(12) for o in graph[k])
     numbers = spectrum(graph)
     assert numbers.connectivity > 1e-9
@@ -743,7 +752,7 @@ def test_neighbours_in_a_lattice(name, clients, rows, columns):
 @pytest.mark.parametrize("clients", [2, 3, 5, 13, 127])
 def test_a_lattice_needs_rows_and_columns(name, clients):
     with pytest.raises(
-        SettingError, match=rf"num-clients = rows \* columns with at least \d of each.*got {clients}$"
+        SettingError, match=rf"clients.count = rows \* columns with at least \d of each.*got {clients}$"
     ):
         make_graph(name, clients)
 
@@ -756,19 +765,19 @@ def test_a_torus_has_at_least_three_rows(clients):
 
 def test_the_degree_of_a_random_geometric_graph():
     """Mean degree of 300 graphs of 40 clients that are connected nearly always: within four standard errors of 14."""
-    graphs = [make_graph("random-geometric", 40, 14.0, seed=s) for s in range(300)]
+    graphs = [make_graph("random-geometric", 40, degree=14.0, seed=s) for s in range(300)]
     means = np.array([np.mean([len(others) for others in graph]) for graph in graphs])
     assert abs(means.mean() - 14.0) < 4 * means.std(ddof=1) / np.sqrt(len(means))
 
 
 def test_random_geometric_graphs_follow_their_seed():
-    graphs = [make_graph("random-geometric", 20, 6.0, seed=s) for s in (0, 0, 1)]
+    graphs = [make_graph("random-geometric", 20, degree=6.0, seed=s) for s in (0, 0, 1)]
     assert graphs[0] == graphs[1] != graphs[2]
 
 
 def test_a_random_geometric_graph_closes_triangles():
     """In the plane 1 - sqrt(27) / (4 pi) = 0.59 of a client's neighbours are neighbours; 6 in 39 in a random graph."""
-    graphs = [make_graph(name, 40, 6.0, seed=3) for name in ("random-geometric", "erdos-renyi")]
+    graphs = [make_graph(name, 40, degree=6.0, seed=3) for name in ("random-geometric", "erdos-renyi")]
     near, far = (nx.transitivity(nx.from_scipy_sparse_array(adjacency(graph))) for graph in graphs)
     assert near > 0.45 > 0.3 > far
 
@@ -779,12 +788,16 @@ def test_a_random_geometric_graph_closes_triangles():
         (2, 3.0, "at most 0.9749; got 3"),
         (10, 0.0, "must be above 0"),
         (10, 9.0, "at most 8.774; got 9"),
-        (60, 2.0, "no random geometric graph of 60 clients with degree 2 of 200 was connected: raise degree"),
+        (
+            60,
+            2.0,
+            "no random geometric graph of 60 clients with degree 2 of 200 was connected: raise topology.degree",
+        ),
     ],
 )
 def test_impossible_random_geometric_graphs(clients, degree, says):
     with pytest.raises(SettingError, match=says):
-        make_graph("random-geometric", clients, degree)
+        make_graph("random-geometric", clients, degree=degree)
 
 
 @pytest.mark.parametrize(
@@ -819,24 +832,24 @@ def test_a_graph_from_a_file(tmp_path):
         ({"step_size": 0.0}, "step-size must be above 0"),
         ({"step_size": float("inf")}, "step-size"),
         ({"step_decay": 1.5}, "step-decay"),
-        ({"tau": 0.0}, "tau must be in"),
-        ({"tail": 2.0}, "tail must be in"),
+        ({"budget_ratio": 0.0}, "budget-ratio must be above 0 and at most 1"),
+        ({"tail": 2.0}, "tail must be from 0 to 1"),
         ({"dead_after": -1}, "dead-after"),
-        ({"topology": "donut"}, "topology must be one of"),
-        ({"topology": "erdos-renyi", "degree": 9.0}, "degree must be above 0"),
-        ({"topology": "regular", "degree": 2.5}, "whole degree"),
-        ({"topology": "small-world", "degree": 3.0}, "even degree"),
+        ({"topology.name": "donut"}, "topology.name must be one of"),
+        ({"topology.name": "erdos-renyi", "degree": 9.0}, "topology.degree must be above 0"),
+        ({"topology.name": "regular", "degree": 2.5}, "whole topology.degree"),
+        ({"topology.name": "small-world", "degree": 3.0}, "even topology.degree"),
         ({"composite": "box"}, "composite"),
-        ({"algorithm": "p-admm", "objective": "absolute", "l2": 0.0}, "smooth"),
-        ({"algorithm": "dp-nfl", "tau": 0.9}, "tau must be 1"),
+        ({"algorithm": "p-admm", "objective.name": "absolute", "l2": 0.0}, "smooth"),
+        ({"algorithm": "dp-nfl", "budget-ratio": 0.9}, "this run has algorithm dp-nfl"),
         ({"algorithm": "dp-nfl", "composition": "renyi"}, "composition"),
-        ({"num_clients": 1}, "at least 2 clients"),
-        ({"num_clients": 4000, "topology": "ring"}, "rows"),
+        ({"clients.count": 1}, "at least 2 clients"),
+        ({"clients.count": 4000, "topology.name": "ring"}, "rows"),
         (
-            {"num_clients": 60, "topology": "erdos-renyi", "degree": 1.0, "samples_per_client": 0},
+            {"clients.count": 60, "topology.name": "erdos-renyi", "degree": 1.0, "samples_per_client": 0},
             "hardly ever",
         ),
-        ({"privacy": "public-state", "epsilon": 1.0}, "clip-norm"),
+        ({"privacy.mode": "public-state", "epsilon": 1.0}, "clip-norm"),
     ],
 )
 def test_bad_settings_are_refused_in_a_sentence(keys, says):
@@ -857,5 +870,5 @@ def test_dp_nfl_is_zcdp_nfl_with_other_noise():
 
 
 def test_the_digits_variant_runs_in_all_states_of_the_relay():
-    setup = small("zcdp-nfl", clients_per_round=0, dead_after=2)
+    setup = small("zcdp-nfl", clients__per_round=0, dead_after=2)
     assert inprocess.run(replace(setup)).rows[-1]["alive"] == 8

@@ -97,12 +97,12 @@ def test_bounds_come_from_clipping_only(name):
 
 
 def test_the_door():
-    with pytest.raises(SettingError, match="hidden-units must be above 0"):
-        make_model("swish-network", FEATURES, CLASSES)
-    with pytest.raises(SettingError, match="and 0 for other objectives; got 5"):
+    with pytest.raises(SettingError, match="hidden-units must be at least 1; got 0"):
+        make_model("swish-network", FEATURES, CLASSES, hidden_units=0)
+    with pytest.raises(SettingError, match="objective softmax has no setting 'hidden-units'"):
         make_model("softmax", FEATURES, CLASSES, hidden_units=5)
     with pytest.raises(
-        SettingError, match=r"must be one of softmax.*swish-network or torch:FILE.py:NAME; got 'relu'"
+        SettingError, match=r"must be one of softmax.*swish-network, torch:FILE.py:NAME; got 'relu'"
     ):
         make_model("relu", FEATURES, CLASSES)
 
@@ -122,8 +122,14 @@ def test_a_module_where_pytorch_is_not_installed():
 def test_a_network_starts_at_glorots_weights_and_learns():
     from twinflower.simulation import cohort
 
-    keys = {"objective": "swish-network", "hidden_units": 16, "row_norm": 0.0, "rounds": 15, "step_size": 0.5}
-    setup = small("fedavg", **keys, batch_size=0, max_local_steps=5, clients_per_round=0, step_decay=0.0)
+    keys = {
+        "objective.name": "swish-network",
+        "hidden_units": 16,
+        "row_norm": 0.0,
+        "rounds": 15,
+        "step_size": 0.5,
+    }
+    setup = small("fedavg", **keys, batch_size=0, local__max_steps=5, clients__per_round=0, step_decay=0.0)
     limits = np.sqrt(6 / np.array([16 + 65, 10 + 16]))
     assert 0.9 < np.abs(setup.start[: 16 * 65]).max() / limits[0] <= 1
     assert 0.9 < np.abs(setup.start[16 * 65 :]).max() / limits[1] <= 1

@@ -312,11 +312,11 @@ def test_majority_baseline_is_the_best_constant_answer_learnt_from_the_training_
         ("rowwise-logistic", 1, {}, "'rowwise-logistic' needs classes"),
         ("logistic", 10, {}, "'logistic' needs 2 classes; got 10: try 'softmax'"),
         ("least-squares", 2, {}, "'least-squares' needs real labels"),
-        ("softmax", 3, {"l2": -1.0}, "l2 must be finite and at least 0; got -1.0"),
-        ("softmax", 3, {"l2": math.nan}, "l2 must be finite and at least 0; got nan"),
+        ("softmax", 3, {"l2": -1.0}, "l2 must be at least 0; got -1.0"),
+        ("softmax", 3, {"l2": math.nan}, "l2 must be finite; got nan"),
         ("softmax", 3, {"clip": "batch"}, "clip = batch needs clip-norm above 0"),
-        ("softmax", 3, {"clip": "both", "clip_norm": 1.0}, "clip must be rows or batch; got 'both'"),
-        ("softmax", 3, {"nonconvex": -0.5}, "nonconvex must be finite and at least 0; got -0.5"),
+        ("softmax", 3, {"clip": "both", "clip_norm": 1.0}, "clip must be one of rows, batch; got 'both'"),
+        ("softmax", 3, {"nonconvex": -0.5}, "nonconvex must be at least 0; got -0.5"),
     ],
 )
 def test_what_cannot_be_is_refused(name, num_classes, penalties, text):

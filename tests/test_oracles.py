@@ -48,7 +48,7 @@ def assert_equal_runs(setup, rejected=frozenset()):
     return slow
 
 
-LONG = {"rounds": 12, "seed": 3, "clients_per_round": 3, "regulariser_l1": 0.002}
+LONG = {"rounds": 12, "seed": 3, "clients.per-round": 3, "regulariser.weight": 0.002}
 
 
 # --------------------------------------------------------------------------------------- the transcriptions
@@ -67,7 +67,7 @@ def test_a_warm_client_starts_at_its_own_x_and_is_pulled_to_x0(start_scale, step
 @pytest.mark.parametrize("tolerance", [0.0, 0.03, 0.05])
 def test_the_step_decays_and_the_rule_stops(tolerance):
     slow = assert_equal_runs(
-        small("fedpdm", rho=1.0, step_decay=0.5, stopping_tolerance=tolerance, max_local_steps=0, **LONG)
+        small("fedpdm", rho=1.0, step_decay=0.5, stopping_tolerance=tolerance, local__max_steps=0, **LONG)
     )
     fired = [f for s in slow for f in s.fired]
     assert (tolerance > 0) == any(fired)
@@ -77,7 +77,7 @@ def test_the_step_decays_and_the_rule_stops(tolerance):
 @pytest.mark.parametrize("aggregation", ["sampled", "memory"])
 def test_the_first_round_asks_all_clients_as_both_papers_print(aggregation):
     """S_0 = [N]: a full round of local steps and duals; the later rounds ask whom they would have asked anyway."""
-    setup = small("fedpdm-all-first", aggregation=aggregation, output="last", **LONG)
+    setup = small("fedpdm-all-first", aggregation=aggregation, final_model="last", **LONG)
     assert_equal_runs(setup)
     _, rounds = models_of(setup, InProcessGrid(setup))
     assert rounds[0].asked == tuple(range(8))
@@ -103,7 +103,11 @@ def test_the_server_averages_entry_by_entry(aggregation, uplink, missing):
 @pytest.mark.parametrize("variant", ["fedpdm", "bsdp-top-k"])
 def test_clients_weigh_by_their_rows(variant, aggregation):
     """sum_i p_i L_i + h with p_i = N_i / N: the senders of an entry count in proportion to their rows."""
-    sizes = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25", "aggregation": aggregation}
+    sizes = {
+        "partition.name": "sizes",
+        "partition.sizes": "15,300,30,12,90,400,60,25",
+        "aggregation": aggregation,
+    }
     by_rows = assert_equal_runs(small(variant, weighting="rows", **sizes, **LONG))
     by_clients = slow_run_of(small(variant, **sizes, **LONG))
     assert not np.allclose(by_rows[-1].x0, [*by_clients][-1].x0, atol=1e-3)
@@ -113,7 +117,7 @@ def test_clients_weigh_by_their_rows(variant, aggregation):
 def test_the_downlink_is_thinned_but_the_servers_x0_is_not(uplink):
     setup = small(
         "bsdp-top-k", uplink=uplink, downlink_ratio=0.3, uplink_ratio=0.6, start_scale=0.3,
-        local_start="warm", **(LONG | {"regulariser_l1": 1e-4}),
+        local_start="warm", **(LONG | {"regulariser.weight": 1e-4}),
     )  # fmt: skip
     slow = assert_equal_runs(setup)
     assert all(s.dropped > 50 for s in slow)

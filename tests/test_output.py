@@ -34,8 +34,8 @@ def path_of(setup):
 )
 def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counted):
     """Of half of the rounds unless tail says otherwise, rounded up; until then the last point. Nothing else changes."""
-    points = path_of(small(variant, rounds=rounds, output="last"))
-    setup = small(variant, rounds=rounds, output="tail-mean", **tail)
+    points = path_of(small(variant, rounds=rounds, final_model="last"))
+    setup = small(variant, rounds=rounds, final_model="tail-mean", **tail)
     hand = [
         points[max(0, rounds - counted) : t].mean(0) if t > rounds - counted else points[t - 1]
         for t in range(1, rounds + 1)
@@ -51,17 +51,17 @@ def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counte
 
 @pytest.mark.parametrize("variant", ["fedpdm-private", "scaffold-gradient"])
 def test_a_mean_of_what_was_released_costs_nothing(variant):
-    last, mean = (inprocess.run(small(variant, output=output)) for output in ("last", "tail-mean"))
+    last, mean = (inprocess.run(small(variant, final_model=output)) for output in ("last", "tail-mean"))
     assert last.summary()["privacy"] == mean.summary()["privacy"]
     assert [r.asked for r in last.rounds] == [r.asked for r in mean.rounds]
 
 
 def test_without_the_number_of_rounds_there_is_no_tail():
     """A page of another app, whose facts say nothing of them."""
-    page, x = FedAvg(output="tail-mean"), np.zeros(3)
+    page, x = FedAvg(final_model="tail-mean"), np.zeros(3)
     server = page.init_server(x, 2, np.array(0, np.uint64))
     page.averaged(server, 1)
     with pytest.raises(SettingError, match=r"needs the run's number of rounds in facts.rounds; got 1"):
         page.averaged(server, 2)
-    known = FedAvg(output="tail-mean", facts=Facts(rounds=2))
+    known = FedAvg(final_model="tail-mean", facts=Facts(rounds=2))
     assert_array_equal(known.averaged(server._replace(x0=x + 1.0), 2).average, x + 1.0)

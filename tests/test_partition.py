@@ -120,14 +120,10 @@ def test_equal_sizes_out_of_reach_are_refused(method):
 @pytest.mark.parametrize("method", OPTIONS)
 def test_one_client_for_each_row_is_the_most(method):
     labels = np.resize([0, 1], 6)
-    options = OPTIONS[method] | {
-        "labels_per_client": 1,
-        "iid_rows": 1,
-        "sizes": [1] * 6,
-        "dirichlet_alpha": 1e6,
-    }
+    each = {"labels_per_client": 1, "iid_rows": 1, "sizes": [1] * 6, "dirichlet_alpha": 1e6}
+    options = {key: each[key] for key in OPTIONS[method]}
     assert_array_equal(np.sort(partition(labels, 6, method, 0, **options).rows), np.arange(6))
-    with pytest.raises(SettingError, match=r"num-clients must be in 1\.\.6"):
+    with pytest.raises(SettingError, match=r"clients.count must be in 1\.\.6"):
         partition(labels, 7, method, 0, **options)
 
 
@@ -135,33 +131,32 @@ def test_one_client_for_each_row_is_the_most(method):
     ("method", "options", "word"),
     [
         ("idd", {}, "one of iid, labels, one-class, mixed, dirichlet, sizes, contiguous"),
-        ("iid", {"num_clients": 0}, "num-clients"),
+        ("iid", {"num_clients": 0}, "clients.count"),
         ("iid", {"samples_per_client": -1}, "samples-per-client"),
         ("iid", {"seed": -1}, "seed"),
         ("iid", {"labels": LABELS[:0]}, "labels"),
         ("iid", {"labels": LABELS[:, None]}, "labels"),
-        ("labels", {}, r"labels-per-client must be in 1\.\.4"),
+        ("labels", {"labels_per_client": 0}, "labels-per-client must be at least 1"),
         ("labels", {"labels_per_client": 5}, r"labels-per-client must be in 1\.\.4.*got 5"),
         ("labels", {"labels_per_client": 5, "num_classes": 9}, r"labels-per-client must be in 1\.\.4"),
-        ("labels", {"labels_per_client": 2, "num_clients": 91}, "num-clients must be lower"),
+        ("labels", {"labels_per_client": 2, "num_clients": 91}, "clients.count must be lower"),
         ("labels", {"labels_per_client": 3, "samples_per_client": 2}, "samples-per-client"),
         ("labels", {"labels_per_client": 2, "num_classes": 3}, r"labels must be in 0\.\.2"),
         ("labels", {"labels_per_client": 2, "labels": LABELS - 1}, "labels must be in"),
-        ("one-class", {"num_clients": 3}, "num-clients must be at least 4"),
+        ("one-class", {"num_clients": 3}, "clients.count must be at least 4"),
         ("one-class", {"samples_per_client": 21}, "samples-per-client must be lower"),
-        ("dirichlet", {}, "dirichlet-alpha"),
         ("dirichlet", {"dirichlet_alpha": -1.0}, "dirichlet-alpha"),
         ("dirichlet", {"dirichlet_alpha": np.nan}, "dirichlet-alpha"),
         ("dirichlet", {"dirichlet_alpha": np.inf}, "dirichlet-alpha"),
         (
             "dirichlet",
             {"dirichlet_alpha": 1e-3, "num_clients": 100},
-            "raise dirichlet-alpha, lower num-clients",
+            "raise partition.dirichlet-alpha, lower clients.count",
         ),
         ("sizes", {}, "sizes"),
         ("sizes", {"sizes": [10] * 5}, "sizes must be 6"),
-        ("sizes", {"sizes": [[10] * 6]}, "sizes must be 6"),
-        ("sizes", {"sizes": [10.5] * 6}, "sizes must be 6"),
+        ("sizes", {"sizes": [[10] * 6]}, "sizes must be whole numbers"),
+        ("sizes", {"sizes": [10.5] * 6}, "sizes must be whole numbers"),
         ("sizes", {"sizes": [0] + [10] * 5}, "at least 1"),
         ("sizes", {"sizes": [31] + [30] * 5}, "at most 180.*got 181"),
     ],

@@ -35,11 +35,11 @@ from twinflower.privacy.release import (
 )
 from twinflower.simulation import cohort, inprocess
 from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.config import parse
-from twinflower.simulation.experiment import read_experiment
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.privacy import spent
+from twinflower.simulation.settings import parse
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare, prepare_seeds
 from twinflower.simulation.site import read_site
 from twinflower.strategies.records import record_of
@@ -169,16 +169,16 @@ def test_a_stretch_that_overflows_is_no_bound():
     assert coupled_sensitivity(bounds, 1.0, 0.0, Pace(3, 5, 1)) == np.inf
     assert norm_sensitivity(bounds, 1.0, 1e200, Pace(3, 5, 1)) == np.inf
     with pytest.raises(SettingError, match="no finite sensitivity, because its local steps stretch"):
-        small("fedprox", l2=1e200, max_local_steps=5)
+        small("fedprox", l2=1e200, local__max_steps=5)
 
 
 @pytest.mark.parametrize("objective", ["sigmoid-network", "softmax"])
 def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(objective):
     """Replaced records, full batches and mini-batches: one step stays below 2 eta C / n_b, and nearly attains it."""
-    keys = {"clip_norm": 0.1, "epsilon": 8.0, "rho": 0.5, "step_size": 0.5, "max_local_steps": 1}
+    keys = {"clip_norm": 0.1, "epsilon": 8.0, "rho": 0.5, "step_size": 0.5, "local.max-steps": 1}
     hidden = {"hidden_units": 4} if "network" in objective else {}
     for batch, rows in ((0, 180), (20, 20)):
-        setup = small("fedpdm-private", objective=objective, batch_size=batch, **keys, **hidden)
+        setup = small("fedpdm-private", objective__name=objective, batch_size=batch, **keys, **hidden)
         assert setup.plan.bounds.curvature == np.inf
         release = setup.page.release(setup.plan.bounds, setup.walk.pace(180), 1)
         assert_allclose(release.sensitivity, 2 * 0.5 * 0.1 / rows, rtol=1e-12)
@@ -194,14 +194,14 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
 
 
 def test_several_local_steps_without_a_public_curvature_say_why_and_what_to_do():
-    setup = small("fedpdm-private", clip_norm=0.1, rho=0.5, step_size=0.5, max_local_steps=2, batch_size=0)
+    setup = small("fedpdm-private", clip_norm=0.1, rho=0.5, step_size=0.5, local__max_steps=2, batch_size=0)
     (advice,) = (text for text in setup.warnings() if "curvature" in text)
     assert "no public curvature" in advice
     assert (
-        "max-local-steps = 1 has sensitivity 0.000556 instead of 0.175" in advice
+        "local.max-steps = 1 has sensitivity 0.000556 instead of 0.175" in advice
     )  # 0.1 / 180, 0.1 (1 + 0.75)
-    for keys in ({"max_local_steps": 1}, {"clip_norm": 0.0}, {"sensitivity": "norm"}):
-        same = {"clip_norm": 0.1, "rho": 0.5, "step_size": 0.5, "max_local_steps": 2, "batch_size": 0} | keys
+    for keys in ({"local.max-steps": 1}, {"clip_norm": 0.0}, {"sensitivity": "norm"}):
+        same = {"clip_norm": 0.1, "rho": 0.5, "step_size": 0.5, "local.max-steps": 2, "batch_size": 0} | keys
         assert not any("curvature" in text for text in small("fedpdm-private", **same).warnings())
 
 
@@ -356,8 +356,8 @@ def test_the_published_worst_case_is_never_exceeded(seed):
 
 
 def test_a_published_run_tells_the_cost_of_its_penalty():
-    keys = {"num-clients": 2, "rounds": 1, "max-local-steps": 20, "rho": 0.1, "step-size": 0.5,
-            "privacy": "as-published", "noise-multiplier": 1 / gdp_mu(1.0, 1e-4)}  # fmt: skip
+    keys = {"clients.count": 2, "rounds": 1, "local.max-steps": 20, "rho": 0.1, "step-size": 0.5,
+            "privacy.mode": "as-published", "noise-multiplier": 1 / gdp_mu(1.0, 1e-4)}  # fmt: skip
 
     def told(**more):
         return spent((plan := prepare(parse(keys | more)).plan), plan.shares)
@@ -366,7 +366,7 @@ def test_a_published_run_tells_the_cost_of_its_penalty():
     stretched = 1.0 / gdp_mu(1.0, 1e-4) / np.sum(0.95 ** np.arange(20)) * np.sum(1.075 ** np.arange(20))
     assert_allclose(told(nonconvex=0.5)["mu"], stretched * gdp_mu(1.0, 1e-4) ** 2, rtol=1e-9)
     assert told(nonconvex=0.5)["epsilon"] > 3.0
-    endless = told(**{"max-local-steps": 10**5, "l2": 5.0})
+    endless = told(**{"local.max-steps": 10**5, "l2": 5.0})
     assert endless["epsilon"] is endless["mu"] is None
     assert (
         endless["guarantee"] == "no guarantee: the local steps stretch what one record changes without bound"
@@ -376,8 +376,8 @@ def test_a_published_run_tells_the_cost_of_its_penalty():
 def test_the_published_rule_gives_every_client_the_noise_of_its_own_share_of_data():
     """(36) with q_i = Q b / m_i, for the same total of all."""
     sizes = np.array([400, 12, 90, 200])
-    keys = {"num-clients": 4, "partition": "sizes", "client-sizes": "400, 12, 90, 200", "batch-size": 4,
-            "max-local-steps": 2, "rounds": 10, "epsilon": 3.0, "privacy": "as-published"}  # fmt: skip
+    keys = {"clients.count": 4, "partition.name": "sizes", "partition.sizes": "400, 12, 90, 200", "batch-size": 4,
+            "local.max-steps": 2, "rounds": 10, "epsilon": 3.0, "privacy.mode": "as-published"}  # fmt: skip
     plan = prepare(parse(keys)).plan
     q = 8 / sizes
     each = 3.0 / (q**2 * np.sqrt(10 / (1 - q)))
@@ -411,8 +411,8 @@ def test_the_journals_own_schedule_is_nowhere_near_its_claim():
 
 def test_what_a_published_run_really_costs_is_each_clients_own():
     """30 rows are 2 local steps, 1,000 are 99: more steps may cost more than claimed where fewer do not."""
-    keys = {"num-clients": 3, "partition": "sizes", "client-sizes": "30,30,1000", "batch-size": 10,
-            "max-local-steps": 0, "rounds": 40, "rho": 0.5, "step-size": 0.58, "privacy": "as-published",
+    keys = {"clients.count": 3, "partition.name": "sizes", "partition.sizes": "30,30,1000", "batch-size": 10,
+            "local.max-steps": 0, "rounds": 40, "rho": 0.5, "step-size": 0.58, "privacy.mode": "as-published",
             "noise-multiplier": 20.0}  # fmt: skip
     setup = prepare(parse(keys))
     bounds, walk = setup.plan.bounds, setup.walk
@@ -669,11 +669,13 @@ def test_the_tails_of_secret_noise_have_no_holes(monkeypatch):
 
 
 def test_the_plan_is_spent_exactly():
-    setup = small("fedpdm-private", clients_per_round=0)
+    setup = small("fedpdm-private", clients__per_round=0)
     for result in (inprocess.run(setup), *cohort.run([setup])):
         told = result.summary()["privacy"]
-        assert_allclose(told["epsilon"], setup.config.epsilon, rtol=1e-9)
-        assert_allclose(told["mu"], gdp_mu(setup.config.epsilon, setup.config.delta), rtol=1e-9)
+        assert_allclose(told["epsilon"], setup.config.privacy.epsilon, rtol=1e-9)
+        assert_allclose(
+            told["mu"], gdp_mu(setup.config.privacy.epsilon, setup.config.privacy.delta), rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("mode", ["public-state", "gradient"])
@@ -681,20 +683,27 @@ def test_clipping_whole_batches_is_refused_where_a_guarantee_counts_on_every_rec
     """At the door of a run, and where a client of another app meets its guard."""
     keys = {"clip": "batch", "clip_norm": 0.5}
     with pytest.raises(SettingError, match=rf"clip must be rows with privacy {mode}: .* 2 C with one record"):
-        small("fedpdm", privacy=mode, epsilon=8.0, **keys)
-    setup = small("fedpdm", privacy=mode, epsilon=8.0)
+        small("fedpdm", privacy__mode=mode, epsilon=8.0, **keys)
+    setup = small("fedpdm", privacy__mode=mode, epsilon=8.0)
     objective = make_objective("softmax", 65, 10, clip_norm=0.5, clip="batch")
     with pytest.raises(SettingError, match="clip must be rows"):
         replace(setup, objective=objective).client(0, InProcessGrid(setup).context(1))
     for free in ("none", "as-published"):
         budget = {} if free == "none" else {"epsilon": 8.0}
-        assert np.any(inprocess.run(small("fedpdm", privacy=free, **budget, **keys)).model)
+        assert np.any(inprocess.run(small("fedpdm", privacy__mode=free, **budget, **keys)).model)
 
 
 def test_as_published_either_clipping_is_the_papers_g():
     """Theorem 1 knows a bound G on batches' gradients only: the noise is the same, the steps are not."""
     by_rows, by_batch = (
-        small("fedpdm", privacy="as-published", epsilon=8.0, clip=clip, clip_norm=0.1, regulariser="none")
+        small(
+            "fedpdm",
+            privacy__mode="as-published",
+            epsilon=8.0,
+            clip=clip,
+            clip_norm=0.1,
+            regulariser__name="none",
+        )
         for clip in ("rows", "batch")
     )
     releases = [s.page.release(s.plan.bounds, s.walk.pace(180), 1) for s in (by_rows, by_batch)]
@@ -718,14 +727,14 @@ def test_only_rounds_in_which_a_client_was_asked_are_paid():
     ("variant", "keys"),
     [
         ("fedpdm-private", {}),
-        ("fedpdm-private", {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7"}),
-        ("scaffold-gradient", {"partition": "sizes", "client_sizes": "400, 12, 90, 90, 90, 200, 30, 7",
-                             "max_local_steps": 5, "noise_multiplier": 0.0}),
+        ("fedpdm-private", {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7"}),
+        ("scaffold-gradient", {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7",
+                             "local.max-steps": 5, "noise_multiplier": 0.0}),
     ],
 )  # fmt: skip
 def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
     """Its noise is planned for its own rounds, and for its own number of releases a record can touch in one."""
-    setup = small(variant, **({"rounds": 6, "epsilon": 8.0, "clients_per_round": 2} | keys))
+    setup = small(variant, **({"rounds": 6, "epsilon": 8.0, "clients.per-round": 2} | keys))
     rounds_in = setup.plan.rounds_in
     assert len(set(rounds_in)) > 2 and rounds_in.min() == 0  # somebody is never asked
     target = np.where(rounds_in > 0, gdp_mu(8.0, 1e-4), 0.0)
@@ -750,7 +759,7 @@ def test_seeds_that_are_stacked_have_the_noise_of_their_own_participation():
 
 def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
     """A server that asks in rounds of its own choosing, the one that was never sampled included."""
-    setup = small("fedpdm-private", rounds=6, epsilon=8.0, clients_per_round=2)
+    setup = small("fedpdm-private", rounds=6, epsilon=8.0, clients__per_round=2)
     (idle, *_), busy = np.flatnonzero(setup.plan.rounds_in == 0), int(setup.plan.rounds_in.argmax())
     for number, most in ((int(idle), 1), (busy, setup.plan.rounds_in[busy])):
         node = {"partition-id": number, "num-partitions": 8, "lifetime-epsilon": 99.0}
@@ -776,7 +785,7 @@ def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
     result = runtime(setup)
     assert result.rounds[0].asked == tuple(range(8))
     told = result.summary()["privacy"]
-    assert_allclose(told["epsilon"], setup.config.epsilon, rtol=1e-9)
+    assert_allclose(told["epsilon"], setup.config.privacy.epsilon, rtol=1e-9)
     up, down = bits_of(setup.page, setup.objective.d)
     assert [(r.uplink_bits, r.downlink_bits) for r in result.rounds] == [(8 * up, 8 * down)] + [
         (3 * up, 3 * down)
@@ -821,7 +830,7 @@ def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
 
 
 def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
-    setup = small("fedpdm-private", clients_per_round=0, rounds=4)
+    setup = small("fedpdm-private", clients__per_round=0, rounds=4)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     poor = grid.client(3)
     poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.multipliers[2] ** 2))
@@ -866,8 +875,8 @@ def test_the_coupled_bound_is_worth_it():
     """The same guarantee with less noise: the noise of full batches falls with the client's rows."""
 
     def accuracy(bound):
-        config = parse({"num-clients": 10, "rounds": 30, "rho": 0.1, "step-size": 1.3, "privacy": "public-state",
-                        "epsilon": 8.0, "sensitivity": bound, "evaluate-every": 30})  # fmt: skip
+        config = parse({"clients.count": 10, "rounds": 30, "rho": 0.1, "step-size": 1.3, "privacy.mode": "public-state",
+                        "epsilon": 8.0, "sensitivity": bound, "evaluation.every": 30})  # fmt: skip
         return cohort.run([prepare(config)])[0].rows[-1]["test_accuracy"]
 
     assert accuracy("coupled") > accuracy("norm") + 0.2

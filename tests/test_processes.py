@@ -236,7 +236,7 @@ def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
         "deploy",
         "experiments/digits.toml",
         "--set",
-        "num-clients=2",
+        "clients.count=2",
         "--secure",
         "--out",
         str(tmp_path / "run"),

@@ -21,12 +21,17 @@ from twinflower.regularisers import (
     Zero,
     make_regulariser,
 )
+from twinflower.settings import settings_of
 
 D, ROWS = 6, 2
 WEIGHTS = np.array([0.0, 0.2, 0.5, 0.5, 1.0, 3.0])
 LOWER, UPPER = np.array([-1.0, -1, 0, 0.5, -2, -3]), np.array([1.0, 0, 2, 2, -0.5, 3])  # 0 not always inside
 
-EVERY = {name: make_regulariser(name, 0.3, 0.5, 0.8, 1.1, ROWS) for name in REGULARISERS} | {
+NUMBERS = {"weight": 0.3, "l1": 0.3, "l2": 0.5, "bound": 0.8, "radius": 1.1, "parameters": ""}
+EVERY = {
+    name: make_regulariser(name, ROWS, **{key: NUMBERS[key] for key in settings_of(entry)})
+    for name, entry in REGULARISERS.items()
+} | {
     "box of its own per entry": Box(LOWER, UPPER),
     "weights and box per entry": WeightedL1Box(WEIGHTS, LOWER, UPPER),
 }
@@ -180,17 +185,22 @@ def test_group_l1_switches_whole_columns_off():
 # --- at the door ---
 
 
-@pytest.mark.parametrize("key, bad", [("l1", -1), ("l2", -1), ("bound", 0), ("bound", -1), ("radius", 0)])
-def test_bad_numbers_are_refused_even_where_they_are_not_used(key, bad):
-    for number in (float(bad), math.nan):
-        with pytest.raises(SettingError, match=f"regulariser-{key} must be .*; got {number}"):
-            make_regulariser("none", **{key: number})
+@pytest.mark.parametrize(
+    "name, key, bad",
+    [("l1", "weight", -1), ("elastic-net", "l1", -1), ("elastic-net", "l2", -1), ("box", "bound", 0),
+     ("l1-box", "bound", -1), ("ball", "radius", 0)],
+)  # fmt: skip
+def test_bad_numbers_are_refused(name, key, bad):
+    for number in (float(bad), math.nan, math.inf):
+        with pytest.raises(SettingError, match=f"{key} must be .*; got {number}"):
+            make_regulariser(name, **{key: number})
 
 
-@pytest.mark.parametrize("key", ["l1", "l2"])
-def test_an_infinite_weight_is_refused(key):
-    with pytest.raises(SettingError, match=f"regulariser-{key} must be at least 0; got inf"):
-        make_regulariser("elastic-net", **{key: math.inf})
+def test_a_number_of_another_regulariser_is_refused():
+    with pytest.raises(
+        SettingError, match="regulariser ball has no setting 'weight'; known: parameters, radius"
+    ):
+        make_regulariser("ball", weight=0.1)
 
 
 def test_an_unknown_name_lists_the_known_ones():

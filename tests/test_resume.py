@@ -7,13 +7,12 @@ import subprocess
 import sys
 import tomllib
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cuts import Cut, PowerCut, cut_off, equal
-from flwr.common.config import parse_config_args
+from flwr.common.config import flatten_dict, parse_config_args
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
@@ -22,10 +21,10 @@ from twinflower.errors import DataError, SettingError
 from twinflower.rounds import rounds
 from twinflower.simulation import cli, cohort, inprocess, server_app
 from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
-from twinflower.simulation.config import parse, parse_run_config
 from twinflower.simulation.figures import redraw
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.record import read_rows, read_summary
+from twinflower.simulation.settings import parse, parse_run_config
 from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -177,7 +176,7 @@ c.Checkpoints.save = save
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
-    keys = ["--set", "rounds=8", "--set", "num-clients=5", "--runtime", runtime]
+    keys = ["--set", "rounds=8", "--set", "clients.count=5", "--runtime", runtime]
     words = ["run", "experiments/digits.toml", *keys]
     assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
     cut = command(*words, "--set", "checkpoint-every=3", "--out", str(tmp_path / "cut"), kill_at=2)
@@ -207,14 +206,16 @@ def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
 def test_a_cut_off_experiment_runs_what_is_left(tmp_path):
     text = """
 [run]
-num-clients = 4
 rounds = 4
+[run.clients]
+count = 4
+[run.output]
 checkpoint-every = 1
 [[curve]]
 label = "a"
 [[curve]]
 label = "b"
-rho = 0.1
+fedpdm.rho = 0.1
 """
     (tmp_path / "two.toml").write_text("seeds = [0, 1]\n" + text)
     words = ["run", str(tmp_path / "two.toml")]
@@ -256,19 +257,22 @@ def test_mistakes_are_one_sentence(words, sentence):
 
 def test_only_the_same_run_is_resumed():
     config = small("fedpdm").config
-    assert config.same_run(replace(config, out="x", state_dir="y", checkpoint_every=4, round_timeout=3.0))
-    assert not config.same_run(replace(config, seed=1))
-    assert not config.same_run(replace(config, settings=(("rho", 0.6), ("step_size", 0.4))))
+    elsewhere = {
+        "output.dir": "x",
+        "output.state-dir": "y",
+        "output.checkpoint-every": 4,
+        "server.round-timeout": 3.0,
+    }
+    assert config.same_run(config.put(elsewhere))
+    assert not config.same_run(config.put({"seed": 1}))
+    assert not config.same_run(config.put({"fedpdm.rho": 0.6}))
 
 
 def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):
     """resume.toml is a whole run config, so that the nodes get the same settings."""
     folder = tmp_path / "run"
-    config = replace(
-        small("scaffold", rounds=6, checkpoint_every=2).config,
-        out=str(folder),
-        state_dir=str(tmp_path / "state"),
-    )
+    paths = {"output.dir": str(folder), "output.state-dir": str(tmp_path / "state")}
+    config = small("scaffold", rounds=6, checkpoint_every=2).config.put(paths)
     with pytest.raises(PowerCut):
         server_app._run(Cut(prepare(config), 3 * 3 + 1, False), config)
     file = folder / "resume.toml"
@@ -276,23 +280,23 @@ def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):
     with pytest.raises(SettingError, match=f"was started by flwr run: go on with .* --run-config {file}"):
         resume(folder)
     main = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    again = parse_run_config(main | parse_config_args([str(file)]))
-    assert again == replace(config, resume_from=str(folder), settings=again.settings)
+    again = parse_run_config(flatten_dict(main) | parse_config_args([str(file)]))
+    assert again == config.put({"output.resume-from": str(folder)})
     with pytest.raises(SettingError, match=f"has other settings: go on with --run-config {file}"):
-        server_app._run(InProcessGrid(prepare(again)), replace(again, seed=1))
+        server_app._run(InProcessGrid(prepare(again)), again.put({"seed": 1}))
     server_app._run(InProcessGrid(prepare(again)), again)
     whole = inprocess.run(small("scaffold", rounds=6))
     assert_array_equal(np.load(folder / "model.npz")["x"], whole.model)
     assert not file.exists()
     stored = parse(tomllib.loads((folder / "config.toml").read_text()))
-    assert stored.resume_from == ""  # it can be run anew
+    assert stored.output.resume_from == ""  # it can be run anew
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """A private run of four clients that was killed at its second checkpoint."""
     folder = tmp_path_factory.mktemp("killed") / "run"
-    keys = ["--set", "rounds=6", "--set", "num-clients=4", "--set", "checkpoint-every=2"]
+    keys = ["--set", "rounds=6", "--set", "clients.count=4", "--set", "checkpoint-every=2"]
     cut = command("run", "experiments/digits.toml", *keys, "--out", str(folder), kill_at=2)
     assert cut.returncode == -9
     return folder
@@ -314,7 +318,7 @@ def test_a_copy_goes_on_by_itself(killed, tmp_path):
     [
         (lambda run: shutil.rmtree(run / "state"), "state of client 0 is not in .*start anew"),
         (lambda run: shutil.rmtree(run / "checkpoints"), "holds clients' states and no checkpoint"),
-        (lambda run: edit(run, "rho = 0.05", "rho = 0.06"), "began with rho = 0.05, and now has 0.06"),
+        (lambda run: edit(run, "rho = 0.05", "rho = 0.06"), "began with fedpdm.rho = 0.05, and now has 0.06"),
         (lambda run: edit(run, "rounds = 6", "rounds = 1"), "began with rounds = 6, and now has 1"),
         (lambda run: scribble(run / "state"), "is damaged"),
     ],
@@ -342,7 +346,7 @@ def scribble(state):
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    words = ["run", "experiments/digits.toml", "--set", "rounds=6", "--set", "num-clients=4"]
+    words = ["run", "experiments/digits.toml", "--set", "rounds=6", "--set", "clients.count=4"]
     out = ["--out", str(tmp_path / "run")]
     done = command(*words, "--set", "checkpoint-every=2", *out, kill_at=2, how="SIGINT")
     assert done.returncode == 130
@@ -355,13 +359,17 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
 
 def test_a_deployed_run_is_not_resumed_here(tmp_path):
     keys = """
-dataset = "own"
+[data]
+name = "own"
 num-features = 3
 num-classes = 2
-num-clients = 2
-client-sizes = "9, 9"
-data-file = "/site/rows.npz"
+file = "/site/rows.npz"
+[clients]
+count = 2
+[partition]
+name = "sizes"
+sizes = "9, 9"
 """
     (tmp_path / "config.toml").write_text(keys)
-    with pytest.raises(SettingError, match="the rows of dataset own are at deployed nodes only"):
+    with pytest.raises(SettingError, match="the rows of data own are at deployed nodes only"):
         resume(tmp_path)

@@ -27,7 +27,8 @@ from twinflower.privacy import Budget
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import GaussianNoise
-from twinflower.regularisers import make_regulariser
+from twinflower.regularisers import REGULARISERS, make_regulariser
+from twinflower.settings import settings_of
 from twinflower.simulation.client_app import site_guard
 from twinflower.simulation.site import read_site
 
@@ -56,7 +57,7 @@ def twins(setup, folder, feature):
         )
         yield CLIENTS[setup.config.algorithm](
             Context(1, 1, {}, RecordDict(), {}), setup.page, setup.objective, one_class(count, feature), setup.start, 0,
-            setup.config.num_clients, setup.walk, guard=guard,
+            setup.config.clients.count, setup.walk, guard=guard,
         )  # fmt: skip
 
 
@@ -75,9 +76,8 @@ def apart(setup, folder, arrays, feature):
 
 
 PLAIN = {
-    "clients_per_round": 0,
+    "clients.per-round": 0,
     "batch_size": 0,
-    "max_local_steps": 1,
     "row_norm": 2.0,
     "l2": 0.0,
     "epsilon": 0.1,
@@ -87,7 +87,9 @@ PLAIN = {
 def test_rho_times_x0_does_not_round_the_gradient_away(tmp_path):
     """x0 is small, and rho x0 = -(2^53 + 2): grad - rho x0 is even, whatever the gradient, before + rho x is there."""
     rho = 2.0**34
-    setup = small("fedpdm-private", rho=rho, step_size=0.4, unstable_steps="allow", **PLAIN)
+    setup = small(
+        "fedpdm-private", rho=rho, step_size=0.4, unstable_steps="allow", local__max_steps=1, **PLAIN
+    )
     x0 = np.full_like(setup.start, -(2.0**53 + 2) / rho)
     assert apart(setup, tmp_path, [x0], feature=1.98) <= 2 * (1 + 1e-6)  # y moves twice as far as x
 
@@ -105,9 +107,9 @@ def test_a_prox_does_not_take_away_what_hides_the_rounding(tmp_path, variant):
     keys = {
         "rho": rho,
         "composite": "prox",
-        "regulariser": "l1",
-        "regulariser_l1": hidden,
-        "topology": "ring",
+        "regulariser.name": "l1",
+        "regulariser.weight": hidden,
+        "topology.name": "ring",
     }
     setup = small(variant, **PLAIN, **keys)
     neighbours = np.full_like(setup.start, hidden / rho)
@@ -225,6 +227,13 @@ class Aim(NamedTuple):
         return signs * draw.choice([*kinds, power(draw, -8, 8), extreme(draw)]) * (1 + draw.random(2))
 
 
+def regulariser_called(name, weight, bound):
+    """One with those of the numbers that it has."""
+    own = settings_of(REGULARISERS[name])
+    numbers = {"weight": weight, "bound": bound}
+    return make_regulariser(name, **{key: value for key, value in numbers.items() if key in own})
+
+
 def settings_of_page(draw, name, keys, aim):
     """A page that its own door lets in, with wild numbers."""
     fields = ALGORITHMS[name].__dataclass_fields__
@@ -234,7 +243,7 @@ def settings_of_page(draw, name, keys, aim):
     elif "mu" in fields or "alpha" in fields:
         wild["step_size"] = min(aim.step_size, 1 / aim.rho)
     if name in ("zcdp-nfl", "networked-subgradient", "p-admm"):
-        wild["tau"] = float(draw.choice([1.0, 0.5]))
+        wild["budget_ratio"] = float(draw.choice([1.0, 0.5]))
     if name == "p-admm":  # few steps of the local problem
         wild["rho"] = max(aim.rho, 0.5)
     if name == "ldp-primal-dual":
@@ -249,7 +258,7 @@ def settings_of_page(draw, name, keys, aim):
     boxed = keys.get("composite") == "prox" or name in ("p-admm", "ldp-primal-dual")
     h = str(draw.choice(["none", "l1", "l1", "l1-box" if boxed else "l1"]))
     return ALGORITHMS[name](
-        regulariser=make_regulariser(h, aim.near(draw), bound=float(extreme(draw))), **keys, **wild
+        regulariser=regulariser_called(h, aim.near(draw), float(extreme(draw))), **keys, **wild
     )
 
 

@@ -25,7 +25,7 @@ from twinflower.simulation.record import read_rows, write_run
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 
-EVERYONE = {"clients_per_round": 0, "rounds": 4}
+EVERYONE = {"clients.per-round": 0, "rounds": 4}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_client_that_stays_away_ends_the_run_in_one_sentence():
 @pytest.mark.usefixtures("needs_all")
 def test_a_method_that_needs_everybody_samples_nobody():
     with pytest.raises(
-        SettingError, match="fedpdm needs all clients in every round: set clients-per-round to 0"
+        SettingError, match="fedpdm needs all clients in every round: set clients.per-round to 0"
     ):
         small("fedpdm")
 
@@ -172,9 +172,9 @@ def test_the_reference_of_a_run_is_its_own_optimum():
         reference=True,
         l2=0.1,
         rounds=150,
-        **{"clients_per_round": 0},
+        **{"clients.per-round": 0},
         batch_size=0,
-        max_local_steps=4,
+        local__max_steps=4,
     )
     (result,) = cohort.run([setup])
     assert result.rows[-1]["distance"] < 1e-8 < 0.5 < result.rows[0]["distance"]

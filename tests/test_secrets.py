@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from numpy.testing import assert_array_equal
-from problems import small
+from problems import run_config, small
 
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
@@ -19,17 +19,18 @@ from twinflower.algorithms.layout import Layout
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
 from twinflower.simulation import client_app, inprocess, setup, site
-from twinflower.simulation.config import parse
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import question
 from twinflower.strategies.records import record_of
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
 START = np.zeros(6)
-RUN = {"dataset": "own", "num-features": 2, "num-classes": 2, "client-sizes": "3,3", "num-clients": 2}
-PRIVATE = {"privacy": "public-state", "epsilon": 8.0}
+RUN = {"data.name": "own", "num-features": 2, "num-classes": 2, "clients.count": 2}
+RUN |= {"partition.name": "sizes", "partition.sizes": "3,3"}
+PRIVATE = {"privacy.mode": "public-state", "epsilon": 8.0}
 CANNOT = site._WITHHELD[Exception]
 ROWS = b"1 1:1 2:0.5\n0 1:0.5\n1 2:1\n"
 
@@ -39,7 +40,7 @@ class Deployed(InProcessGrid):
 
     def __init__(self, run, *nodes):
         super().__init__(small("fedpdm"))
-        self.run_config, self.nodes = run, nodes
+        self.run_config, self.nodes = run_config(run), nodes
 
     def get_node_ids(self):
         return range(1, 1 + len(self.nodes))
@@ -102,10 +103,10 @@ def test_the_site_of_these_tests_answers(node):
 def test_a_record_does_not_leave_as_a_graph_that_cannot_be_read(tmp_path):
     """A server names a file of the site as the graph; what could not be parsed of it was the first record's label."""
     (tmp_path / "patients").write_text(f"{MARK} 1:0.5 2:1\n")
-    run = {"algorithm": "zcdp-nfl", "topology": f"file:{tmp_path / 'patients'}", "num-clients": 2}
+    run = {"algorithm": "zcdp-nfl", "topology.name": f"file:{tmp_path / 'patients'}", "clients.count": 2}
     start = small("fedpdm").start
-    for keys in (run, run | PRIVATE, run | PRIVATE | {"topology": "file:/nowhere"}):
-        policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path)} if "privacy" in keys else {}
+    for keys in (run, run | PRIVATE, run | PRIVATE | {"topology.name": "file:/nowhere"}):
+        policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path)} if "privacy.mode" in keys else {}
         grid = Deployed(keys, policy, policy)
         (reply,) = grid.send_and_receive([question(1)])
         assert not reply.has_error()  # the file is not even opened
@@ -118,45 +119,56 @@ def test_a_record_does_not_leave_as_a_graph_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize(
     "run",
     [
-        {"dataset": "ijcnn1", "data-dir": "{}"},
-        {"dataset": "a6a", "data-dir": "{}"},
-        {"dataset": "adult", "data-dir": "{}"},
-        {"dataset": "mnist", "data-dir": "{}"},
-        {"dataset": "libsvm:ijcnn1", "data-dir": "{}"},
-        {"dataset": "libsvm:ijcnn1"},
-        {"dataset": "own", "data-file": "{}/ijcnn1", "num-features": 2, "client-sizes": "1,1"},
+        {"data.name": "ijcnn1", "data.dir": "{}"},
+        {"data.name": "a6a", "data.dir": "{}"},
+        {"data.name": "adult", "data.dir": "{}"},
+        {"data.name": "mnist", "data.dir": "{}"},
+        {"data.name": "libsvm:ijcnn1", "data.dir": "{}"},
+        {"data.name": "libsvm:ijcnn1"},
+        {
+            "data.name": "own",
+            "data.file": "{}/ijcnn1",
+            "num-features": 2,
+            "partition.name": "sizes",
+            "partition.sizes": "1,1",
+        },
         {"resume-from": "{}/ijcnn1"},
         {"state-dir": "{}/ijcnn1"},
-        {"out": "{}/ijcnn1"},
+        {"output.dir": "{}/ijcnn1"},
     ],
 )
 def test_a_site_opens_no_file_that_a_run_names(tmp_path, run, private):
     for name in ("ijcnn1", "a9a", "adult.data", "adult.test", "train-images-idx3-ubyte"):
         (tmp_path / name).write_text(f"{MARK} 1:{MARK}x\n")
     before = sorted(tmp_path.rglob("*"))
-    run = {"num-clients": 2} | {key: str(v).format(tmp_path) for key, v in run.items()}
-    run |= {"num-features": 2} if run.get("dataset") == "own" else {}
+    run = {"clients.count": 2} | {key: str(v).format(tmp_path) for key, v in run.items()}
+    run |= {"num-features": 2} if run.get("data.name") == "own" else {}
     policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path / "state")} if private else {}
     told = says(run | (PRIVATE if private else {}), policy, start=small("fedpdm").start)
     assert sorted(p for p in tmp_path.rglob("*") if "/state" not in str(p)) == before
-    if "dataset" in run:
+    if "data.name" in run:
         assert len(told) == 1
 
 
 def test_no_file_that_stands_in_the_nodes_working_folder_is_read_either(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patients").write_text(f"{MARK} 1:{MARK}x\n")
-    (sentence,) = says({"dataset": "libsvm:patients", "num-clients": 2}, {})
+    (sentence,) = says({"data.name": "libsvm:patients", "clients.count": 2}, {})
     assert "opens no file that a run names" in sentence
 
 
 def test_a_graph_file_is_read_by_the_server_alone(tmp_path, monkeypatch):
     """The run through the nodes' app has the bits of one process that knows the graph."""
     (tmp_path / "graph").write_text("0 1\n1 2\n2 3\n3 0\n0 2\n")
-    keys = {"algorithm": "zcdp-nfl", "topology": f"file:{tmp_path / 'graph'}", "num-clients": 4, "rounds": 3}
+    keys = {
+        "algorithm": "zcdp-nfl",
+        "topology.name": f"file:{tmp_path / 'graph'}",
+        "clients.count": 4,
+        "rounds": 3,
+    }
     there = prepare(parse(keys))
     expected = inprocess.run(there).model
-    grid = Deployed(keys | {"topology": "file:/nowhere"}, {}, {}, {}, {})
+    grid = Deployed(keys | {"topology.name": "file:/nowhere"}, {}, {}, {}, {})
     assert_array_equal(run_strategy(there, grid, "inprocess").model, expected)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from problems import VARIANTS, small
+from problems import VARIANTS, run_config, small
 
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
@@ -13,9 +13,9 @@ from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Bounds, Release, Rounding
 from twinflower.simulation import client_app, inprocess
 from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.config import parse
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.simulation.site import read_site
 
@@ -24,7 +24,7 @@ NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
 
 def private(**keys):
-    return small("fedpdm-private", clients_per_round=0, **keys)
+    return small("fedpdm-private", clients__per_round=0, **keys)
 
 
 def guard(node, setup=None, run="1"):
@@ -93,7 +93,7 @@ def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
     ("change", "sentence"),
     [
         (
-            {"privacy": "as-published", "noise_multiplier": 1e3, "epsilon": 0.0},
+            {"privacy.mode": "as-published", "noise_multiplier": 1e3, "epsilon": 0.0},
             "no part in as-published runs",
         ),
         ({"standardise": True}, "means and deviations are data"),
@@ -108,7 +108,7 @@ def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change,
 @pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private", "zcdp-nfl-private"])
 def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_path, variant, x):
     """x0 - eta g is rounded to a multiple of ulp(x0) before the noise is there, and with it again afterwards."""
-    setup = small(variant, clients_per_round=0, epsilon=8.0, noise_multiplier=0.0, l2=0.1)
+    setup = small(variant, clients__per_round=0, epsilon=8.0, noise_multiplier=0.0, l2=0.1)
     site = guard(NODE | {"state-dir": str(tmp_path)}, setup)
     client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
     large, small_ = (requests(setup, size) for size in (x, 0.0))
@@ -121,7 +121,7 @@ def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_
 def requests(setup, size):
     """What a server sends in the first round, with numbers of this size in place of a start."""
     start = np.full_like(setup.start, size)
-    server = setup.page.init_server(start, setup.config.num_clients, np.array(0, np.uint64))
+    server = setup.page.init_server(start, setup.config.clients.count, np.array(0, np.uint64))
     return setup.page.inbox.pack(setup.page.broadcast(server, 1, np.array(0)), len(start))
 
 
@@ -165,13 +165,13 @@ def test_noise_and_gradients_must_be_numbers_that_floats_resolve(tmp_path, relea
         site.check_size(Release(release), rows, Rounding(0.0, shrink), [])
 
 
-PRIVATE_VARIANTS = [name for name, keys in VARIANTS.items() if keys.get("privacy", "none") != "none"]
+PRIVATE_VARIANTS = [name for name, keys in VARIANTS.items() if keys.get("privacy.mode", "none") != "none"]
 
 
 @pytest.mark.parametrize("variant", [name for name in PRIVATE_VARIANTS if name != "fedpdm-published"])
 def test_no_honest_run_is_taken_for_a_hostile_one(tmp_path, variant):
     """Every private method with the noise and the checks of deployed sites."""
-    setup = small(variant, clients_per_round=0)
+    setup = small(variant, clients__per_round=0)
     node = NODE | {"lifetime-epsilon": 1e4, "state-dir": str(tmp_path)}
 
     class Sites(InProcessGrid):
@@ -265,7 +265,7 @@ def test_a_site_with_rows_of_its_own_needs_a_word_for_runs_without_privacy(own, 
     node = BARE | {"num-partitions": 4, "data-file": str(tmp_path / "0.npz")} | SHAPE
 
     def join(**settings):
-        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
+        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), run_config(keys)))
 
     with pytest.raises(SettingError, match=r"private runs only \(data-file\); the run has none"):
         join()
@@ -295,7 +295,7 @@ def test_the_run_cannot_make_a_deployed_site_use_seeded_noise(monkeypatch, tmp_p
         return seen[-1]
 
     monkeypatch.setattr(client_app, "site_guard", spy)
-    config = parse({"num-clients": 8, "privacy": "public-state", "epsilon": 8.0})
+    config = parse({"clients.count": 8, "privacy.mode": "public-state", "epsilon": 8.0})
     prepare(config)
     context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), dict(config.items()))
     client_app.client_fn(context)
@@ -303,15 +303,15 @@ def test_the_run_cannot_make_a_deployed_site_use_seeded_noise(monkeypatch, tmp_p
 
 
 def test_a_node_with_another_number_of_partitions_is_refused(tmp_path):
-    config = dict(parse({"num-clients": 5}).items())
+    config = dict(parse({"clients.count": 5}).items())
     context = Context(1, 1, NODE | {"state-dir": str(tmp_path)}, RecordDict(), config)
-    with pytest.raises(SettingError, match="num-clients is 5, but there are 8 nodes"):
+    with pytest.raises(SettingError, match="clients.count is 5, but there are 8 nodes"):
         client_app.client_fn(context)
 
 
 def own_files(setup, folder):
     """What each client of a run on digits has, as a file of its own, and the test rows as the server's."""
-    for client in range(setup.config.num_clients):
+    for client in range(setup.config.clients.count):
         rows = setup.shards.rows(client)
         np.savez(folder / f"{client}.npz", features=rows.features[:, :-1], labels=rows.labels)
     np.savez(
@@ -322,12 +322,18 @@ def own_files(setup, folder):
 @pytest.fixture
 def own(tmp_path):
     """A run on divided rows, and the keys of the same run on rows that nobody divided."""
-    shared = {"row-norm": 0.0, "num-clients": 4, "rounds": 3, "batch-size": 20}
-    setup = prepare(parse(shared | {"partition": "dirichlet", "dirichlet-alpha": 0.5}))
+    shared = {"row-norm": 0.0, "clients.count": 4, "rounds": 3, "batch-size": 20}
+    setup = prepare(parse(shared | {"partition.name": "dirichlet", "partition.dirichlet-alpha": 0.5}))
     own_files(setup, tmp_path)
     sizes = ",".join(map(str, setup.partition.sizes))
-    keys = {"dataset": "own", "num-features": 64, "num-classes": 10, "client-sizes": sizes}
-    return setup, shared | keys | {"data-file": str(tmp_path / "server.npz")}
+    keys = {
+        "data.name": "own",
+        "num-features": 64,
+        "num-classes": 10,
+        "partition.name": "sizes",
+        "partition.sizes": sizes,
+    }
+    return setup, shared | keys | {"data.file": str(tmp_path / "server.npz")}
 
 
 class OwnRows(InProcessGrid):
@@ -336,7 +342,7 @@ class OwnRows(InProcessGrid):
     def client(self, node):
         if node not in self._clients:
             context = self.context(node)
-            file = self.setup.config.data_file.replace("server", str(node - 1))
+            file = self.setup.config.data.file.replace("server", str(node - 1))
             context.node_config |= {"data-file": file, "allow-non-private": True}
             context.run_config = self.setup.config.items()
             self._clients[node] = client_app.client_fn(context).numpy_client
@@ -357,26 +363,29 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
     node = {"partition-id": 1, "num-partitions": 4, "allow-non-private": True}
 
     def join(**settings):
-        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), keys))
+        return client_app.client_fn(Context(1, 1, node | settings, RecordDict(), run_config(keys)))
 
     with pytest.raises(SettingError, match="data-file=PATH"):
         join()
     with pytest.raises(DataError, match="rows for client 1; its data-file has"):
         join(**{"data-file": str(tmp_path / "2.npz")})
     join(**{"data-file": str(tmp_path / "1.npz")})
-    keys = keys | {"dataset": "digits"}
-    with pytest.raises(SettingError, match="takes part in runs of the dataset own only; got dataset digits"):
+    keys = {"clients.count": 4}
+    with pytest.raises(SettingError, match="takes part in runs with data.name = own only; got digits"):
         join(**{"data-file": str(tmp_path / "1.npz")})
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"num-features": 0}, "needs num-features"),
-        ({"client-sizes": ""}, "needs num-features, client-sizes"),
-        ({"client-sizes": "10,20"}, "must name 4 sites; got 2"),
-        ({"client-sizes": "10,20,0,5"}, "above 0"),
-        ({"standardise": True}, "cannot be standardised"),
+        ({"num-features": 0}, "needs data.num-features"),
+        ({"partition.sizes": ""}, "needs data.num-features, partition.sizes"),
+        ({"partition.sizes": "10,20"}, "must name 4 sites; got 2"),
+        ({"partition.sizes": "10,20,0,5"}, "above 0"),
+        (
+            {"standardise": True},
+            "standardise is a setting of data.name digits, .*, and this run has data.name own",
+        ),
     ],
 )
 def test_what_must_be_public_is_asked_for(own, change, sentence):
@@ -410,7 +419,7 @@ def test_a_site_without_a_data_dir_looks_nowhere_for_files(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TWINFLOWER_DATA", str(tmp_path))
     (tmp_path / "ijcnn1").write_text("+1 1:1\n-1 2:1\n" * 20)
-    run = {"dataset": "ijcnn1", "num-clients": BARE["num-partitions"]}
+    run = {"data.name": "ijcnn1", "clients.count": BARE["num-partitions"]}
     with pytest.raises(SettingError, match="data-dir, in the node config"):
         read_site(BARE).config(parse(run).items())
-    assert read_site(BARE | {"data-dir": str(tmp_path)}).config(parse(run).items()).data_dir == str(tmp_path)
+    assert read_site(BARE | {"data-dir": str(tmp_path)}).config(parse(run).items()).data.dir == str(tmp_path)

@@ -25,9 +25,9 @@ from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.release import Pace, no_noise
 from twinflower.regularisers import L1
 from twinflower.simulation import inprocess
-from twinflower.simulation.config import parse
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.records import record_of
 
@@ -63,7 +63,7 @@ def test_the_recursion_is_the_papers(problem, reading):
     """(4), (12)-(17) letter by letter, lambda with its own beta; exact divides by the weights that (2) really has."""
     shards, objective, start = problem
     lam, tau, a1, a2, alpha = 0.03, 0.2, 0.6, 0.9, 0.3
-    ours = SSCA(facts=facts(), averaging=a1, step_size=a2, step_decay=alpha, tau=tau, surrogate=reading)
+    ours = SSCA(facts=facts(), averaging=a1, step_size=a2, step_decay=alpha, curvature=tau, surrogate=reading)
     regularised = make_model("swish-network", 4, 3, hidden_units=5, l2=2 * lam)
     server, *_ = last(run(ours, shards, regularised, 30, batch=6, start=start))
     w, slope, beta, kappa = start, 0.0, 0.0, 0.0
@@ -84,7 +84,7 @@ def test_the_recursion_is_the_papers(problem, reading):
 def test_x_moves_to_the_minimum_of_the_whole_history(problem):
     """The surrogate from all gradients so far, with the weights of (2), minimised by SciPy."""
     shards, objective, start = problem
-    page = SSCA(facts=facts(), averaging=0.7, tau=0.3, step_decay=0.4)
+    page = SSCA(facts=facts(), averaging=0.7, curvature=0.3, step_decay=0.4)
     w, terms, weights = start, [], []
     for server, _, told, _ in run(page, shards, objective, 6, start=start):
         t = len(terms) + 1
@@ -117,7 +117,7 @@ def test_it_is_heavy_ball(problem):
     """x_{t+1} = x_t - step g_t + momentum (x_t - x_{t-1}), steps by rho, gamma and kappa (exact reading)."""
     shards, objective, start = problem
     tau = 0.4
-    page = SSCA(facts=facts(), averaging=0.7, step_size=0.6, step_decay=0.3, tau=tau)
+    page = SSCA(facts=facts(), averaging=0.7, step_size=0.6, step_decay=0.3, curvature=tau)
     points, kappa = [start], 0.0
     before = None
     for t, (server, _, told, _) in enumerate(run(page, shards, objective, 25, start=start), 1):
@@ -136,7 +136,7 @@ def test_h_stays_whole_in_the_surrogate(problem):
     """With full batches and a long run x is stationary for F + h: its prox step does not move it."""
     shards = random_shards(SIZES, 4, 3)
     objective, h = make_objective("softmax", 4, 3, l2=0.1), L1(0.01)
-    page = SSCA(h, facts(4000), averaging=0.9, step_size=0.9, step_decay=0.2, tau=1.0)
+    page = SSCA(h, facts(4000), averaging=0.9, step_size=0.9, step_decay=0.2, curvature=1.0)
     x = last(run(page, shards, objective, 4000, start=np.zeros(12)))[0].x
     g = objective.grad(x, Batch(shards.features, shards.labels))
     assert_allclose(h.prox(x - g, 1.0), x, atol=1e-4)
@@ -170,7 +170,7 @@ def test_zero_weights_of_a_network_are_refused(problem):
     shards, objective, start = problem
     with pytest.raises(RunError, match="zero weights of a network"):
         last(run(SSCA(), shards, objective, 1, start=np.zeros_like(start)))
-    setup = small("ssca", objective="swish-network", hidden_units=4)
+    setup = small("ssca", objective__name="swish-network", hidden_units=4)
     assert setup.start.any()
     with pytest.raises(RunError, match="all gradients are 0"):
         setup.strategy().start(InProcessGrid(setup), record_of([0 * setup.start]), num_rounds=2)
@@ -380,7 +380,7 @@ def test_the_exact_recursion_and_what_it_reports(problem, clip):
         step_decay=0.3,
         penalties=str(c),
         loss_clip=clip,
-        tau=tau,
+        curvature=tau,
     )
     groups, limits = [lambda y: np.ones(len(y)), lambda y: y == 1], [1.07, 1.05]
     w, slopes, a, kappa, inside = start, np.zeros((2, len(start))), np.zeros(2), 0.0, 0
@@ -473,8 +473,11 @@ def test_members_of_groups():
     + [("diabetes", "least-squares", 0)],
 )
 def test_a_class_that_is_not_there_has_no_bound(dataset, objective, classes):
-    keys = {"dataset": dataset, "objective": objective, "hidden-units": 4 * objective.endswith("network")}
-    keys |= {"algorithm": "ssca-constrained", "regulariser": "none", "num-clients": 3}
+    keys = {
+        "data.name": dataset,
+        "objective.name": objective,
+    } | ({"hidden-units": 4} if objective.endswith("network") else {})
+    keys |= {"algorithm": "ssca-constrained", "regulariser.name": "none", "clients.count": 3}
     with pytest.raises(SettingError, match=f"class {classes} must be below {classes}, the number of classes"):
         prepare(parse(keys | {"constraints": f"cost <= 1, class {classes} <= 1"}))
     if classes:
@@ -483,7 +486,7 @@ def test_a_class_that_is_not_there_has_no_bound(dataset, objective, classes):
 
 def test_a_bound_out_of_reach_is_reported_as_not_met():
     keys = {"constraints": "cost <= 0.01", "rounds": 10, "batch_size": 0}
-    setup = small("ssca-constrained", clients_per_round=0, **keys)
+    setup = small("ssca-constrained", clients__per_round=0, **keys)
     result = inprocess.run(setup)
     assert result.summary()["bounds_met"] is False
     assert result.rows[-1]["excess"] > 1
@@ -512,7 +515,7 @@ def test_a_penalty_follows_a_stage_with_slack():
 
 
 def test_a_stage_begins_anew_also_when_its_first_round_is_void():
-    page = ConstrainedSSCA(facts=Facts(2, 4), penalties="1, 1e4", constraints="cost <= 1.05", tau=0.5)
+    page = ConstrainedSSCA(facts=Facts(2, 4), penalties="1, 1e4", constraints="cost <= 1.05", curvature=0.5)
     told, both = Vector(np.random.default_rng(0).normal(size=(2, 4))), np.arange(2)
     server = page.init_server(np.full(3, 0.1), 2, np.uint64(0))
     for round_ in (1, 2):
@@ -603,13 +606,13 @@ def test_a_replay_moves_no_release_by_more_than_its_sensitivity(page, walk):
 
 
 def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
-    setup = small("ssca-groups-private", noise_multiplier=0.0, epsilon=8.0, rounds=8, clients_per_round=0)
+    setup = small("ssca-groups-private", noise_multiplier=0.0, epsilon=8.0, rounds=8, clients__per_round=0)
     grid = InProcessGrid(setup)
     result = run_strategy(setup, grid, "inprocess")
     assert result.summary()["privacy"]["epsilon"] == pytest.approx(8.0, rel=1e-9)
     charges = grid.client(1).guard.ledger.charges()
     assert [charge.touched for charge in charges] == [1] * 8
-    clean = small("ssca-groups-private", privacy="none", noise_multiplier=0.0, clients_per_round=0)
+    clean = small("ssca-groups-private", privacy__mode="none", clients__per_round=0)
     told = [InProcessGrid(s).client(1).fit([s.start], {"round": 1})[0][0] for s in (setup, clean)]
     gap = told[0] - told[1]
     sigma = (
@@ -624,13 +627,13 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
     [
         ("ssca", {"averaging": 1.5}, "averaging must be above 0 and at most 1"),
         ("ssca", {"step_size": 1.1}, "step-size must be above 0 and at most 1"),
-        ("ssca", {"step_decay": 0.99}, "step-decay must be at most 0.95"),
-        ("ssca", {"tau": 0.0}, "tau must be finite and above 0"),
+        ("ssca", {"step_decay": 0.99}, "ssca.step-decay must be from 0 to 0.95"),
+        ("ssca", {"curvature": 0.0}, "ssca.curvature must be above 0"),
         ("ssca", {"surrogate": "loose"}, "surrogate must be one of exact, literal"),
         ("ssca-constrained", {"constraints": "cost < 1"}, "constraints must be like"),
         ("ssca-constrained", {"constraints": "cost <= -1"}, "a bound on the loss must be a number above 0"),
         ("ssca-constrained", {"constraints": "group 1 <= 2"}, "constraints must be like"),
-        ("ssca-constrained", {"regulariser": "l1"}, "set regulariser to none"),
+        ("ssca-constrained", {"regulariser.name": "l1"}, "set regulariser to none"),
         ("ssca-constrained", {"l2": 0.1}, "set l2 and nonconvex to 0"),
         ("ssca-constrained", {"penalties": "10, 5"}, "penalties must increase"),
         ("ssca-constrained", {"penalties": "many"}, "penalties must be numbers above 0"),
@@ -639,7 +642,11 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
             {"surrogate": "literal", "constraints": "class 1 <= 1"},
             "one bound on the cost",
         ),
-        ("ssca-constrained", {"privacy": "gradient", "epsilon": 1.0}, "loss-clip must be above every bound"),
+        (
+            "ssca-constrained",
+            {"privacy.mode": "gradient", "epsilon": 1.0},
+            "loss-clip must be above every bound",
+        ),
         ("ssca-constrained", {"loss_clip": 1.0}, "loss-clip must be above every bound"),
         ("ssca-constrained", {"tolerance": -1.0}, "tolerance must be at least 0"),
     ],

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import SMALL, VARIANTS
+from problems import SMALL, VARIANTS, keywords
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed; `bash .ci/torch` installs it and runs these tests"
@@ -36,9 +36,8 @@ from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli, cohort, inprocess
 from twinflower.simulation.checkpoint import Checkpoints
-from twinflower.simulation.config import parse
 from twinflower.simulation.engine import engine
-from twinflower.simulation.experiment import merged
+from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.simulation.site import read_site
 from twinflower.torch import ModuleObjective
@@ -511,20 +510,19 @@ ONE_EACH = list({VARIANTS[variant]["algorithm"]: variant for variant in ON_CNN}.
 
 def config(variant, made="cnn", **keys):
     """A quick run of a variant with a module of `torch_models`; clipped where it is private."""
-    own = {key.replace("_", "-"): value for key, value in keys.items()}
     rows = {
-        "objective": f"torch:{MODELS}:{made}",
+        "data.name": "digits",
+        "objective.name": f"torch:{MODELS}:{made}",
         "bias": False,
         "row-norm": 0.0,
         "rounds": 3,
-        "max-local-steps": 2,
     }
-    raw = merged(SMALL, VARIANTS[variant], rows, own)
-    if raw.get("privacy", "none") != "none":
-        raw["clip-norm"] = 0.5
-    if raw.get("regulariser") == "group-l1":
-        raw["regulariser-parameters"] = "2.weight"
-    return parse(raw)
+    own = VARIANTS[variant]
+    if own.get("privacy.mode", "none") != "none":
+        rows["clip-norm"] = 0.5
+    if own.get("regulariser.name") == "group-l1":
+        rows["regulariser.parameters"] = "2.weight"
+    return parse(SMALL | {"local.max-steps": 2}, own, rows, keywords(keys))
 
 
 @pytest.mark.parametrize(
@@ -542,7 +540,7 @@ def test_every_algorithm_runs_on_a_cnn_stacked_or_one_by_one(variant):
 @pytest.mark.parametrize("variant", CONVEX)
 def test_a_method_for_convex_losses_says_so(variant):
     with pytest.raises(SettingError, match="needs a smooth and convex loss: choose another objective"):
-        prepare(config(variant, dataset="digits"))
+        prepare(config(variant, bias=False))
 
 
 @pytest.mark.parametrize("variant", ["scaffold", "fedpdm-private"])
@@ -574,8 +572,8 @@ def test_a_run_starts_where_its_seed_says_and_writes_a_state_dict(tmp_path, caps
     starts = [prepare(config("fedavg", seed=seed)).start for seed in (0, 1)]
     assert not np.array_equal(*starts)
     assert_array_equal(starts[0], prepare(replace(config("fedavg", seed=0), rounds=2)).start)
-    words = [f"--set=objective=torch:{MODELS}:plain", "--set=rounds=3", f"--out={tmp_path / 'run'}"]
-    status = command("run", "experiments/digits.toml", "--set=privacy=none", "--set=epsilon=0", *words)
+    words = [f"--set=objective.name=torch:{MODELS}:plain", "--set=rounds=3", f"--out={tmp_path / 'run'}"]
+    status = command("run", "experiments/digits.toml", "--set=privacy.mode=none", *words)
     assert status == 0, capsys.readouterr().err
     state = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
     assert_array_equal(state["weight"].numpy().ravel(), np.load(tmp_path / "run" / "model.npz")["x"])
@@ -592,8 +590,8 @@ def test_a_regression_with_a_module():
     setup = prepare(
         parse(
             {
-                "dataset": "diabetes",
-                "objective": f"torch:{MODELS}:slope",
+                "data.name": "diabetes",
+                "objective.name": f"torch:{MODELS}:slope",
                 "step-size": 0.1,
                 "rounds": 5,
                 "rho": 0.5,
@@ -624,25 +622,26 @@ def test_a_regression_with_a_module():
 )
 def test_an_objective_that_cannot_be_loaded(name, sentence):
     with pytest.raises(SettingError, match=sentence) as told:
-        prepare(parse({"objective": name}))
+        prepare(parse({"objective.name": name}))
     assert "\n" not in str(told.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_a_cuda_module_on_a_machine_without_one():
     with pytest.raises(SettingError, match=r"torch_models.py: on_cuda\(\) failed \(.*CUDA"):
-        prepare(parse({"objective": f"torch:{MODELS}:on_cuda"}))
+        prepare(parse({"objective.name": f"torch:{MODELS}:on_cuda"}))
 
 
 def test_settings_that_need_a_module_or_one_matrix():
     with pytest.raises(
-        SettingError, match="regulariser-parameters = 'weight' has no effect with objective softmax"
+        SettingError,
+        match="regulariser.parameters is a setting of objective.name torch:FILE.py:NAME, and this run",
     ):
-        prepare(parse({"regulariser-parameters": "weight"}))
-    keys = {"objective": f"torch:{MODELS}:cnn", "bias": False, "regulariser": "group-l1"}
+        prepare(parse({"regulariser.parameters": "weight"}))
+    keys = {"objective.name": f"torch:{MODELS}:cnn", "bias": False, "regulariser.name": "group-l1"}
     with pytest.raises(SettingError, match="group-l1 needs one matrix: .* got 6 parameters"):
         prepare(parse(keys))
-    (span,) = prepare(parse(keys | {"regulariser-parameters": "2.weight"})).regulariser.spans
+    (span,) = prepare(parse(keys | {"regulariser.parameters": "2.weight"})).regulariser.spans
     assert span[1] - span[0] == 360
 
 
@@ -651,7 +650,7 @@ def test_a_deployed_site_runs_no_file_that_a_run_names():
     with pytest.raises(
         SettingError, match="a deployed site runs no Python file that a run names: .*ModuleObjective"
     ):
-        site.config(config("fedavg", num_clients=3).items())
+        site.config(config("fedavg", clients__count=3).items())
 
 
 # the example app

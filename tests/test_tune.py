@@ -11,7 +11,7 @@ from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
 from twinflower.simulation import cohort
 from twinflower.simulation.cli import tune_
-from twinflower.simulation.experiment import read_experiment
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare_seeds
 from twinflower.simulation.tune import held_out, read_tuning, tune
 
@@ -26,12 +26,12 @@ by = "accuracy"
 step-size = [0.001, 1.0]
 [run]
 rounds = 4
-num-clients = 5
-max-local-steps = 2
+clients.count = 5
+local.max-steps = 2
 [[curve]]
 label = "pdm"
 algorithm = "fedpdm"
-rho = 0.1
+fedpdm.rho = 0.1
 [[curve]]
 label = "prox"
 algorithm = "fedprox"
@@ -67,17 +67,17 @@ def test_the_best_point_of_every_curve_is_written_with_all_scores(file, tmp_path
     text = tune(read_tuning(file), say=said.append)
     tuned = tomllib.loads(text)
     pdm, prox = tuned["curve"]
-    assert pdm["step-size"] == prox["step-size"] == 1.0
+    assert pdm["fedpdm"]["step-size"] == prox["fedprox"]["step-size"] == 1.0
     assert [len(rows) for rows in tuned["scores"].values()] == [2, 4]
     for rows in tuned["scores"].values():
         values = [value for _, value in rows]
         assert values == sorted(values, reverse=True)
-    assert f"mu = {prox['mu']}" in tuned["scores"]["prox"][0][0]
+    assert f"mu = {prox['fedprox']['mu']}" in tuned["scores"]["prox"][0][0]
     assert said[-1].startswith("prox: chosen step-size = 1.0, mu = ")
     # it can be run, and tuned again
     again = tmp_path / "again.toml"
     again.write_text(text)
-    assert [dict(c.config.settings)["step_size"] for c in read_experiment(again).curves] == [1.0, 1.0]
+    assert [c.config.method.step_size for c in read_experiment(again).curves] == [1.0, 1.0]
     assert tune(read_tuning(again), say=said.append) == text
 
 
@@ -86,7 +86,7 @@ def test_a_curve_without_a_grid_stays_as_it_is(file):
     said = []
     tuned = tomllib.loads(tune(read_tuning(file), say=said.append))
     assert said[0] == "pdm: has no grid, stays as it is"
-    assert tuned["curve"][0] == {"label": "pdm", "algorithm": "fedpdm", "rho": 0.1}
+    assert tuned["curve"][0] == {"label": "pdm", "algorithm": "fedpdm", "fedpdm": {"rho": 0.1}}
     assert list(tuned["scores"]) == ["prox"]
 
 
@@ -107,28 +107,28 @@ title = "Neighbours"
 seeds = [100, 101]
 by = "BY"
 [run]
-dataset = "linear"
-bias = false
-objective = "least-squares"
-regulariser = "none"
-l2 = 0.02
-num-clients = 8
-samples-per-client = 30
+data.name = "linear"
+data.bias = false
+objective.name = "least-squares"
+regulariser.name = "none"
+objective.l2 = 0.02
+clients.count = 8
+partition.samples-per-client = 30
 rounds = 40
-batch-size = 0
-max-local-steps = 1
-step-size = 4.0
-clip-norm = 1.0
-epsilon = 200.0
-reference = true
+local.batch-size = 0
+zcdp-nfl.step-size = 4.0
+isrl-dp.step-size = 4.0
+objective.clip-norm = 1.0
+privacy.epsilon = 200.0
+evaluation.reference = true
 [[curve]]
 algorithm = "zcdp-nfl"
-privacy = "public-state"
-topology = "ring"
+privacy.mode = "public-state"
+topology.name = "ring"
 grid = {rho = [0.003, 0.3], step-size = [4.0]}
 [[curve]]
 algorithm = "isrl-dp"
-privacy = "gradient"
+privacy.mode = "gradient"
 grid = {step-size = [0.5, 2.0]}
 """
 
@@ -155,7 +155,7 @@ def test_clients_own_models_can_choose_another_point_than_their_mean(
 ):
     """Loosely coupled clients keep their own noise, which their mean averages away; tight coupling is slow."""
     text = NETWORK.replace("[0.003, 0.3]", f"[{loose}, 1.0]").replace("200.0", str(epsilon))
-    assert [scores(by, text)[0][0]["rho"] for by in (of_the_mean, of_the_models)] == [loose, 1.0]
+    assert [scores(by, text)[0][0]["zcdp-nfl"]["rho"] for by in (of_the_mean, of_the_models)] == [loose, 1.0]
 
 
 def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_path):
@@ -217,12 +217,16 @@ def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
             'by = "distance"',
             "by = 'distance' compares with the optimum: set reference = true",
         ),
-        ("rounds = 4", 'dataset = "own"', "dataset own"),
+        ("rounds = 4", 'data.name = "own"', "data own"),
         ("by = ", "for = ", "tune.* knows seeds, held-out, by; got"),
         ("[0.001, 1.0]", "0.5", "grid: step-size must be a list; got 0.5"),
         ("step-size", "alpha", "grid: no curve knows 'alpha'"),
         ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
-        ("mu = [0.0, 0.5]", "rho = [0.1]", "'rho' is not a setting of fedprox"),
+        (
+            "mu = [0.0, 0.5]",
+            "rho = [0.1]",
+            "rho is a setting of algorithm fedpdm, .*, and this run has algorithm fedprox",
+        ),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(file, old, new, text):
@@ -237,7 +241,7 @@ def test_a_point_that_diverges_is_never_chosen(file):
         FILE.replace("[0.001, 1.0]", "[1e300, 0.1]").replace("rho = 0.1", 'unstable-steps = "allow"')
     )
     tuned = tomllib.loads(tune(read_tuning(file), say=lambda line: None))
-    assert tuned["curve"][0]["step-size"] == 0.1
+    assert tuned["curve"][0]["fedpdm"]["step-size"] == 0.1
     assert tuned["scores"]["pdm"][-1][1] == -np.inf
 
 

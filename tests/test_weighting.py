@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import VARIANTS, small
+from problems import VARIANTS, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.central import minimise
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch
 from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.config import check, parse, parse_run_config
+from twinflower.simulation.settings import check, parse, parse_run_config
 from twinflower.simulation.tune import held_out
 
-UNEQUAL = {"partition": "sizes", "client_sizes": "15,300,30,12,90,400,60,25"}
+UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
 BOTH = [name for name, page in ALGORITHMS.items() if page.weightings == ("clients", "rows")]
 
 
@@ -25,7 +25,7 @@ def test_who_takes_which():
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(BOTH)))
-@pytest.mark.parametrize("door", [parse, parse_run_config])
+@pytest.mark.parametrize("door", [parse, lambda keys: parse_run_config(run_config(keys))])
 def test_another_weighting_than_the_theorys_is_refused(algorithm, door):
     """Also in Flower's run config, which passes over settings of other algorithms."""
     own = ALGORITHMS[algorithm].weightings[0]
@@ -39,13 +39,15 @@ def test_another_weighting_than_the_theorys_is_refused(algorithm, door):
 
 
 def test_a_word_that_means_nothing_is_refused():
-    with pytest.raises(SettingError, match=r"weighting must be clients or rows .*; got 'equal'"):
+    with pytest.raises(
+        SettingError, match="clients.weighting must be one of auto, clients, rows; got 'equal'"
+    ):
         check(parse({"weighting": "equal"}))
 
 
 @pytest.mark.parametrize("variant", [name for name, keys in VARIANTS.items() if keys["algorithm"] in BOTH])
 def test_clients_of_one_size_give_the_same_bits_either_way(variant):
-    keys = {"samples_per_client": 150, "partition": "iid"}
+    keys = {"samples_per_client": 150, "partition.name": "iid"}
     models = [
         inprocess.run(small(variant, weighting=weighting, **keys)).model for weighting in ("clients", "rows")
     ]
@@ -57,20 +59,24 @@ def test_clients_of_one_size_give_the_same_bits_either_way(variant):
         assert_array_equal(one.model, other.model)
 
 
-LONG = {"clients_per_round": 0, "rounds": 400, "batch_size": 0, "evaluate_every": 400, "regulariser_l1": 0.01,
-        "reference": True, "l2": 0.1, **UNEQUAL}  # fmt: skip
+LONG = {"clients.per-round": 0, "rounds": 400, "batch_size": 0, "evaluation.every": 400, "reference": True,
+        "l2": 0.1, **UNEQUAL}  # fmt: skip
+SPARSE = {"regulariser.weight": 0.01}
 
 
 @pytest.mark.parametrize(
     ("variant", "keys"),
     [
-        ("fedpdm", {}),
-        ("fedpdm", {"aggregation": "memory", "clients_per_round": 4, "rounds": 1500}),
-        ("feddyn", {}),
-        ("feddyn", {"clients_per_round": 4, "rounds": 1500}),
-        ("fedavg", {"max_local_steps": 1, "step_decay": 0.0}),
-        ("isrl-dp", {"privacy": "none", "noise_multiplier": 0.0, "output": "last"}),
-        ("scaffold", {"privacy": "none", "epsilon": 0.0, "regulariser": "none", "regulariser_l1": 3e-3}),
+        ("fedpdm", SPARSE),
+        ("fedpdm", SPARSE | {"aggregation": "memory", "clients.per-round": 4, "rounds": 1500}),
+        ("feddyn", SPARSE),
+        ("feddyn", SPARSE | {"clients.per-round": 4, "rounds": 1500}),
+        ("fedavg", SPARSE | {"local.max-steps": 1, "step_decay": 0.0}),
+        ("isrl-dp", SPARSE | {"privacy.mode": "none", "final-model": "last"}),
+        (
+            "scaffold",
+            {"privacy.mode": "none", "regulariser.name": "none"},
+        ),
     ],
 )
 @pytest.mark.parametrize("weighting", ["clients", "rows"])
@@ -93,7 +99,7 @@ def test_a_run_ends_at_the_optimum_of_its_weighting(variant, keys, weighting):
 
 
 def test_feddyn_is_fedpdm_by_rows_too():
-    keys = {"weighting": "rows", "clients_per_round": 0, "rounds": 12, **UNEQUAL}
+    keys = {"weighting": "rows", "clients.per-round": 0, "rounds": 12, **UNEQUAL}
     one, other = (cohort.run([small(v, **keys)])[0].model for v in ("fedpdm", "feddyn"))
     assert_allclose(one, other, rtol=0, atol=1e-12)
 

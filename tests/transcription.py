@@ -120,5 +120,5 @@ def slow_run_of(setup: Any, rejected: Set[tuple[int, int]] = frozenset()) -> Ite
     config = setup.config
     return slow_run(
         setup.page, setup.shards, setup.walk, setup.objective.grad, setup.start, config.rounds, config.sampled,
-        seed=config.seed, first_round=config.first_round, by_rows=setup.by_rows, rejected=rejected,
+        seed=config.seed, first_round=config.clients.first_round, by_rows=setup.by_rows, rejected=rejected,
     )  # fmt: skip

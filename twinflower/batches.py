@@ -160,10 +160,12 @@ class Walk:
     fresh: bool = True
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 0, f"batch-size must be at least 0 (0 = all rows); got {self.batch_size}")
+        require(
+            self.batch_size >= 0, f"local.batch-size must be at least 0 (0 = all rows); got {self.batch_size}"
+        )
         require(
             self.max_local_steps >= (1 if self.batch_size == 0 else 0),
-            "max-local-steps must be at least 1 with full batches, and at least 0 (0 = an epoch less one) "
+            "local.max-steps must be at least 1 with full batches, and at least 0 (0 = an epoch less one) "
             f"otherwise; got {self.max_local_steps}",
         )
 

@@ -8,6 +8,7 @@ A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). Zhang 20
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.special import expit
@@ -18,14 +19,16 @@ from .norms import outer_norms
 from .objectives import (
     LOSSES,
     Batch,
+    LinearObjective,
     Loss,
     Model,
     Penalised,
+    Penalties,
     clipping,
-    make_objective,
     mean_over,
 )
 from .privacy.release import Bounds
+from .settings import Setting, at_least, make
 
 Activation = Callable[[Array], tuple[Array, Array]]
 
@@ -131,39 +134,54 @@ class Network(Penalised):
 NETWORKS: dict[str, Activation] = {"sigmoid-network": sigmoid, "swish-network": swish}
 
 
-def make_model(
-    name: str,
-    num_features: int,
-    num_classes: int,
-    l2: float = 0.0,
-    nonconvex: float = 0.0,
-    clip_norm: float = 0.0,
-    hidden_units: int = 0,
-    clip: str = "rows",
-) -> Model:
-    """The objective called `name`, a key of `objectives.LOSSES` or of NETWORKS (with softmax loss), or
-    "torch:FILE.py:NAME" (`twinflower.torch.load_objective`).
+@dataclass(frozen=True)
+class NetworkObjective(LinearObjective):
+    """The objective of a network, as users set it."""
 
-    Raises SettingError for an unknown name, a negative weight, hidden_units where there are none or none where
-    there must be some, or labels the loss cannot take.
-    """
-    if name.startswith("torch:"):
+    name: str = "sigmoid-network"
+    hidden_units: Annotated[int, Setting("units of the hidden layer", at_least(1))] = 32
+
+    def build(self, num_features: int, num_classes: int) -> Model:
+        """The objective for such rows, with softmax loss; SettingError for real labels."""
+        linear = self.linear(LOSSES["softmax"], num_features, num_classes)
+        return Network(
+            linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
+            l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TorchObjective(Penalties):
+    """A PyTorch module, torch:FILE.py:NAME, as users set it."""
+
+    def build(self, num_features: int, num_classes: int) -> Model:
+        """`twinflower.torch.load_objective`."""
         from .torch import load_objective  # an optional extra, and slow to import
 
-        return load_objective(name, num_classes, l2=l2, nonconvex=nonconvex, clip_norm=clip_norm, clip=clip)
-    known = [*LOSSES, *NETWORKS]
-    require(name in known, f"objective must be one of {', '.join(known)} or torch:FILE.py:NAME; got '{name}'")
-    linear = make_objective(
-        name if name in LOSSES else "softmax", num_features, num_classes, l2, nonconvex, clip_norm, clip
-    )
-    require(
-        (name in NETWORKS) == (hidden_units > 0),
-        f"hidden-units must be above 0 for {', '.join(NETWORKS)} and 0 for other objectives; got {hidden_units} "
-        f"with objective '{name}'",
-    )
-    if name in LOSSES:
-        return linear
-    return Network(
-        linear.loss, NETWORKS[name], linear.outputs, hidden_units, num_features,
-        l2=l2, nonconvex=nonconvex, clip_norm=clip_norm, clip=clip,
-    )  # fmt: skip
+        penalties = {
+            "l2": self.l2,
+            "nonconvex": self.nonconvex,
+            "clip_norm": self.clip_norm,
+            "clip": self.clip,
+        }
+        return load_objective(self.name, num_classes, **penalties)
+
+
+TORCH = "torch:FILE.py:NAME"
+OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
+    **dict.fromkeys(LOSSES, LinearObjective),
+    **dict.fromkeys(NETWORKS, NetworkObjective),
+    TORCH: TorchObjective,
+}
+
+
+def make_model(name: str, num_features: int, num_classes: int, **settings: float | str) -> Model:
+    """The objective called `name` (one of OBJECTIVES, or
+    torch:FILE.py:NAME) with its settings.
+
+    Raises SettingError for an unknown name or setting, a number out of range, or labels the loss cannot take.
+    """
+    known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
+    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
+    objective.check()
+    return objective.build(num_features, num_classes)

@@ -11,7 +11,7 @@ scores, and in the smooth penalty that lives inside every client's f_i:
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import expit, huber, logsumexp, softmax
@@ -20,6 +20,7 @@ from .arrays import Array, Labels, Mask
 from .errors import require
 from .norms import norms, outer_norms, squared_norms
 from .privacy.release import Bounds
+from .settings import Setting, at_least, check_settings, one_of
 
 
 class Batch(NamedTuple):
@@ -438,16 +439,48 @@ def score_of(predicted: Labels, rows: Batch, classifies: bool) -> Array:
     return 1.0 - residual / np.where(variance > 0, variance, np.nan)
 
 
-def check_penalties(l2: float, nonconvex: float, clip_norm: float, clip: str) -> None:
-    """SettingError for numbers that `Penalised` cannot have."""
-    require(0 <= l2 < math.inf, f"l2 must be finite and at least 0; got {l2}")
-    require(0 <= nonconvex < math.inf, f"nonconvex must be finite and at least 0; got {nonconvex}")
-    require(0 <= clip_norm < math.inf, f"clip-norm must be at least 0 (0 = off); got {clip_norm}")
-    require(clip in ("rows", "batch"), f"clip must be rows or batch; got '{clip}'")
-    require(
-        clip == "rows" or clip_norm > 0,
-        "clip = batch needs clip-norm above 0, the bound on a batch's gradient",
-    )
+@dataclass(frozen=True)
+class Penalties:
+    """Settings that all objectives have."""
+
+    name: str = ""
+    l2: Annotated[float, Setting("weight of the penalty ||x||^2 / 2", at_least(0))] = 0.0
+    nonconvex: Annotated[float, Setting("weight of the penalty sum x^2 / (1 + x^2)", at_least(0))] = 0.0
+    clip_norm: Annotated[float, Setting("largest norm of a data gradient; 0: no clipping", at_least(0))] = 0.0
+    clip: Annotated[
+        str,
+        Setting("gradients that clip-norm bounds: of every row, or of the batch", one_of(("rows", "batch"))),
+    ] = "rows"
+
+    def check(self) -> None:
+        """SettingError for settings out of range, or that do not go together."""
+        check_settings(self)
+        require(
+            self.clip == "rows" or self.clip_norm > 0,
+            "clip = batch needs clip-norm above 0, the bound on a batch's gradient",
+        )
+
+
+@dataclass(frozen=True)
+class LinearObjective(Penalties):
+    """The objective of a linear model, as users set it."""
+
+    name: str = "softmax"
+
+    def build(self, num_features: int, num_classes: int) -> Model:
+        """The objective for such rows; SettingError for labels that the loss cannot take."""
+        return self.linear(LOSSES[self.name], num_features, num_classes)
+
+    def linear(self, loss: Loss, num_features: int, num_classes: int) -> LinearModel:
+        """The linear model with this loss."""
+        require(
+            not loss.classifies or num_classes >= 2,
+            f"objective '{self.name}' needs classes; this data set has real labels: use 'least-squares'",
+        )
+        return LinearModel(
+            loss, loss.outputs(num_classes), num_features,
+            l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,
+        )  # fmt: skip
 
 
 def make_objective(
@@ -464,21 +497,9 @@ def make_objective(
     Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels the loss cannot take.
     """
     require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
-    check_penalties(l2, nonconvex, clip_norm, clip)
-    loss = LOSSES[name]
-    require(
-        not loss.classifies or num_classes >= 2,
-        f"objective '{name}' needs classes; this data set has real labels: use 'least-squares'",
-    )
-    return LinearModel(
-        loss,
-        loss.outputs(num_classes),
-        num_features,
-        l2=l2,
-        nonconvex=nonconvex,
-        clip_norm=clip_norm,
-        clip=clip,
-    )
+    settings = LinearObjective(name, l2, nonconvex, clip_norm, clip)
+    settings.check()
+    return settings.linear(LOSSES[name], num_features, num_classes)
 
 
 def majority_baseline(train_labels: Labels, test_labels: Labels) -> float:

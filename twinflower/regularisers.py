@@ -6,14 +6,15 @@ Points are flat, (..., d); leading axes are independent problems. Indicators hav
 infinity outside their set, and their prox is the projection.
 """
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 
 from .arrays import Array
-from .errors import require
+from .settings import Setting, above, at_least, check_settings, make
 
 _ROUNDING = 1e-9  # a projected point may miss its set by this share of its size
 
@@ -239,29 +240,119 @@ def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:
     return OnPart(regulariser, places)
 
 
-_MAKERS: dict[str, Callable[[float, float, float, float, int], Regulariser]] = {
-    "none": lambda l1, l2, bound, radius, rows: Zero(),
-    "l1": lambda l1, l2, bound, radius, rows: L1(l1),
-    "l1-box": lambda l1, l2, bound, radius, rows: WeightedL1Box(l1, -bound, bound),
-    "elastic-net": lambda l1, l2, bound, radius, rows: ElasticNet(l1, l2),
-    "group-l1": lambda l1, l2, bound, radius, rows: GroupL1(l1, rows),
-    "box": lambda l1, l2, bound, radius, rows: Box(-bound, bound),
-    "ball": lambda l1, l2, bound, radius, rows: Ball(radius),
+Weight = Annotated[float, Setting("weight of the l1 norm, or of the sum of the groups' norms", at_least(0))]
+Bound = Annotated[float, Setting("the box is [-bound, bound] in every entry", above(0))]
+
+
+@dataclass(frozen=True)
+class Penalty(ABC):
+    """A regulariser as users set it."""
+
+    name: str = ""
+    parameters: Annotated[
+        str, Setting("parameters of a PyTorch module that h sees, such as '*.weight, head.bias'; empty: all")
+    ] = ""
+
+    @abstractmethod
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+
+
+@dataclass(frozen=True)
+class NoRegulariser(Penalty):
+    """h = 0."""
+
+    name: str = "none"
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return Zero()
+
+
+@dataclass(frozen=True)
+class L1Norm(Penalty):
+    """weight * ||x||_1."""
+
+    name: str = "l1"
+    weight: Weight = 3e-3
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return L1(self.weight)
+
+
+@dataclass(frozen=True)
+class L1NormInBox(Penalty):
+    """weight * ||x||_1 over a box."""
+
+    name: str = "l1-box"
+    weight: Weight = 3e-3
+    bound: Bound = 1.0
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return WeightedL1Box(self.weight, -self.bound, self.bound)
+
+
+@dataclass(frozen=True)
+class L1AndL2(Penalty):
+    """l1 * ||x||_1 + l2/2 * ||x||^2."""
+
+    name: str = "elastic-net"
+    l1: Annotated[float, Setting("weight of ||x||_1", at_least(0))] = 3e-3
+    l2: Annotated[float, Setting("weight of ||x||^2 / 2", at_least(0))] = 0.0
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return ElasticNet(self.l1, self.l2)
+
+
+@dataclass(frozen=True)
+class GroupNorms(Penalty):
+    """weight * sum of the norms of a matrix's columns."""
+
+    name: str = "group-l1"
+    weight: Weight = 3e-3
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return GroupL1(self.weight, rows)
+
+
+@dataclass(frozen=True)
+class InBox(Penalty):
+    """A box."""
+
+    name: str = "box"
+    bound: Bound = 1.0
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return Box(-self.bound, self.bound)
+
+
+@dataclass(frozen=True)
+class InBall(Penalty):
+    """A ball."""
+
+    name: str = "ball"
+    radius: Annotated[float, Setting("radius of the ball around 0", above(0))] = 1.0
+
+    def build(self, rows: int) -> Regulariser:
+        """h for points that are matrices of this many rows."""
+        return Ball(self.radius)
+
+
+REGULARISERS: dict[str, type[Penalty]] = {
+    entry.name: entry for entry in (NoRegulariser, L1Norm, L1NormInBox, L1AndL2, GroupNorms, InBox, InBall)
 }
-REGULARISERS = tuple(_MAKERS)
 
 
-def make_regulariser(
-    name: str, l1: float = 0.0, l2: float = 0.0, bound: float = 1.0, radius: float = 1.0, rows: int = 1
-) -> Regulariser:
-    """The regulariser called `name` (one of REGULARISERS).
+def make_regulariser(name: str, rows: int = 1, **settings: float) -> Regulariser:
+    """The regulariser called `name` (one of REGULARISERS) with its settings; rows: of the matrix behind a point.
 
-    l1, l2 >= 0 are weights, bound > 0 gives the box [-bound, bound], radius > 0 the ball, rows the
-    number of matrix rows for group-l1. Raises SettingError for an unknown name or a bad number.
+    Raises SettingError for an unknown name or setting, or a number out of range.
     """
-    require(name in _MAKERS, f"regulariser must be one of {', '.join(_MAKERS)}; got '{name}'")
-    for key, number in (("l1", l1), ("l2", l2)):
-        require(np.isfinite(number) and number >= 0, f"regulariser-{key} must be at least 0; got {number}")
-    for key, number in (("bound", bound), ("radius", radius)):
-        require(0 < number < np.inf, f"regulariser-{key} must be finite and above 0; got {number}")
-    return _MAKERS[name](l1, l2, bound, radius, rows)
+    entry: Penalty = make(REGULARISERS, "regulariser", name, settings)
+    check_settings(entry)
+    return entry.build(rows)

@@ -4,9 +4,11 @@ A graph is what pages and the relay need of it: for each client its neighbours, 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -15,6 +17,7 @@ from scipy import optimize, sparse
 from .arrays import Array, Mask
 from .errors import SettingError, require
 from .randomness import stream
+from .settings import Setting, above, at_least, between, check_settings, make
 
 Neighbours = tuple[tuple[int, ...], ...]
 
@@ -36,72 +39,149 @@ class Spectrum(NamedTuple):
     largest: float
 
 
+Degree = Annotated[
+    float, Setting("neighbours of a client, on average for random graphs", above(0), "clients")
+]
+GraphSeed = Annotated[int, Setting("seed of random graphs", at_least(0), bits=64)]
+
+
+@dataclass(frozen=True)
+class Topology(ABC):
+    """A graph with its settings. Random graphs are drawn from (seed, "graph") until one is connected."""
+
+    name: str
+
+    def build(self, num_clients: int) -> Neighbours:
+        """The graph of these clients.
+
+        Raises SettingError for numbers that make no sense, a file that cannot be read, and a graph that is not
+        connected or has other nodes than 0..num_clients - 1, or an edge from a node to itself.
+        """
+        check_settings(self)
+        require(num_clients >= 2, f"a graph needs at least 2 clients; got {num_clients}")
+        return neighbours_of(self.graph(num_clients), num_clients)
+
+    @abstractmethod
+    def graph(self, n: int) -> Any:
+        """The graph of n clients, for networkx."""
+
+
+@dataclass(frozen=True)
+class ErdosRenyi(Topology):
+    """Every edge with the same probability; degree is the mean."""
+
+    name: str = "erdos-renyi"
+    degree: Degree = 3.0
+    seed: GraphSeed = 0
+
+    def graph(self, n: int) -> Any:
+        """The first connected one."""
+        degree = self.degree
+        require(
+            degree <= n - 1,
+            f"topology.degree must be above 0 and at most clients.count - 1 = {n - 1}; got {degree:g}",
+        )
+        lonely = n * np.exp(
+            -degree
+        )  # expected number of nodes without a neighbour; e^-lonely: chance of none
+        require(
+            lonely < 7,
+            f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree",
+        )
+        return _random(
+            lambda s: nx.fast_gnp_random_graph(n, degree / (n - 1), seed=s), self.seed, "random graph"
+        )
+
+
+@dataclass(frozen=True)
+class Regular(Topology):
+    """Everybody has the same degree."""
+
+    name: str = "regular"
+    degree: Degree = 3.0
+    seed: GraphSeed = 0
+
+    def graph(self, n: int) -> Any:
+        """The first connected one."""
+        degree = self.degree
+        whole = degree == int(degree) and degree < n and int(degree) * n % 2 == 0
+        require(
+            whole,
+            f"a regular graph of {n} clients needs a whole topology.degree below {n} with degree * {n} even; got "
+            f"{degree:g}",
+        )
+        return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), self.seed, "regular graph")
+
+
+@dataclass(frozen=True)
+class SmallWorld(Topology):
+    """A ring whose clients know `degree` others, with a share `rewiring` of its edges moved."""
+
+    name: str = "small-world"
+    degree: Degree = 3.0
+    rewiring: Annotated[float, Setting("share of the ring's edges that are moved", between(0, 1))] = 0.1
+    seed: GraphSeed = 0
+
+    def graph(self, n: int) -> Any:
+        """The first connected one."""
+        even = self.degree % 2 == 0 and self.degree < n
+        require(
+            even, f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
+        )
+        degree = int(self.degree)
+        draw = lambda s: nx.watts_strogatz_graph(n, degree, self.rewiring, seed=s)  # noqa: E731
+        return _random(draw, self.seed, "small-world graph")
+
+
+@dataclass(frozen=True)
+class RandomGeometric(Topology):
+    """Clients lie uniformly in a square and are neighbours within a radius; degree is the mean."""
+
+    name: str = "random-geometric"
+    degree: Degree = 3.0
+    seed: GraphSeed = 0
+
+    def graph(self, n: int) -> Any:
+        """The first connected one."""
+        degree, most = self.degree, _closer(1.0) * (n - 1)
+        require(
+            degree <= most,
+            f"topology.degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; got "
+            f"{degree:g}",
+        )
+        radius = optimize.brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
+        graph = (
+            f"random geometric graph of {n} clients with degree {degree:g}"  # half of them are with ln(n) + 2
+        )
+        return _random(
+            lambda s: nx.random_geometric_graph(n, radius, seed=s), self.seed, graph, _GEOMETRIC_TRIES
+        )
+
+
+@dataclass(frozen=True)
+class Fixed(Topology):
+    """A graph that the number of clients decides."""
+
+    def graph(self, n: int) -> Any:
+        """The graph of this name."""
+        return _FIXED[self.name](n)
+
+
+@dataclass(frozen=True)
+class FromFile(Topology):
+    """file:PATH, an edge list with one `i j` per line (what follows, such as a weight, is passed over)."""
+
+    def graph(self, n: int) -> Any:
+        """The graph in the file."""
+        return _read(Path(self.name.removeprefix(FILE)))
+
+
 def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIES) -> Any:
     """The first connected graph of those drawn from (seed, "graph")."""
     numbers = stream(seed, "graph").integers(2**31, size=tries)
     graph = next((g for g in map(draw, map(int, numbers)) if nx.is_connected(g)), None)
-    require(graph is not None, f"no {told} of {tries:,} was connected: raise degree")
+    require(graph is not None, f"no {told} of {tries:,} was connected: raise topology.degree")
     return graph
-
-
-def _erdos_renyi(n: int, degree: float, rewiring: float, seed: int) -> Any:
-    require(
-        0 < degree <= n - 1, f"degree must be above 0 and at most num-clients - 1 = {n - 1}; got {degree:g}"
-    )
-    lonely = n * np.exp(-degree)  # expected number of nodes without a neighbour; e^-lonely: chance of none
-    require(
-        lonely < 7,
-        f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise degree",
-    )
-    return _random(lambda s: nx.fast_gnp_random_graph(n, degree / (n - 1), seed=s), seed, "random graph")
-
-
-def _regular(n: int, degree: float, rewiring: float, seed: int) -> Any:
-    whole = degree == int(degree) and 0 < degree < n and int(degree) * n % 2 == 0
-    require(
-        whole,
-        f"a regular graph of {n} clients needs a whole degree below {n} with degree * {n} even; got {degree:g}",
-    )
-    return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), seed, "regular graph")
-
-
-def _small_world(n: int, degree: float, rewiring: float, seed: int) -> Any:
-    even = degree == int(degree) and degree % 2 == 0 and 0 < degree < n
-    require(even, f"a small world of {n} clients needs an even degree below {n}; got {degree:g}")
-    return _random(
-        lambda s: nx.watts_strogatz_graph(n, int(degree), rewiring, seed=s), seed, "small-world graph"
-    )
-
-
-def _grid(n: int, *_: Any) -> Any:
-    return _lattice(n, 2, "grid", periodic=False)
-
-
-def _torus(n: int, *_: Any) -> Any:
-    return _lattice(n, 3, "torus", periodic=True)
-
-
-def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
-    """Rows by columns, as square as n allows; clients are numbered row by row."""
-    rows = max((side for side in range(least, math.isqrt(n) + 1) if n % side == 0), default=0)
-    require(
-        rows > 0,
-        f"a {name} needs num-clients = rows * columns with at least {least} of each, such as {least * least} or "
-        f"{least * (least + 1)}; got {n}",
-    )
-    graph = nx.grid_2d_graph(rows, n // rows, periodic=periodic)
-    return nx.convert_node_labels_to_integers(graph, ordering="sorted")
-
-
-def _random_geometric(n: int, degree: float, rewiring: float, seed: int) -> Any:
-    most = _closer(1.0) * (n - 1)
-    require(
-        0 < degree <= most,
-        f"degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; got {degree:g}",
-    )
-    radius = optimize.brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
-    graph = f"random geometric graph of {n} clients with degree {degree:g}"  # half of them are with ln(n) + 2
-    return _random(lambda s: nx.random_geometric_graph(n, radius, seed=s), seed, graph, _GEOMETRIC_TRIES)
 
 
 def _closer(radius: float) -> float:
@@ -109,53 +189,47 @@ def _closer(radius: float) -> float:
     return math.pi * radius**2 - 8 / 3 * radius**3 + radius**4 / 2
 
 
-def _ring(n: int, *_: Any) -> Any:
-    return nx.cycle_graph(n) if n > 2 else nx.path_graph(n)
+def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
+    """Rows by columns, as square as n allows; clients are numbered row by row."""
+    rows = max((side for side in range(least, math.isqrt(n) + 1) if n % side == 0), default=0)
+    require(
+        rows > 0,
+        f"a {name} needs clients.count = rows * columns with at least {least} of each, such as {least * least} or "
+        f"{least * (least + 1)}; got {n}",
+    )
+    graph = nx.grid_2d_graph(rows, n // rows, periodic=periodic)
+    return nx.convert_node_labels_to_integers(graph, ordering="sorted")
 
 
-TOPOLOGIES: dict[str, Callable[[int, float, float, int], Any]] = {
-    "erdos-renyi": _erdos_renyi,
-    "regular": _regular,
-    "small-world": _small_world,
-    "ring": _ring,
-    "grid": _grid,
-    "torus": _torus,
-    "random-geometric": _random_geometric,
-    "path": lambda n, *_: nx.path_graph(n),
-    "star": lambda n, *_: nx.star_graph(n - 1),
-    "complete": lambda n, *_: nx.complete_graph(n),
+_FIXED: dict[str, Callable[[int], Any]] = {
+    "ring": lambda n: nx.cycle_graph(n) if n > 2 else nx.path_graph(n),
+    "grid": lambda n: _lattice(n, 2, "grid", periodic=False),
+    "torus": lambda n: _lattice(n, 3, "torus", periodic=True),
+    "path": lambda n: nx.path_graph(n),
+    "star": lambda n: nx.star_graph(n - 1),
+    "complete": lambda n: nx.complete_graph(n),
+}
+FILE = "file:"
+TOPOLOGIES: dict[str, type[Topology]] = {
+    **{entry.name: entry for entry in (ErdosRenyi, Regular, SmallWorld, RandomGeometric)},
+    **dict.fromkeys(_FIXED, Fixed),
+    f"{FILE}PATH": FromFile,
 }
 
 
-def make_graph(
-    name: str, num_clients: int, degree: float = 3.0, rewiring: float = 0.1, seed: int = 0
-) -> Neighbours:
-    """The graph called `name`, a key of TOPOLOGIES, or "file:PATH", an edge list with one `i j` per line (what follows,
-    such as a weight, is passed over).
-
-    degree: the mean of erdos-renyi, everybody's of regular, and of the ring behind small-world, of whose edges a
-    share `rewiring` is moved. It is also the mean of random-geometric, where clients lie uniformly in a square and are
-    neighbours within a radius. grid and torus are as nearly square as num_clients allows. Random graphs are drawn from
-    (seed, "graph") until one is connected.
-
-    Raises SettingError for a name or number that makes no sense, a file that cannot be read, and a graph that is not
-    connected or has other nodes than 0..num_clients - 1, or an edge from a node to itself.
-    """
-    require(num_clients >= 2, f"a graph needs at least 2 clients; got {num_clients}")
-    if name.startswith("file:"):
-        return neighbours_of(_read(Path(name.removeprefix("file:"))), num_clients)
-    require(
-        name in TOPOLOGIES,
-        f"topology must be one of {', '.join(TOPOLOGIES)}, or file:PATH with an edge list; got '{name}'",
-    )
-    return neighbours_of(TOPOLOGIES[name](num_clients, degree, rewiring, seed), num_clients)
+def make_graph(name: str, num_clients: int, **settings: float) -> Neighbours:
+    """The graph called `name`, one of TOPOLOGIES, with its settings; SettingError as `Topology.build`."""
+    kind = f"{FILE}PATH" if name.startswith(FILE) else name
+    known = {**TOPOLOGIES, name: TOPOLOGIES[kind]} if kind in TOPOLOGIES else TOPOLOGIES
+    topology: Topology = make(known, "topology", name, settings)
+    return topology.build(num_clients)
 
 
 def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
     """Neighbours by client of a networkx graph; SettingError unless it is one for these clients."""
     require(
         set(graph) == set(range(num_clients)),
-        f"the graph must have the nodes 0 to {num_clients - 1} for num-clients = {num_clients}; it has "
+        f"the graph must have the nodes 0 to {num_clients - 1} for clients.count = {num_clients}; it has "
         f"{len(graph)} nodes from {min(graph, default='none')} to {max(graph, default='none')}",
     )
     loops = sorted(node for node, _ in nx.selfloop_edges(graph))

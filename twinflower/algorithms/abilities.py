@@ -16,7 +16,6 @@ from ..arrays import Array, Mask
 from ..batches import Pace
 from ..objectives import Batch, Objective
 from ..privacy.release import Bounds, Rounding
-from ..topologies import Neighbours
 
 
 class NeedsEveryClient(ABC):  # noqa: B024
@@ -69,11 +68,7 @@ def client_models(algorithm: object, server: Any) -> Array | None:
 
 
 class OnGraph(KnowsClientModels):
-    """Runs on a graph of clients, with the server as a relay."""
-
-    @abstractmethod
-    def graph(self, num_clients: int) -> Neighbours:
-        """The neighbours of each client; SettingError for a graph that makes no sense."""
+    """Runs on a graph of clients, which `facts.neighbours` holds, with the server as a relay."""
 
     @abstractmethod
     def alive(self, server: Any) -> Mask:

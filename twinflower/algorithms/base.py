@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -19,12 +19,22 @@ from ..privacy.release import (
     no_noise,
 )
 from ..regularisers import ZERO, Regulariser
+from ..settings import SHARE, Setting, above, between, one_of
 from .abilities import BoundsRounding, SumsUp, length
 from .layout import Layout
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
 from .page import NO_FACTS, Facts
 from .work import LocalWork
+
+StepSize = Annotated[float, Setting("length of a step along the gradient in the first round", above(0))]
+StepDecay = Annotated[
+    float, Setting("the step of round t is step-size / t^step-decay; 0 keeps it constant", between(0, 1))
+]
+FinalModel = Annotated[
+    str, Setting("model to evaluate and deploy: the last, or the mean of the last part of the rounds",
+                 one_of(("last", "tail-mean")))
+]
 
 
 @dataclass(frozen=True)
@@ -38,31 +48,30 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
     step_size, step_decay: the step of round t is step_size / t^step_decay. privacy: "none", "public-state"
     (the end of the local loop is noisy, and everything carried or sent is computed from it), "gradient"
     (every local gradient is noisy). sensitivity: "coupled" or "norm", the bound behind public-state noise.
-    output: what is evaluated and deployed: "last", the last x0, or "tail-mean", the mean of the x0 of the last rounds,
-    a share `tail` in (0, 1] of them all (until these begin, the last x0). The mean of noisy points is less noisy than
-    each, but lags behind where the run still moves. It is a function of what was released and costs no privacy.
+    final_model: what is evaluated and deployed: "last", the last x0, or "tail-mean", the mean of the x0 of the last
+    rounds, a share `tail` in (0, 1] of them all (until these begin, the last x0). The mean of noisy points is less
+    noisy than each, but lags behind where the run still moves. It follows from what was released and costs no privacy.
     """
 
     regulariser: Regulariser = ZERO
-    step_size: float = 0.4
-    step_decay: float = 0.0
+    step_size: StepSize = 0.4
+    step_decay: StepDecay = 0.0
     privacy: str = "none"
     sensitivity: str = "coupled"
-    output: str = field(default="last", kw_only=True)
-    tail: float = field(default=0.5, kw_only=True)
+    final_model: FinalModel = field(default="last", kw_only=True)
+    tail: Annotated[float, Setting("last part of the rounds in a tail-mean", SHARE, "share of the rounds")] = field(
+        default=0.5, kw_only=True
+    )
     facts: Facts = field(default=NO_FACTS, kw_only=True)
 
-    outputs: ClassVar[tuple[str, ...]] = ("last", "tail-mean")
+    takes_local_steps: ClassVar[bool] = True
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_steps(self.step_size, self.step_decay)
         check_choice("privacy", self.privacy, self.modes)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
-        check_choice("output", self.output, self.outputs)
-        require(0 < self.tail <= 1, f"tail must be above 0 and at most 1, a share of the rounds; got {self.tail}")
 
     @property
     def pull(self) -> float:
@@ -147,7 +156,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def model(self, server: Any) -> Array:
         """x0, already the result of the prox, or a mean of them."""
-        return server.x0 if self.output == "last" else server.average  # type: ignore[no-any-return]
+        return server.x0 if self.final_model == "last" else server.average  # type: ignore[no-any-return]
 
     def averaged(self, server: Any, round_: int) -> Any:
         """The server with x0 of this round in its average."""
@@ -156,19 +165,13 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def _share(self, round_: int) -> float:
         """With which weight x0 of a round joins the average."""
-        if self.output == "last":
+        if self.final_model == "last":
             return 1.0
         rounds = self.facts.rounds
         require(
-            round_ <= rounds, f"output tail-mean needs the run's number of rounds in facts.rounds; got {rounds}"
+            round_ <= rounds, f"final-model tail-mean needs the run's number of rounds in facts.rounds; got {rounds}"
         )
         return 1.0 / max(1, round_ - rounds + math.ceil(round(self.tail * rounds, 9)))
-
-
-def check_steps(step_size: float, step_decay: float) -> None:
-    """SettingError unless the step schedule is a positive, non-increasing one."""
-    require(0 < step_size < np.inf, f"step-size must be above 0; got {step_size}")
-    require(0 <= step_decay <= 1, f"step-decay must be in [0, 1]; got {step_decay}")
 
 
 def check_pull(key: str, weight: float, step_size: float) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .fedpdm import FedPDM
+from .messages import Ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,4 +23,4 @@ class BSDPFedPDM(FedPDM):
     name: ClassVar[str] = "bsdp-fedpdm"
     title: ClassVar[str] = "BSDP-FedPDM (Li 2024): FedPDM with top-k or rand-k up and top-k down"
 
-    uplink_ratio: float = 0.5
+    uplink_ratio: Ratio = 0.5

@@ -25,16 +25,17 @@ bound that grows with sqrt(d) would be left. "gradient" adds noise to every grad
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..regularisers import Subdifferentiable, Zero
+from ..settings import Setting, one_of
 from .base import LocalMethod
 from .local import Subgradient, Walked, reach
-from .messages import NOTHING, Nothing, Upload, check_choice
+from .messages import NOTHING, Nothing, Upload
 from .work import LocalWork, Report
 
 
@@ -57,11 +58,13 @@ class FedAvg(LocalMethod):
     title: ClassVar[str] = "FedAvg, DP-FedAvg: local SGD and averaging"
     counts_steps: ClassVar[bool] = True
 
-    composite: str = "server-prox"
+    composite: Annotated[
+        str, Setting("how h is handled: prox at the server, or subgradients in the local steps",
+                     one_of(("server-prox", "local-subgradient")))
+    ] = "server-prox"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("composite", self.composite, ("server-prox", "local-subgradient"))
         if self.composite == "local-subgradient":
             self._check_subgradients()
 

@@ -21,12 +21,12 @@ Privacy. "public-state" computes the dual from the noisy x that is sent; "gradie
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..settings import Setting, above
 from .abilities import NeedsClientState
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
@@ -66,11 +66,10 @@ class FedDyn(FedAvg, NeedsClientState):
     title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
     counts_steps: ClassVar[bool] = False
 
-    alpha: float = 0.1
+    alpha: Annotated[float, Setting("weight of the dynamic regulariser", above(0))] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.alpha > 0, f"alpha must be above 0; got {self.alpha}")
         check_pull("alpha", self.alpha, self.step_size)
 
     @property

@@ -22,7 +22,7 @@ is then false. "public-state" adds the noise to x, so that dual and y are functi
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Pace
 from ..errors import require
 from ..privacy.release import Bounds, Release, published_sensitivity
+from ..settings import Setting, above, at_least, one_of
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .base import LocalMethod, check_pull
 from .layout import Layout, Point
-from .messages import Upload, check_choice
+from .messages import Upload
 from .work import LocalWork, Report
 
 
@@ -72,24 +73,25 @@ class FedPDM(LocalMethod):
 
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
 
-    rho: float = 0.05
-    stopping_tolerance: float = 0.0
-    aggregation: str = "sampled"
-    local_start: str = "server"
-    unstable_steps: str = "refuse"
+    rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
+    stopping_tolerance: Annotated[
+        float, Setting("a client stops once a gradient's squared norm is at most this; 0 never", at_least(0))
+    ] = 0.0
+    aggregation: Annotated[
+        str, Setting("what the server averages: this round's messages, or all clients' last",
+                     one_of(("sampled", "memory")))
+    ] = "sampled"
+    local_start: Annotated[
+        str, Setting("where local steps start: the server's point, or the client's last", one_of(("server", "warm")))
+    ] = "server"
+    unstable_steps: Annotated[
+        str, Setting("whether rho * step-size of 2 and more, which diverges, is allowed", one_of(("refuse", "allow")))
+    ] = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.rho < np.inf, f"rho must be finite and above 0; got {self.rho}")
-        check_choice("unstable-steps", self.unstable_steps, ("refuse", "allow"))
         if self.unstable_steps == "refuse":
             check_pull("rho", self.rho, self.step_size)
-        require(
-            0 <= self.stopping_tolerance < np.inf,
-            f"stopping-tolerance must be finite and at least 0 (0 = off); got {self.stopping_tolerance}",
-        )
-        check_choice("aggregation", self.aggregation, ("sampled", "memory"))
-        check_choice("local-start", self.local_start, ("server", "warm"))
         require(
             self.privacy != "public-state" or not self.stopping_tolerance,
             "stopping-tolerance must be 0 with privacy public-state: a number of steps chosen by the data "

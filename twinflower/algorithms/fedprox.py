@@ -11,9 +11,9 @@ so public-state noise is smaller than FedAvg's.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from ..errors import require
+from ..settings import Setting, at_least
 from .base import check_pull
 from .fedavg import FedAvg
 
@@ -25,11 +25,10 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx: FedAvg with a pull towards the server's point"
 
-    mu: float = 0.1
+    mu: Annotated[float, Setting("weight of the pull towards the server's point", at_least(0))] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.mu >= 0, f"mu must be at least 0; got {self.mu}")
         check_pull("mu", self.mu, self.step_size)
 
     @property

@@ -12,19 +12,20 @@ A client that is missing is left out of the mean.
 Pi is prox_h with step eta ("server-prox"), so a box or a ball gives the paper's projection; with
 "local-subgradient" the server adds a subgradient of h to the mean gradient. Without noise and with full batches this
 is proximal gradient descent, and FedAvg with one local step does the same. Only the first batch of a
-round is used, whatever max-local-steps. A thinned message leaves the entries nobody sent as they were.
+round is used, whatever local.max-steps. A thinned message leaves the entries nobody sent as they were.
 
 Privacy. "gradient" noises the one mean gradient, the only release of a round.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..batches import Pace
 from ..privacy.release import Bounds, Release, gradient_release
+from ..settings import Setting, one_of
 from .averaging import mean_of_senders
 from .fedavg import FedAvg
 from .messages import Upload
@@ -41,8 +42,8 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ISRLDP(FedAvg):
-    """FedAvg's settings, of which local steps mean nothing, and two more values of output: "average", all rounds alike,
-    and "weighted", round t with weight t, for strongly convex losses and steps ~ 1/t.
+    """FedAvg's settings, and two more values of final_model: "average", all rounds alike, and "weighted", round t with
+    weight t, for strongly convex losses and steps ~ 1/t.
 
     The paper averages the points where gradients were taken; here they are the points after the steps.
     """
@@ -50,8 +51,13 @@ class ISRLDP(FedAvg):
     name: ClassVar[str] = "isrl-dp"
     title: ClassVar[str] = "ISRL-DP: one (noisy) mean gradient per client and round"
     counts_steps: ClassVar[bool] = False
+    takes_local_steps: ClassVar[bool] = False
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
-    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "weighted", "tail-mean")
+
+    final_model: Annotated[
+        str, Setting("model to evaluate and deploy: the last, the mean of all (weighted: by t) or of the last part",
+                     one_of(("last", "average", "weighted", "tail-mean")))
+    ] = field(default="last", kw_only=True)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """x0 = start."""
@@ -66,7 +72,7 @@ class ISRLDP(FedAvg):
         return state, self.message(g, inbox, once), once
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One noisy gradient, whatever max-local-steps."""
+        """One noisy gradient, whatever local.max-steps."""
         return gradient_release(bounds, pace._replace(steps=1))
 
     def check_sum(self, steps: int) -> None:
@@ -85,4 +91,4 @@ class ISRLDP(FedAvg):
     def _share(self, round_: int) -> float:
         """Of the averages over all rounds, and of the others."""
         shares = {"average": 1 / round_, "weighted": 2 / (round_ + 1)}
-        return shares[self.output] if self.output in shares else super()._share(round_)
+        return shares[self.final_model] if self.final_model in shares else super()._share(round_)

@@ -22,7 +22,7 @@ its only release. A sum of rounds is planned before the first: round t has the s
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..errors import require
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Bounds, Pace, Release, Rounding
 from ..regularisers import ZERO, Regulariser
+from ..settings import Rule, Setting, at_least, check_settings, one_of
 from .abilities import (
     BoundsRounding,
     Closes,
@@ -47,7 +48,7 @@ from .messages import Dense, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
 from .work import LocalWork, Report
 
-_LARGEST_STEP = 4 / 3
+_STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
 
 
 class State(NamedTuple):
@@ -82,27 +83,28 @@ class LDPPrimalDual(
     title: ClassVar[str] = "LDP primal-dual (Zhang 2023): composite, all clients, rounds share the budget unequally"
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
+    takes_local_steps: ClassVar[bool] = False
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
-    step_size: float = 0.25
-    scale: float = 0.0
-    allocation: str = "dynamic"
-    shares: str = ""
-    strong_convexity: float = 0.0
+    step_size: Annotated[
+        float, Setting("gamma; the theory wants at most 1/4, and duals are unstable from 4/3 on", _STEPS)
+    ] = 0.25
+    scale: Annotated[float, Setting("s, by which losses and g are multiplied; 0: number of clients", at_least(0))] = 0.0
+    allocation: Annotated[
+        str, Setting("how rounds share the privacy budget: geometrically, evenly, or by `shares`", one_of(ALLOCATIONS))
+    ] = "dynamic"
+    shares: Annotated[
+        str, Setting("shares of the budget for allocation shares, geometric in between: first, ..., last",
+                     unit="numbers with commas between", numbers=True)
+    ] = ""
+    strong_convexity: Annotated[
+        float, Setting("strong convexity of every f_i for the dynamic allocation; 0: the objective's l2", at_least(0))
+    ] = 0.0
     privacy: str = "none"
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.step_size < _LARGEST_STEP,
-            f"step-size must be above 0 and below 4/3, where the duals become unstable; got {self.step_size}",
-        )
-        require(0 <= self.scale < np.inf, f"scale must be at least 0 (0 = number of clients); got {self.scale}")
-        require(
-            0 <= self.strong_convexity < np.inf,
-            f"strong-convexity must be at least 0 (0 = the objective's); got {self.strong_convexity}",
-        )
-        check_choice("allocation", self.allocation, ALLOCATIONS)
+        check_settings(self)
         check_choice("privacy", self.privacy, ("none", "public-state"))
         require(
             (self.allocation == "shares") == bool(self.shares),

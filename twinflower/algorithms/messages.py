@@ -7,14 +7,15 @@ an entry by the number of those who sent it (20), (23). Ratios of 1 send whole p
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
 from ..errors import require
 from ..randomness import stream
-from ..sparsifiers import Code, RandK, TopK, make_sparsifier, scatter
+from ..settings import SHARE, Setting, check_settings, one_of
+from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
 from .page import to_nodes
@@ -38,6 +39,9 @@ class Upload(NamedTuple):
     steps: Index
 
 
+Ratio = Annotated[float, Setting("share of entries that a client sends", SHARE)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Messages:
     """Settings of the messages.
@@ -49,15 +53,15 @@ class Messages:
 
     counts_steps: ClassVar[bool] = False  # whether an upload carries the number of local steps
 
-    uplink: str = "top-k"
-    uplink_ratio: float = 1.0
-    downlink_ratio: float = 1.0
-    missing: str = "zero"
+    uplink: Annotated[str, Setting("which entries of its message a client sends", one_of(SPARSIFIERS))] = "top-k"
+    uplink_ratio: Ratio = 1.0
+    downlink_ratio: Annotated[float, Setting("share of entries broadcast, the largest ones", SHARE)] = 1.0
+    missing: Annotated[
+        str, Setting("mean of an entry that nobody sent: 0 as published, or what it was", one_of(("zero", "keep")))
+    ] = "zero"
 
     def __post_init__(self) -> None:
-        make_sparsifier(self.uplink, self.uplink_ratio)
-        make_sparsifier("top-k", self.downlink_ratio, "downlink")
-        check_choice("missing", self.missing, ("zero", "keep"))
+        check_settings(self)
 
     @property
     def up(self) -> TopK | RandK:

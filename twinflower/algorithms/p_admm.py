@@ -32,10 +32,14 @@ _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of square
 
 @dataclass(frozen=True)
 class PADMM(ZCDPNFL, RestrictsObjective):
-    """zCDP-NFL's settings; step_size, step_decay and composite mean nothing."""
+    """zCDP-NFL's settings but those of its step: the local problem is solved exactly, with the prox of h."""
 
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (Gauthier 2023): exact local steps, smooth losses only, to compare"
+
+    step_size: float = 0.4  # no settings
+    step_decay: float = 0.0
+    composite: str = "prox"
 
     def check_subgradients(self) -> None:
         """It takes the prox of h."""

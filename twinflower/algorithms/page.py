@@ -18,7 +18,6 @@ States, inboxes and uploads are NamedTuples of arrays, declared by `inbox`, `upl
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -65,12 +64,13 @@ class Page(Protocol):
 
     weightings: what F may be, by the run's `weighting`, the default
     first: "clients", the mean over the clients of their own means, or "rows", the mean over all rows, in which a client
-    with more rows weighs more.
+    with more rows weighs more. takes_local_steps: whether clients take several steps in a round.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     weightings: ClassVar[tuple[str, ...]]
+    takes_local_steps: ClassVar[bool]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -123,11 +123,6 @@ class Page(Protocol):
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:
     """A server array (..., d) as seen by nodes (..., K): with an axis to broadcast over them."""
     return x if np.ndim(node) == 0 else x[..., None, :]
-
-
-def settings_of(page: type) -> dict[str, type]:
-    """Names and types of a page's settings that a user may type (numbers, switches and words)."""
-    return {f.name: f.type for f in fields(page) if f.type in (int, float, bool, str)}  # type: ignore[misc]
 
 
 def stack(parts: Sequence[Any]) -> Any:

@@ -24,15 +24,13 @@ The noise of a round covers the steps of that round, not the most there may be.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-import numpy as np
+from typing import Annotated, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
 from ..privacy.release import SENSITIVITIES, Bounds, Pace, Release, Rounding, loop_rounding
 from ..randomness import stream
 from ..regularisers import ZERO, Regulariser
+from ..settings import SHARE, Setting, above, check_settings
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
 from .layout import Layout, Point
 from .local import local_steps
@@ -65,20 +63,21 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     name: ClassVar[str] = "proxskip"
     title: ClassVar[str] = "ProxSkip, Scaffnew: random numbers of local steps, and control variates"
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
+    takes_local_steps: ClassVar[bool] = True
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
-    step_size: float = 0.4
-    communication_probability: float = 0.2
+    step_size: Annotated[float, Setting("gamma: length of a local step; the theory wants at most 1/L", above(0))] = 0.4
+    communication_probability: Annotated[
+        float, Setting("p: a round has 1/p local steps on average", SHARE)
+    ] = 0.2
     privacy: str = "none"
     sensitivity: str = "coupled"
 
     state = Layout(State, Point("sent"))
 
     def __post_init__(self) -> None:
-        require(0 < self.step_size < np.inf, f"step-size must be above 0; got {self.step_size}")
-        p = self.communication_probability
-        require(0 < p <= 1, f"communication-probability must be above 0 and at most 1; got {p}")
+        check_settings(self)
         check_choice("privacy", self.privacy, ("none", "public-state"))
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 

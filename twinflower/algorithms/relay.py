@@ -14,7 +14,7 @@ with it leave the duals of its edges; what is left is the problem of the others.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,10 @@ from ..errors import RunError, require
 from ..privacy.allocation import allocation
 from ..privacy.release import Bounds, Pace, Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
-from ..topologies import Neighbours, adjacency, compact, connected, degrees, make_graph, sums
+from ..settings import SHARE, Setting, at_least, between, check_settings
+from ..topologies import adjacency, compact, connected, degrees, sums
 from .abilities import OnGraph, ServerMetrics
-from .base import check_steps
+from .base import StepDecay, StepSize
 from .echo import hear, nobody_heard
 from .local import decayed
 from .messages import Dense, check_choice
@@ -53,43 +54,35 @@ class Server(NamedTuple):
 class Relayed(Dense, OnGraph, ServerMetrics):
     """Settings of the networked methods.
 
-    topology, degree, rewiring, graph_seed: `topologies.make_graph`. step_size, step_decay: eta_n = step_size /
-    n^step_decay. tau in (0, 1]: a round gets 1/tau times the privacy budget of the one before (12). The paper's first
-    noises grow without bound in long runs; no round gets less than a thousandth of a plain round's share here. tail
-    in [0, 1]: the models are means of what was released in this last share of the rounds; 0, the last ones. dead_after:
-    rounds of silence until a client is removed, 0 for never.
+    step_size, step_decay: eta_n = step_size / n^step_decay. budget_ratio is the paper's tau: a round gets 1/tau times
+    the privacy budget of the one before (12). The paper's first noises grow without bound in long runs; no round gets
+    less than a thousandth of a plain round's share here. tail: the models are means of what was released in this last
+    part of the rounds; 0, the last ones.
     """
 
     name: ClassVar[str]
     server_columns: ClassVar[tuple[str, ...]] = ("alive",)
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
+    takes_local_steps: ClassVar[bool] = False
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
-    topology: str = "erdos-renyi"
-    degree: float = 3.0
-    rewiring: float = 0.1
-    graph_seed: int = 0
-    step_size: float = 0.4
-    step_decay: float = 0.0
-    tau: float = 1.0
-    tail: float = 0.0
-    dead_after: int = 0
+    step_size: StepSize = 0.4
+    step_decay: StepDecay = 0.0
+    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 1.0
+    tail: Annotated[
+        float, Setting("last part of the rounds whose models are averaged; 0: the last models", between(0, 1),
+                       "share of the rounds")
+    ] = 0.0
+    dead_after: Annotated[
+        int, Setting("silence after which a client leaves the graph; 0 never", at_least(0), "rounds")
+    ] = 0
     privacy: str = "none"
 
     def __post_init__(self) -> None:
-        check_steps(self.step_size, self.step_decay)
+        check_settings(self)
         check_choice("privacy", self.privacy, ("none", "public-state"))
-        require(0 < self.tau <= 1, f"tau must be in (0, 1]; got {self.tau}")
-        require(0 <= self.tail <= 1, f"tail must be in [0, 1]; got {self.tail}")
-        require(0 <= self.rewiring <= 1, f"rewiring must be in [0, 1]; got {self.rewiring}")
-        require(self.graph_seed >= 0, f"graph-seed must be at least 0; got {self.graph_seed}")
-        require(self.dead_after >= 0, f"dead-after must be at least 0 (0 = never); got {self.dead_after}")
-
-    def graph(self, num_clients: int) -> Neighbours:
-        """The neighbours that `facts` will hold; SettingError for a graph that makes no sense."""
-        return make_graph(self.topology, num_clients, self.degree, self.rewiring, self.graph_seed)
 
     def step(self, round_: int) -> float:
         """eta of a round."""
@@ -105,10 +98,10 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One noisy model; round n has a share ~ tau^(T - n) of the budget."""
+        """One noisy model; round n has a share ~ budget_ratio^(T - n) of the budget."""
         rounds = self.facts.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        share = allocation("dynamic", rounds, math.log(self.tau))[round_ - 1]
+        share = allocation("dynamic", rounds, math.log(self.budget_ratio))[round_ - 1]
         return Release(self.sensitivity(bounds, pace, round_), weight=float(share))
 
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:

@@ -22,7 +22,7 @@ Privacy. "gradient" noises the mean gradient, the only release of a round.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from ..errors import RunError, require
 from ..objectives import Batch, RowLosses
 from ..privacy.release import Bounds, Pace, Release, Rounding, gradient_release
 from ..regularisers import ZERO, Regulariser
+from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp, length
-from .base import check_steps
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
 from .work import LocalWork, Report
@@ -46,12 +46,15 @@ class Server(NamedTuple):
     kappa: Array
 
 
+Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
+
+
 @dataclass(frozen=True)
 class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
     """The method with its settings.
 
     averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
-    (0, 1], (0, 1] and [0, 0.95]. tau > 0: curvature of the surrogate. surrogate: "exact" or "literal". The paper has
+    (0, 1], (0, 1] and [0, 0.95]. curvature is the paper's tau. surrogate: "exact" or "literal". The paper has
     (0.4, 0.4, 0.4), (0.6, 0.9, 0.3), (0.9, 0.9, 0.3) for batches of 1, 10, 100, and tau = 0.1; its (5) wants
     sum gamma_t^2 finite, so alpha above 0.45.
     """
@@ -59,25 +62,24 @@ class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
     name: ClassVar[str] = "ssca"
     title: ClassVar[str] = "SSCA (Ye 2021): non-convex F, one batch gradient per round, surrogate on the server"
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
+    takes_local_steps: ClassVar[bool] = False
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm",)
     model_columns: ClassVar[tuple[str, ...]] = ("cost",)
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
-    averaging: float = 0.9
-    step_size: float = 0.9
-    step_decay: float = 0.3
-    tau: float = 0.1
-    surrogate: str = "exact"
+    averaging: Annotated[float, Setting("a_1: weight of the first round's gradient in the surrogate", SHARE)] = 0.9
+    step_size: Annotated[float, Setting("a_2: share of the way to the surrogate's minimum in round 1", SHARE)] = 0.9
+    step_decay: Decay = 0.3
+    curvature: Annotated[float, Setting("tau: curvature of the surrogate", above(0))] = 0.1
+    surrogate: Annotated[
+        str, Setting("weight of h in the surrogate: as much as its gradients have, or 1 as published",
+                     one_of(("exact", "literal")))
+    ] = "exact"
     privacy: str = "none"
 
     def __post_init__(self) -> None:
-        check_steps(self.step_size, self.step_decay)
-        for key, value in (("averaging", self.averaging), ("step-size", self.step_size)):
-            require(0 < value <= 1, f"{key} must be above 0 and at most 1, a share; got {value}")
-        require(self.step_decay <= 0.95, f"step-decay must be at most 0.95; got {self.step_decay}")
-        require(0 < self.tau < np.inf, f"tau must be finite and above 0; got {self.tau}")
-        check_choice("surrogate", self.surrogate, ("exact", "literal"))
+        check_settings(self)
         check_choice("privacy", self.privacy, ("none", "gradient"))
 
     state = NOTHING
@@ -161,12 +163,12 @@ class SSCA(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     def linearised(self, x: Array, g: Array) -> Array:
         """A row's share of S (..., d)."""
-        return g - 2 * self.tau * x
+        return g - 2 * self.curvature * x
 
     def lowest(self, slope: Array, weight: Array) -> Array:
         """argmin <S, x> + kappa (tau ||x||^2 + h(x)) (..., d), weight being kappa (...,)."""
-        vertex = -slope / (2 * self.tau * weight[..., None])                    # (16), (17)
-        return self.regulariser.prox(vertex, 1 / (2 * self.tau))
+        vertex = -slope / (2 * self.curvature * weight[..., None])              # (16), (17)
+        return self.regulariser.prox(vertex, 1 / (2 * self.curvature))
 
     def model(self, server: Any) -> Array:
         """x."""

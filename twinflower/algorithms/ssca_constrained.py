@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -39,11 +39,12 @@ from ..networks import Network
 from ..objectives import Batch, LinearModel, RowLosses
 from ..privacy.release import Bounds, Pace, Release, Rounding
 from ..regularisers import Zero
+from ..settings import Setting, at_least
 from .abilities import Constrained, RestrictsObjective
 from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers
-from .ssca import SSCA
+from .ssca import SSCA, Decay
 
 
 class Server(NamedTuple):
@@ -70,11 +71,16 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
     model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
 
-    step_decay: float = 0.36
-    constraints: str = "cost <= 0.3"
-    penalties: str = "1e5"
-    tolerance: float = 0.01
-    loss_clip: float = 0.0
+    step_decay: Decay = 0.36
+    constraints: Annotated[
+        str, Setting("bounds on mean losses, such as 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'")
+    ] = "cost <= 0.3"
+    penalties: Annotated[
+        str, Setting("penalty c of a slack, or an increasing list of them", unit="numbers with commas between",
+                     numbers=True)
+    ] = "1e5"
+    tolerance: Annotated[float, Setting("by how much the final model may exceed a bound", at_least(0))] = 0.01
+    loss_clip: Annotated[float, Setting("losses are clipped to [0, loss-clip]; 0: not at all", at_least(0))] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +96,6 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         costs = self._costs
         rising = all(a < b for a, b in itertools.pairwise(costs))
         require(rising, f"penalties must increase; got '{self.penalties}'")
-        require(0 <= self.tolerance < np.inf, f"tolerance must be at least 0; got {self.tolerance}")
         largest = max(c.limit for c in self.bounded)
         require(
             (not self.loss_clip and self.privacy == "none") or largest < self.loss_clip < np.inf,
@@ -195,11 +200,11 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         surrogate = (1 - rho) * old + rho * self.linearised(x, told)            # (7), (14), (15), (20)
         kappa = (1 - rho) * kappa + rho
         slopes, constants, weight = self._quadratics(surrogate, kappa)
-        nu = multipliers(slopes, constants, self.tau * weight, np.array(self._costs)[level])
-        width = 2 * (1 + self.tau * weight * nu.sum(-1))
+        nu = multipliers(slopes, constants, self.curvature * weight, np.array(self._costs)[level])
+        width = 2 * (1 + self.curvature * weight * nu.sum(-1))
         lowest = -(nu[..., None] * slopes).sum(-2) / width[..., None]           # (21), (22)
         values = (slopes * lowest[..., None, :]).sum(-1) + constants
-        values = values + (self.tau * weight * (lowest**2).sum(-1))[..., None]
+        values = values + (self.curvature * weight * (lowest**2).sum(-1))[..., None]
         x = (1 - gamma) * x + gamma * lowest                                    # (4)
         return Server(x, surrogate, kappa, nu.max(-1), np.maximum(values, 0).sum(-1), level, stage)
 
@@ -218,8 +223,8 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         """The rows' share of all S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
         g, f = self._parts(told)
         f = f * (self.loss_clip or 1.0)
-        slopes = g - 2 * self.tau * x[..., None, :]
-        constants = f + self.tau * (x**2).sum(-1)[..., None] - (g * x[..., None, :]).sum(-1)
+        slopes = g - 2 * self.curvature * x[..., None, :]
+        constants = f + self.curvature * (x**2).sum(-1)[..., None] - (g * x[..., None, :]).sum(-1)
         return np.concatenate([slopes.reshape(*slopes.shape[:-2], -1), constants], axis=-1)
 
     def _parts(self, flat: Array) -> tuple[Array, Array]:

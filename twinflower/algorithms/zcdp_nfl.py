@@ -21,17 +21,17 @@ noise shrinks with the neighbours there really are, so it is (12) also after som
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
 from ..privacy.release import Bounds, Pace, Rounding
+from ..settings import Setting, above, one_of
 from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise, length
 from .echo import PAIR, Tentative, confirmed, tentative
 from .layout import Count, FloatCount, Layout, Point
-from .messages import Vector, check_choice
+from .messages import Vector
 from .relay import Relayed, Server, of_node, rows_of_node
 from .work import LocalWork, Report
 
@@ -57,13 +57,14 @@ class ZCDPNFL(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     name: ClassVar[str] = "zcdp-nfl"
     title: ClassVar[str] = "zCDP-NFL (Gauthier 2023): networked ADMM, neighbours agree, the server relays"
 
-    rho: float = 0.1
-    composite: str = "subgradient"
+    rho: Annotated[float, Setting("penalty of an edge", above(0))] = 0.1
+    composite: Annotated[
+        str, Setting("how h is handled: by its subgradient as published, or by its prox",
+                     one_of(("subgradient", "prox")))
+    ] = "subgradient"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.rho < np.inf, f"rho must be above 0; got {self.rho}")
-        check_choice("composite", self.composite, ("subgradient", "prox"))
         if self.composite == "subgradient":
             self.check_subgradients()
 

@@ -50,7 +50,9 @@ def find(folders: Iterable[Path], *bases: str) -> Path:
     path = look_for(places, *bases)
     if path is None:
         names, where = " or ".join(bases), " or ".join(map(str, places))
-        raise MissingFileError(f"no file {names} (plain, .gz or .bz2) in {where}; set data-dir to its folder")
+        raise MissingFileError(
+            f"no file {names} (plain, .gz or .bz2) in {where}; set data.dir (--data-dir) to its folder"
+        )
     return path
 
 

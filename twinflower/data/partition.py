@@ -1,17 +1,18 @@
 """Which rows belong to which client: `partition(labels, num_clients, method, seed, ...)`.
 
-Every method is one function that answers with counts (N, kinds): how many rows of each kind a client gets,
-a kind being a class or, for methods blind to labels, "any row". One shared function then deals the rows out.
-To add a method, write such a function and enter it in `PARTITIONERS` at the foot of this module.
+Every method is a dataclass of its settings whose `counts` answers with counts (N, kinds): how many rows of each kind a
+client gets, a kind being a class or, for methods blind to labels, "any row". One shared function then deals the rows
+out. To add a method, write such a class and enter it in `PARTITIONERS` at the foot of this module.
 
 Always: a row belongs to at most one client, no client is empty, and the same seed gives the same rows.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -21,10 +22,12 @@ from scipy.sparse.csgraph import maximum_flow
 
 from ..errors import SettingError, require
 from ..randomness import stream
+from ..settings import Rule, Setting, at_least, check_settings, make
 
 Ints = NDArray[np.int64]
 
 _DRAWS = 20  # of Dirichlet proportions, until no client is empty
+_CONCENTRATION = Rule("above 0 and at most 1e6", lambda v: 0 < v <= 1e6)
 
 
 # ------------------------------------------------------------------------------------------ the value
@@ -81,21 +84,29 @@ class Task(NamedTuple):
     class_rows: Ints
     num_clients: int
     draw: Generator
-    labels_per_client: int
-    dirichlet_alpha: float
-    sizes: Sequence[int] | Ints | None
-    samples_per_client: int
-    iid_rows: int
 
 
-class Method(NamedTuple):
-    """One line of `PARTITIONERS`."""
+@dataclass(frozen=True)
+class Method(ABC):
+    """A method with its settings.
 
-    description: str
-    counts: Callable[[Task], Ints]
-    by_class: bool = True  # needs class labels
-    shuffled: bool = True  # deals rows in random order, not in file order
-    equal: bool = True  # with samples_per_client all clients get exactly that many rows
+    by_class: it needs class labels. shuffled: it deals rows in random order, not in file order. equal: with
+    samples_per_client all clients get exactly that many rows.
+    """
+
+    description: ClassVar[str]
+    by_class: ClassVar[bool] = True
+    shuffled: ClassVar[bool] = True
+    equal: ClassVar[bool] = True
+
+    name: str = ""
+    samples_per_client: Annotated[
+        int, Setting("rows that every client keeps; 0: all of its rows", at_least(0), "rows")
+    ] = 0
+
+    @abstractmethod
+    def counts(self, task: Task) -> Ints:
+        """Rows of each kind for each client (N, kinds)."""
 
 
 def partition(
@@ -103,13 +114,8 @@ def partition(
     num_clients: int,
     method: str,
     seed: int,
-    *,
-    labels_per_client: int = 0,
-    dirichlet_alpha: float = 0.0,
-    sizes: Sequence[int] | Ints | None = None,
-    samples_per_client: int = 0,
-    iid_rows: int = 0,
     num_classes: int = 0,
+    **settings: Any,
 ) -> Partition:
     """Divide the rows of labels (rows,) among num_clients clients by one of `PARTITIONERS`.
 
@@ -124,29 +130,33 @@ def partition(
     samples_per_client = s > 0 cuts every client to s rows, a random choice except for contiguous, which
     keeps the first s of each chunk. Methods with equal sizes refuse an s that they cannot reach; dirichlet
     and sizes leave smaller clients as they are. num_classes = 0 takes the largest label + 1. Labels of
-    floating type are regression targets. Options of other methods are ignored.
+    floating type are regression targets.
 
     Raises `SettingError`. Rows that no client holds are simply not in `Partition.rows`.
     """
-    require(method in PARTITIONERS, f"partition must be one of {', '.join(PARTITIONERS)}; got {method!r}")
-    chosen = PARTITIONERS[method]
-    _check(labels, num_clients, samples_per_client)
-    kinds = _classes(labels, num_classes, method) if chosen.by_class else np.zeros(len(labels), np.int64)
-    class_rows = np.bincount(kinds, minlength=num_classes if chosen.by_class else 1)
+    for key in settings.keys() & {"sizes"}:  # a list of numbers for its text
+        settings[key] = ", ".join(map(str, settings[key]))
+    return divide(labels, num_clients, make(PARTITIONERS, "partition", method, settings), seed, num_classes)
+
+
+def divide(
+    labels: NDArray[Any], num_clients: int, method: Method, seed: int, num_classes: int = 0
+) -> Partition:
+    """`partition` by a method with its settings."""
+    _check(labels, num_clients, method)
+    kinds = _classes(labels, num_classes, method.name) if method.by_class else np.zeros(len(labels), np.int64)
+    class_rows = np.bincount(kinds, minlength=num_classes if method.by_class else 1)
     draw = stream(seed, "partition")
-    task = Task(
-        class_rows, num_clients, draw, labels_per_client, dirichlet_alpha, sizes, samples_per_client, iid_rows
-    )
-    counts = chosen.counts(task)
-    order = draw.permutation(len(labels)) if chosen.shuffled else np.arange(len(labels))
-    return _cut(_deal(kinds, counts, order), samples_per_client, chosen.equal)
+    counts = method.counts(Task(class_rows, num_clients, draw))
+    order = draw.permutation(len(labels)) if method.shuffled else np.arange(len(labels))
+    return _cut(_deal(kinds, counts, order), method.samples_per_client, method.equal)
 
 
-def _check(labels: NDArray[Any], num_clients: int, samples_per_client: int) -> None:
+def _check(labels: NDArray[Any], num_clients: int, method: Method) -> None:
     rows = len(labels)
     require(labels.ndim == 1 and rows > 0, f"labels must have shape (rows,), rows > 0; got {labels.shape}")
-    require(1 <= num_clients <= rows, f"num-clients must be in 1..{rows}, the rows; got {num_clients}")
-    require(samples_per_client >= 0, f"samples-per-client must be from 0 (all); got {samples_per_client}")
+    require(1 <= num_clients <= rows, f"clients.count must be in 1..{rows}, the rows; got {num_clients}")
+    check_settings(method)
 
 
 def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
@@ -182,7 +192,7 @@ def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
     smallest = whole.sizes.min()
     if not samples:
         return whole
-    text = f"samples-per-client must be at most {smallest}, the rows of the smallest client; got {samples}"
+    text = f"partition.samples-per-client must be at most {smallest}, the rows of the smallest client; got {samples}"
     require(samples <= smallest or not equal, text)
     place = np.arange(len(whole.rows)) - np.repeat(whole.offsets[:-1], whole.sizes)
     return Partition(whole.rows[place < samples], _offsets(np.minimum(whole.sizes, samples)))
@@ -200,15 +210,16 @@ def _equal_sizes(task: Task) -> Ints:
     return _even(int(task.class_rows.sum()), task.num_clients)[:, None]
 
 
-def _given_sizes(task: Task) -> Ints:
+def _given_sizes(task: Task, wanted: Sequence[int]) -> Ints:
+    sizes, rows = np.asarray(wanted), task.class_rows.sum()
+    right = sizes.shape == (task.num_clients,)
     require(
-        task.sizes is not None, "client-sizes must list the rows of every client for the partition 'sizes'"
+        right, f"partition.sizes must be {task.num_clients} whole numbers, one per client; got {len(sizes)}"
     )
-    sizes, rows = np.asarray(task.sizes), task.class_rows.sum()
-    right = sizes.shape == (task.num_clients,) and sizes.dtype.kind in "iu"
-    require(right, f"client-sizes must be {task.num_clients} whole numbers, one per client; got {task.sizes}")
-    require(sizes.min() >= 1, f"client-sizes must be at least 1, or drop the client; got {sizes.min()}")
-    require(sizes.sum() <= rows, f"client-sizes must add up to at most {rows}, the rows; got {sizes.sum()}")
+    require(sizes.min() >= 1, f"partition.sizes must be at least 1, or drop the client; got {sizes.min()}")
+    require(
+        sizes.sum() <= rows, f"partition.sizes must add up to at most {rows}, the rows; got {sizes.sum()}"
+    )
     return sizes.astype(np.int64)[:, None]
 
 
@@ -227,20 +238,20 @@ def _apportion(weights: Ints, seats: int, low: Ints, high: Ints) -> Ints:
     return low + np.bincount(party[best], minlength=len(weights))
 
 
-def _one_class(task: Task) -> Ints:
+def _one_class(task: Task, wanted: int) -> Ints:
     """One label per client, on clients in random order.
 
     The number of a label's clients is proportional to its rows (`_apportion`), at least one for every
     label that has rows. The label's rows are divided as equally as possible among them, or, with
-    samples_per_client = s, cut to s for each; a label of r rows then has at most r // s clients.
+    wanted = s above 0, cut to s for each; a label of r rows then has at most r // s clients.
     """
-    rows, wanted = task.class_rows, task.samples_per_client
+    rows = task.class_rows
     present = int(np.count_nonzero(rows))
-    text = f"num-clients must be at least {present}, one for each class, for 'one-class'"
+    text = f"clients.count must be at least {present}, one for each class, for 'one-class'"
     require(task.num_clients >= present, f"{text}; got {task.num_clients}")
     high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
     enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-    text = "samples-per-client must be lower, or num-clients: classes have too few rows for 'one-class'"
+    text = "partition.samples-per-client must be lower, or clients.count: classes have too few rows for 'one-class'"
     require(enough, f"{text}; got {wanted}")
     clients = _apportion(rows, task.num_clients, low, high)
     held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
@@ -251,15 +262,17 @@ def _one_class(task: Task) -> Ints:
     return counts
 
 
-def _mixed(task: Task) -> Ints:
-    """iid_rows rows at random for every client, and besides rows of label i mod C for client i.
+def _mixed(task: Task, share: int, wanted: int) -> Ints:
+    """`share` rows at random for every client, and besides rows of label i mod C for client i.
 
-    All have samples_per_client rows, or as many as the scarcest of these labels allows.
+    All have `wanted` rows or, for 0, as many as the scarcest of these labels allows.
     Source: appendix A.4 of Zhang 2023 (N = 10, 1,000 and 2,850 rows); the paper leaves open which comes first.
     """
-    clients, share, left = task.num_clients, task.iid_rows, task.class_rows.copy()
+    clients, left = task.num_clients, task.class_rows.copy()
     enough = 0 <= share * clients <= left.sum()
-    require(enough, f"iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}")
+    require(
+        enough, f"partition.iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}"
+    )
     counts = np.zeros((clients, len(left)), np.int64)
     for mine in counts:
         mine += task.draw.multivariate_hypergeometric(left, share)
@@ -267,49 +280,47 @@ def _mixed(task: Task) -> Ints:
     labels = np.arange(clients) % len(left)
     holders = np.bincount(labels, minlength=len(left))
     largest = share + int((left[labels] // holders[labels]).min())
-    size = task.samples_per_client or largest
-    text = f"samples-per-client must be in {max(share, 1)}..{largest} for partition 'mixed'; got {size}"
+    size = wanted or largest
+    text = f"partition.samples-per-client must be in {max(share, 1)}..{largest} for partition 'mixed'; got {size}"
     require(max(share, 1) <= size <= largest, text)
     counts[np.arange(clients), labels] += size - share
     return counts
 
 
-def _dirichlet(task: Task) -> Ints:
+def _dirichlet(task: Task, alpha: float) -> Ints:
     """Each class divided by proportions of its own over the clients, p ~ Dirichlet(alpha, ..., alpha).
 
     Large alpha nears iid, small alpha gives few labels and few rows to most clients. Proportions that leave
     a client empty are drawn again, at most `_DRAWS` times. Source: Yurochkin et al., ICML 2019, section 4.
     """
-    alpha, clients = task.dirichlet_alpha, task.num_clients
-    require(0 < alpha <= 1e6, f"dirichlet-alpha must be in (0, 1e6]; got {alpha}")
+    clients = task.num_clients
     for _ in range(_DRAWS):
         shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
         ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
         counts = np.diff(ends, axis=1, prepend=0).T
         if counts.any(axis=1).all():
             return counts
-    text = f"dirichlet-alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
-    raise SettingError(f"{text}; raise dirichlet-alpha, lower num-clients or change the seed")
+    text = f"partition.dirichlet-alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
+    raise SettingError(f"{text}; raise partition.dirichlet-alpha, lower clients.count or change the seed")
 
 
-def _labels(task: Task) -> Ints:
-    """labels_per_client = k labels for every client and the same number of rows for all.
+def _labels(task: Task, k: int, wanted: int) -> Ints:
+    """k labels for every client and the same number of rows for all.
 
     Which labels: drawn at random so that the number of a label's clients is proportional to its rows
     (36 to 45 of 100 clients on MNIST, k = 4; equally many where classes are equally large).
-    How many rows: samples_per_client, or the largest number that these labels allow. That is rows // N, and
+    How many rows: `wanted` or, for 0, the largest number that these labels allow. That is rows // N, and
     fewer than N rows stay unused, where clients share labels in many ways (k > 1, N well above C); with
     k = 1 the label with the fewest rows per client decides. Of each label a client has at least one row,
     and as near to size / k as possible: the largest deviation is the least.
     Source: section V of Li 2024 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
     how 600 is met with classes of unequal size.
     """
-    held = _held_labels(task)
+    held = _held_labels(task, k)
     fill, top = partial(_fill, held, task.class_rows), int(task.class_rows.sum()) // task.num_clients
-    k = task.labels_per_client
     largest = k + bisect_left(range(k + 1, top + 1), True, key=lambda size: fill(size, size) is None)
-    size = task.samples_per_client or largest
-    text = f"samples-per-client must be in {k}..{largest} for these labels; got {size}"
+    size = wanted or largest
+    text = f"partition.samples-per-client must be in {k}..{largest} for these labels; got {size}"
     require(k <= size <= largest, text)
     slack = bisect_left(range(size), True, key=lambda width: fill(size, width) is not None)
     counts = fill(size, slack)
@@ -317,14 +328,14 @@ def _labels(task: Task) -> Ints:
     return counts
 
 
-def _held_labels(task: Task) -> NDArray[np.bool_]:
+def _held_labels(task: Task, k: int) -> NDArray[np.bool_]:
     """Which client holds which label (N, C), k per client."""
-    rows, clients, k = task.class_rows, task.num_clients, task.labels_per_client
+    rows, clients = task.class_rows, task.num_clients
     present = int(np.count_nonzero(rows))
-    require(1 <= k <= present, f"labels-per-client must be in 1..{present}, the classes; got {k}")
+    require(1 <= k <= present, f"partition.labels-per-client must be in 1..{present}, the classes; got {k}")
     high = np.minimum(rows, clients)
     enough = high.sum() >= clients * k
-    text = f"num-clients must be lower for {k} labels each: the classes' rows do not suffice"
+    text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"
     require(enough, f"{text}; got {clients}")
     low = np.minimum(high, 1 if clients * k >= present else 0)
     return _draw_labels(_apportion(rows, clients * k, low, high), clients, k, task.draw)
@@ -379,12 +390,122 @@ def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) ->
 
 # --------------------------------------------------------------------------------------------- list
 
-PARTITIONERS: dict[str, Method] = {
-    "iid": Method("at random, equal sizes", _equal_sizes, by_class=False),
-    "labels": Method("labels-per-client labels for each client, equal sizes", _labels),
-    "one-class": Method("one label for each client", _one_class),
-    "mixed": Method("iid-rows at random, the others of one label", _mixed),
-    "dirichlet": Method("class proportions drawn from Dirichlet(dirichlet-alpha)", _dirichlet, equal=False),
-    "sizes": Method("at random, with a list of sizes", _given_sizes, by_class=False, equal=False),
-    "contiguous": Method("in file order, equal chunks", _equal_sizes, by_class=False, shuffled=False),
+
+@dataclass(frozen=True)
+class Iid(Method):
+    """At random, in equal sizes."""
+
+    description: ClassVar[str] = "at random, equal sizes"
+    by_class: ClassVar[bool] = False
+
+    name: str = "iid"
+
+    def counts(self, task: Task) -> Ints:
+        """Equal sizes."""
+        return _equal_sizes(task)
+
+
+@dataclass(frozen=True)
+class Contiguous(Iid):
+    """In file order, in equal sizes."""
+
+    description: ClassVar[str] = "in file order, equal chunks"
+    shuffled: ClassVar[bool] = False
+
+    name: str = "contiguous"
+
+
+@dataclass(frozen=True)
+class Labels(Method):
+    """The same number of labels for every client."""
+
+    description: ClassVar[str] = "labels-per-client labels for each client, equal sizes"
+
+    name: str = "labels"
+    labels_per_client: Annotated[int, Setting("labels that every client has", at_least(1))] = 2
+
+    def counts(self, task: Task) -> Ints:
+        """`_labels`."""
+        return _labels(task, self.labels_per_client, self.samples_per_client)
+
+
+@dataclass(frozen=True)
+class OneClass(Method):
+    """One label for every client."""
+
+    description: ClassVar[str] = "one label for each client"
+
+    name: str = "one-class"
+
+    def counts(self, task: Task) -> Ints:
+        """`_one_class`."""
+        return _one_class(task, self.samples_per_client)
+
+
+@dataclass(frozen=True)
+class Mixed(Method):
+    """Some rows at random, the others of one label."""
+
+    description: ClassVar[str] = "iid-rows at random, the others of one label"
+
+    name: str = "mixed"
+    iid_rows: Annotated[
+        int, Setting("rows of every client that are drawn at random", at_least(0), "rows")
+    ] = 0
+
+    def counts(self, task: Task) -> Ints:
+        """`_mixed`."""
+        return _mixed(task, self.iid_rows, self.samples_per_client)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Method):
+    """Every class in random proportions."""
+
+    description: ClassVar[str] = "class proportions drawn from Dirichlet(dirichlet-alpha)"
+    equal: ClassVar[bool] = False
+
+    name: str = "dirichlet"
+    dirichlet_alpha: Annotated[
+        float, Setting("concentration: the smaller, the more the clients differ", _CONCENTRATION)
+    ] = 0.5
+
+    def counts(self, task: Task) -> Ints:
+        """`_dirichlet`."""
+        return _dirichlet(task, self.dirichlet_alpha)
+
+
+@dataclass(frozen=True)
+class Sizes(Method):
+    """At random, with a list of sizes."""
+
+    description: ClassVar[str] = "at random, with a list of sizes"
+    by_class: ClassVar[bool] = False
+    equal: ClassVar[bool] = False
+
+    name: str = "sizes"
+    sizes: Annotated[
+        str,
+        Setting(
+            "rows of every client: first, ..., last", unit="whole numbers with commas between", numbers=True
+        ),
+    ] = ""
+
+    def counts(self, task: Task) -> Ints:
+        """The sizes."""
+        return _given_sizes(task, self.numbers)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The sizes as numbers; SettingError for other texts."""
+        try:
+            return [int(word) for word in self.sizes.split(",")] if self.sizes else []
+        except ValueError:
+            raise SettingError(
+                f"partition.sizes must be whole numbers with commas between; got '{self.sizes}'"
+            ) from None
+
+
+PARTITIONERS: dict[str, type[Method]] = {
+    entry.name: entry for entry in (Iid, Labels, OneClass, Mixed, Dirichlet, Sizes, Contiguous)
 }

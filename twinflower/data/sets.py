@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError, require
 from ..norms import corrected
 from ..randomness import stream
+from ..settings import Setting, at_least, between
 from .files import (
     PACKED,
     FormatError,
@@ -116,6 +117,64 @@ class Source(NamedTuple):
 Loader = Callable[[Source], Dataset]
 OWN = "own"  # rows that only the sites have: `load_own`
 
+Bias = Annotated[bool, Setting("append a column of ones to the features")]
+RowNorm = Annotated[
+    float,
+    Setting("largest norm of a row, which longer rows are scaled to; 0: as they are", between(0, 1e100)),
+]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, as users choose it."""
+
+    name: str = "digits"
+    dir: Annotated[
+        str, Setting("folder of data files; empty: TWINFLOWER_DATA, or the current folder", unit="path")
+    ] = ""
+    bias: Bias = True
+    row_norm: RowNorm = 1.0
+    standardise: Annotated[
+        bool, Setting("scale columns to mean 0 and deviation 1; no guarantee covers these statistics")
+    ] = False
+
+    def load(self, folder: str = "") -> Dataset:
+        """The data set; folder: of the files where `dir` is empty. Raises DataError."""
+        options = {"bias": self.bias, "row_norm": self.row_norm, "standardise": self.standardise}
+        return load_dataset(self.name, self.dir or folder, **options, download=self.downloads)  # type: ignore[arg-type]
+
+    @property
+    def downloads(self) -> bool:
+        """Whether absent files may be fetched."""
+        return False
+
+
+@dataclass(frozen=True)
+class PublishedData(Data):
+    """A data set that OpenML has, too."""
+
+    name: str = "mnist"
+    download: Annotated[bool, Setting("fetch absent files from OpenML")] = False
+
+    @property
+    def downloads(self) -> bool:
+        """Whether absent files may be fetched."""
+        return self.download
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Rows that only the sites have; the number of features and classes (0: regression) are public."""
+
+    name: str = OWN
+    file: Annotated[
+        str, Setting("rows on which the server evaluates; every node has its own", unit="path")
+    ] = ""
+    num_features: Annotated[int, Setting("features of a row, without the column of ones", at_least(0))] = 0
+    num_classes: Annotated[int, Setting("classes; 0: regression", at_least(0))] = 0
+    bias: Bias = True
+    row_norm: RowNorm = 1.0
+
 
 class Entry(NamedTuple):
     """One line of `DATASETS`."""
@@ -150,7 +209,7 @@ def load_dataset(
 
     Raises `DataError` for an unknown name and for missing or damaged files, `SettingError` for settings.
     """
-    require(0 <= row_norm < np.inf, f"row-norm must be a number from 0 (off); got {row_norm}")
+    require(0 <= row_norm < np.inf, f"data.row-norm must be a number from 0 (off); got {row_norm}")
     require(0 < test_fraction < 1, f"test-fraction must be in (0, 1); got {test_fraction}")
     entry = DATASETS.get(_LIBSVM if name.startswith("libsvm:") and name != "libsvm:" else name)
     if entry is None:
@@ -189,7 +248,7 @@ def load_own(
 
 
 def _own(source: Source) -> Dataset:
-    raise DataError("the dataset own exists at deployed nodes only, each with its data-file: use flwr run")
+    raise DataError("data own exists at deployed nodes only, each with its data-file: use flwr run")
 
 
 def _own_libsvm(file: Path, num_features: int) -> Table:
@@ -319,7 +378,7 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
         raise
     except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
         text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
-        raise DataError(f"{text}; put the files into data-dir") from error
+        raise DataError(f"{text}; put the files into data.dir") from error
 
 
 def _fetch(source: Source, openml_name: str, version: int) -> Any:
@@ -508,7 +567,7 @@ def _libsvm_folders(source: Source) -> list[Path]:
 def _libsvm_named(source: Source) -> Dataset:
     file = source.name.partition(":")[2]
     _expect(
-        file == Path(file).name, f"{source.name}: FILE must be the name of a file in data-dir, without a path"
+        file == Path(file).name, f"{source.name}: FILE must be the name of a file in data.dir, without a path"
     )
     return _libsvm(source, file)
 
@@ -599,4 +658,8 @@ DATASETS: dict[str, Entry] = {
     "a6a": Entry("11,220 rows of a9a; LIBSVM file a6a, or the first rows of a9a", _a6a),
     OWN: Entry("rows that only the nodes of a deployment have", _own),
     _LIBSVM: Entry("any file in LIBSVM format, with FILE.t as its test rows if that exists", _libsvm_named),
+}
+
+SOURCES: dict[str, type[Data] | type[OwnData]] = {  # the settings of each data set
+    name: OwnData if name == OWN else PublishedData if name in PUBLISHED_ROWS else Data for name in DATASETS
 }

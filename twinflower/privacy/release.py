@@ -217,7 +217,7 @@ def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) 
     """
     require(
         0 < q < 1,
-        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower max-local-steps",
+        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower local.max-steps",
     )
     return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
 

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from ..arrays import Array
 from ..errors import require
 from ..norms import norms
-from ..objectives import Batch, Part, Penalised, check_penalties, clipping, mean_over, score_of
+from ..objectives import Batch, Part, Penalised, Penalties, clipping, mean_over, score_of
 from ..privacy.release import Bounds
 from ..regularisers import OnPart, Regulariser, on_part
 from .checks import (
@@ -69,7 +69,7 @@ class ModuleObjective(Penalised):
     _checked: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_penalties(self.l2, self.nonconvex, self.clip_norm, self.clip)
+        Penalties("torch", self.l2, self.nonconvex, self.clip_norm, self.clip).check()
         check_whole("chunk", self.chunk, 0, " (0 = as memory allows)")
         check_whole("threads", self.threads, 1)
         check_row_shape(self.row_shape)

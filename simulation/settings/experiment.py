@@ -8,14 +8,18 @@
     x = "round"              column of metrics.csv
     y = ["test_accuracy"]    a row of panels each
     log-axes = ["cost"]      those of x and y on a log axis; without it, the errors (`POINT_COLUMNS`) of y
-    [run]                    keys of `simulation.config`
-    [[curve]]                label, optionally panel, and the keys that differ
+    [run]                    settings at the top, such as rounds
+    [run.data]               settings of a section; docs/settings.md lists them all
+    [[curve]]                label, optionally panel, and the settings that differ, such as fedpdm.rho = 0.1
+
+A section of [run] counts for the curves that choose what it belongs to: [run.fedavg] for algorithm = "fedavg".
 
 With `ends = true` a run is one point, its last row, and x may be a key of its configuration: curves that name the same
 `line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve of each value, on one line.
 
-[grid], [tune] and [scores], and `grid` of a curve, belong to `simulation.tune` and do not change a run.
-A file without a [run] table is one run's flat keys, such as the config.toml of a run folder.
+[grid], [tune] and [scores], and `grid` of a curve, belong to `simulation.tune` and do not change a run. Keys of sweeps
+and grids may stand without their section, as on the command line.
+A file without a [run] table is one run's settings, such as the config.toml of a run folder.
 """
 
 import re
@@ -25,23 +29,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from twinflower.algorithms import find_algorithm
-from twinflower.algorithms.page import settings_of
 from twinflower.errors import SettingError, require
+from twinflower.settings import Value, kebab
 
-from .config import (
-    INCIDENTAL,
-    Config,
-    Value,
-    all_settings,
-    belongs_to,
-    check,
-    has_effect,
-    kebab,
-    parse,
-    snake,
-)
-from .record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml, write_text
+from ..record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml, write_text
+from .catalogue import SECTIONS
+from .config import INCIDENTAL, Config, check, configured
+from .reader import Merged, counting_words, flatten, merge
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
 _HEAD = {
@@ -58,7 +52,7 @@ _HEAD = {
     "curve",
 } | _TUNING
 SIGNED_COLUMNS = {"excess", "test_accuracy"}  # which can be negative: R^2 is the accuracy of a regression
-CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its keys
+CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its settings
 _Y = ["objective", "test_accuracy"]
 
 
@@ -115,10 +109,13 @@ def read_experiment(
     run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
     try:
         parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
-        curves = [_curve(part, run, overrides or {}) for part in parts]
+        said = [[run, settings_in(words), swept] for words, swept in parts]
+        merged = [merge([*layers, overrides or {}], tables=2) for layers in said]
+        _check_idle(merged)
+        curves = [_curve(words, one) for (words, _), one in zip(parts, merged, strict=True)]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
         plan = _assemble(path, raw, curves, seeds, given)
-        return replace(plan, title=plan.title + _amendments(parts, run, overrides or {}))
+        return replace(plan, title=plan.title + _amendments(said, curves, overrides or {}))
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
 
@@ -130,10 +127,12 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
     stray = sorted(raw.keys() - _HEAD) if "run" in raw or "curve" in raw else []
     require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
-    foreign = sorted(key for key, value in raw.items() if isinstance(value, dict) and key not in _HEAD)
+    foreign = sorted(
+        raw.keys() - _HEAD - {*SECTIONS} - {k for k, v in raw.items() if not isinstance(v, dict)}
+    )
     require(
         not foreign,
-        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run] and [[curve]]",
+        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run], [run.SECTION] and [[curve]]",
     )
     listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
     require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
@@ -153,68 +152,60 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
 
 
-def _swept(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The curve, or one for each value of its sweep."""
+def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """The curve, or one for each value of its sweep, and that value by its key."""
     sweep = raw.get("sweep")
     if sweep is None:
-        return [raw]
-    good = (
-        isinstance(sweep, dict) and len(sweep) == 1 and all(isinstance(v, list) and v for v in sweep.values())
-    )
+        return [(raw, {})]
+    lists = flatten(sweep) if isinstance(sweep, dict) else {}
+    good = len(lists) == 1 and all(isinstance(v, list) and v for v in lists.values())
     require(
         good, f"sweep must be one key with a list of values, such as {{rounds = [10, 20]}}; got {sweep!r}"
     )
-    ((key, values),) = sweep.items()
+    ((key, values),) = lists.items()
     line, rest = str(raw.get("label", "")), {k: v for k, v in raw.items() if k != "sweep"}
-    return [rest | {"label": f"{line}, {key} = {v}".strip(", "), "line": line, key: v} for v in values]
+    labels = [f"{line}, {key} = {v}".strip(", ") for v in values]
+    return [
+        (rest | {"label": label, "line": line}, {key: v}) for label, v in zip(labels, values, strict=True)
+    ]
 
 
-def _curve(raw: Mapping[str, Any], run: Mapping[str, Any], overrides: Mapping[str, Value]) -> Curve:
-    config = parse(merged(run, _own(raw), overrides))
+def _check_idle(merged: Sequence[Merged]) -> None:
+    """SettingError for a setting that does nothing: one of [run] or the command line in every curve, one of a curve's
+    own there."""
+    for own in merged:
+        for reason in (*own.idle[1].values(), *own.idle[2].values()):
+            raise SettingError(reason)
+    for layer in (0, -1):
+        everywhere = set(merged[0].idle[layer]).intersection(*(one.idle[layer] for one in merged))
+        for word in sorted(everywhere):
+            raise SettingError(merged[0].idle[layer][word])
+
+
+def _curve(raw: Mapping[str, Any], merged: Merged) -> Curve:
+    config = configured(merged.values)
     check(config)
     label = str(raw.get("label", config.algorithm))
     return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
 
 
-def _own(raw: Mapping[str, Any]) -> dict[str, Any]:
+def settings_in(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in a [[curve]]."""
     return {key: value for key, value in raw.items() if key not in CURVE_WORDS}
 
 
 def _amendments(
-    curves: Sequence[Mapping[str, Any]], run: Mapping[str, Any], overrides: Mapping[str, Value]
+    said: Sequence[Sequence[Mapping[str, Any]]], curves: Sequence[Curve], overrides: Mapping[str, Value]
 ) -> str:
     """What the command line changes of the file, to go behind its title, which says what the file's own runs show."""
-    said = [merged(run, _own(raw)) for raw in curves]
-    said = [{**Config(str(told.get("algorithm", Config.algorithm))).items(), **told} for told in said]
-    changed = [
-        f"{kebab(key)} = {value}"
-        for key, value in overrides.items()
-        if kebab(key) not in INCIDENTAL | {"seed"} and any(told.get(kebab(key)) != value for told in said)
-    ]
-    return f" (with {', '.join(changed)})" if changed else ""
-
-
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of an experiment's [run], of its [[curve]] and of the command line, each over the one before.
-
-    A later layer that chooses another algorithm, partition, ... drops the settings that belonged to the earlier choice.
-    """
-    told: dict[str, Any] = {}
-    for raw in layers:
-        layer = {kebab(key): value for key, value in raw.items()}
-        both = {**told, **layer}
-        chosen = {**Config(str(both.get("algorithm", Config.algorithm))).items(), **both}
-        kept = {key: value for key, value in told.items() if not _dropped(key, layer, chosen)}
-        told = {**kept, **layer}
-    return told
-
-
-def _dropped(key: str, layer: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
-    """Whether what an earlier layer set belongs to something that this layer has not chosen."""
-    page = settings_of(find_algorithm(str(chosen["algorithm"])))
-    foreign = "algorithm" in layer and snake(key) in all_settings().keys() - page.keys()
-    return foreign or (not layer.keys().isdisjoint(belongs_to(key)) and not has_effect(key, chosen))
+    before = [configured(merge(layers, tables=2).values).items() for layers in said]
+    told = []
+    for word, value in overrides.items():
+        names = [counting_words(curve.config.choices).get(kebab(word), "") for curve in curves]
+        pairs = [(name, old.get(name)) for name, old in zip(names, before, strict=True) if name]
+        if any(name not in INCIDENTAL | {"seed"} and old != value for name, old in pairs):
+            told.append(f"{kebab(word)} = {value}")
+    return f" (with {', '.join(told)})" if told else ""
 
 
 def _assemble(
@@ -224,11 +215,14 @@ def _assemble(
     require(all(type(s) is int and s >= 0 for s in seeds), f"seeds must be whole numbers from 0; got {seeds}")
     slugs = [curve.slug for curve in curves]
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
-    columns = [raw.get("x", "round"), *raw.get("y", [])]
     ends = raw.get("ends", False)
     require(type(ends) is bool, f"ends must be true or false; got {ends!r}")
+    columns = [raw.get("x", "round"), *raw.get("y", [])]
+    keys = counting_words(curves[0].config.choices) if ends else {}
+    if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
+        columns[0] = keys.get(columns[0], columns[0])
     for place, column in enumerate(columns):
-        known = (*COLUMNS, *EXTRA_COLUMNS, *(curves[0].config.items() if ends and not place else ()))
+        known = (*COLUMNS, *EXTRA_COLUMNS, *(() if place else dict.fromkeys(keys.values())))
         require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})

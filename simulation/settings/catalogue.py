@@ -1,0 +1,169 @@
+"""Every key that a user may set, made from the declarations: its section, and the choices that it belongs to.
+
+A choice is a key whose value selects an entry of a registry: `algorithm`, `data.name`, `partition.name`, ... The other
+keys of an entry count only while it is selected.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import OnGraph
+from twinflower.data.partition import PARTITIONERS
+from twinflower.data.sets import SOURCES
+from twinflower.networks import OBJECTIVES, TORCH
+from twinflower.regularisers import REGULARISERS
+from twinflower.settings import Key, Rule, Setting, Value, at_least, settings_of
+from twinflower.topologies import TOPOLOGIES
+
+from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
+
+Choices = Mapping[str, Value]
+
+NETWORKED = tuple(name for name, method in ALGORITHMS.items() if issubclass(method, OnGraph))
+STEPPING = tuple(name for name, method in ALGORITHMS.items() if method.takes_local_steps)
+_FURTHER: dict[str, dict[str, tuple[str, ...]]] = {  # choices in other sections that a key belongs to
+    "local.max-steps": {"algorithm": STEPPING},
+    "privacy.sensitivity": {"algorithm": STEPPING},
+    "regulariser.parameters": {"objective.name": (TORCH,)},
+}
+CHOSEN: dict[str, Mapping[str, type[Any]]] = {  # sections with an entry of a registry
+    "data": SOURCES,
+    "partition": PARTITIONERS,
+    "objective": OBJECTIVES,
+    "regulariser": REGULARISERS,
+    "privacy": PRIVACY,
+    "topology": TOPOLOGIES,
+}
+PLAIN: dict[str, type[Any]] = {
+    "clients": Clients, "local": Local, "evaluation": Evaluation, "server": Server, "output": Output,
+}  # fmt: skip
+ABOUT = {
+    "": "The run",
+    "data": "The rows to train and test on",
+    "clients": "Who takes part",
+    "partition": "Which rows belong to which client",
+    "objective": "The smooth part f_i of the problem",
+    "regulariser": "The non-smooth part h of the problem",
+    "local": "What a client does in a round",
+    "privacy": "What protects the clients' records",
+    "topology": "The graph of a networked method",
+    "evaluation": "What is measured",
+    "server": "How the server treats nodes and their replies",
+    "output": "Where results are written",
+}
+_CHOICE = {  # the key that chooses, its default, and what it means
+    "data": ("name", "digits", "data set"),
+    "partition": ("name", "iid", "how the rows are divided among the clients"),
+    "objective": (
+        "name",
+        "softmax",
+        "loss of a linear model, or a network with one hidden layer and softmax loss",
+    ),
+    "regulariser": ("name", "l1", "h: a penalty, or a set that the model must be in"),
+    "privacy": (
+        "mode",
+        "none",
+        "where noise enters: what local steps release, every gradient, or as published",
+    ),
+    "topology": ("name", "erdos-renyi", "who is whose neighbour"),
+}
+TOP = (
+    Key(
+        ("algorithm",), str, "fedpdm",
+        Setting("method that trains", Rule(f"one of {', '.join(ALGORITHMS)}", lambda name: name in ALGORITHMS)),
+    ),
+    Key(("rounds",), int, 30, Setting("communication rounds T", at_least(1), "rounds")),
+    Key(("seed",), int, 0, Setting("decides every draw of the run", at_least(0), bits=64)),
+    Key(
+        ("start_scale",), float, 0.0,
+        Setting("standard deviation of a normal starting point; 0: the objective's own start", at_least(0)),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A key: what it is, and which values of which choices it belongs to, all of them at once."""
+
+    name: str
+    key: Key
+    owners: Mapping[str, tuple[str, ...]]
+
+    @property
+    def section(self) -> str:
+        """What stands before the dot."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def leaf(self) -> str:
+        """What stands behind the dot."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it selects an entry of a registry."""
+        return self.name in CHOICES
+
+    def missing(self, choices: Choices) -> str | None:
+        """The choice that leaves this key without effect; None where it counts."""
+        return next((c for c, entries in self.owners.items() if kind_of(choices[c]) not in entries), None)
+
+
+def kind_of(value: Value) -> str:
+    """The registry's name of a choice: libsvm:FILE for libsvm:a9a."""
+    word, colon, _ = str(value).partition(":")
+    return {"libsvm:": "libsvm:FILE", "file:": "file:PATH", "torch:": TORCH}.get(word + colon, str(value))
+
+
+def _algorithm_sections() -> Iterable[Declared]:
+    for name, method in ALGORITHMS.items():
+        for leaf, key in settings_of(method).items():
+            yield Declared(f"{name}.{leaf}", key, {"algorithm": (name,)})
+
+
+def _plain_section(section: str) -> Iterable[Declared]:
+    for leaf, key in settings_of(PLAIN[section]).items():
+        name = f"{section}.{leaf}"
+        yield Declared(name, key, _FURTHER.get(name, {}))
+
+
+def _chosen_section(section: str) -> Iterable[Declared]:
+    entries = CHOSEN[section]
+    leaf, default, meaning = _CHOICE[section]
+    graph = {"algorithm": NETWORKED} if section == "topology" else {}
+    rule = Rule(f"one of {', '.join(entries)}", lambda value: kind_of(value) in entries)
+    yield Declared(f"{section}.{leaf}", Key((leaf,), str, default, Setting(meaning, rule)), graph)
+    for own in dict.fromkeys(key for entry in entries.values() for key in settings_of(entry)):
+        having = {
+            name: settings_of(entry)[own] for name, entry in entries.items() if own in settings_of(entry)
+        }
+        owners = graph | ({f"{section}.{leaf}": tuple(having)} if len(having) < len(entries) else {})
+        name = f"{section}.{own}"
+        yield Declared(name, next(iter(having.values())), owners | _FURTHER.get(name, {}))
+
+
+def _all() -> Iterable[Declared]:
+    yield from (Declared(key.name, key, {}) for key in TOP)
+    for section in filter(None, ABOUT):
+        yield from _plain_section(section) if section in PLAIN else _chosen_section(section)
+    yield from _algorithm_sections()
+
+
+CHOICES = ("algorithm", *(f"{section}.{choice[0]}" for section, choice in _CHOICE.items()))
+CATALOGUE: dict[str, Declared] = {declared.name: declared for declared in _all()}
+SECTIONS = (*ABOUT, *ALGORITHMS)
+DEFAULTS: dict[str, Value] = {name: declared.key.default for name, declared in CATALOGUE.items()}
+# What `flwr run .` runs without any override, where it differs from the defaults: a private run
+MAIN_JOB: dict[str, Value] = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
+
+
+def keys_of(section: str) -> list[Declared]:
+    """The keys of a section, in order."""
+    return [declared for declared in CATALOGUE.values() if declared.section == section]
+
+
+def applying(choices: Choices) -> list[Declared]:
+    """The keys that count under these choices."""
+    return [declared for declared in CATALOGUE.values() if declared.missing(choices) is None]

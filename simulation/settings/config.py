@@ -1,0 +1,210 @@
+"""One run's configuration: a checked value, one attribute for each section."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.arrays import Index
+from twinflower.batches import Walk
+from twinflower.data.partition import Method, Sizes
+from twinflower.data.sets import OWN, Data, OwnData
+from twinflower.errors import require
+from twinflower.networks import TorchObjective
+from twinflower.objectives import LinearObjective
+from twinflower.randomness import participants
+from twinflower.regularisers import Penalty
+from twinflower.settings import Value, build, changed
+from twinflower.topologies import Topology
+
+from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
+from .sections import Clients, Evaluation, Local, NoPrivacy, Output, Private, Server
+
+DEFAULT_CLIENTS = 10  # where clients.count is 0 and no Flower nodes say otherwise
+PATHS = (
+    "data.dir",
+    "data.file",
+    "output.dir",
+    "output.state-dir",
+    "output.resume-from",
+)  # found or left on the disk
+INCIDENTAL = {
+    *PATHS, "data.download", "output.checkpoint-every", "server.node-timeout", "server.round-timeout",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides the result of a run. method: the algorithm with its settings, but for h."""
+
+    method: Any
+    rounds: int
+    seed: int
+    start_scale: float
+    data: Data | OwnData
+    clients: Clients
+    partition: Method
+    objective: LinearObjective | TorchObjective
+    regulariser: Penalty
+    local: Local
+    privacy: NoPrivacy | Private
+    evaluation: Evaluation
+    server: Server
+    output: Output
+    topology: Topology | None = None
+
+    def __post_init__(self) -> None:
+        clients = self.clients
+        require(
+            not clients.count or self.server.min_replies <= self.sampled,
+            f"server.min-replies can be at most the number of clients asked, {self.sampled}; got "
+            f"{self.server.min_replies}",
+        )
+        require(
+            not clients.count or clients.per_round <= clients.count,
+            f"clients.per-round can be at most clients.count = {clients.count}; got {clients.per_round}",
+        )
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the method."""
+        return str(self.method.name)
+
+    @property
+    def sampled(self) -> int:
+        """Clients per round, K, from the second round on at least."""
+        return self.clients.per_round or self.clients.count
+
+    def asked(self, round_: int) -> Index:
+        """The clients of a round, from the public sampling."""
+        clients = self.clients
+        return participants(self.seed, round_, clients.count, self.sampled, clients.first_round)
+
+    @property
+    def walk(self) -> Walk:
+        """How clients walk through their rows; one step a round for methods that take no more."""
+        local = self.local
+        return Walk(
+            local.batch_size, local.max_steps if self.method.takes_local_steps else 1, local.fresh_batches
+        )
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of every client, where the partition lists them; else none."""
+        return self.partition.numbers if isinstance(self.partition, Sizes) else []
+
+    @property
+    def digest(self) -> str:
+        """A short identity of the whole configuration."""
+        return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
+
+    def same_run(self, other: "Config") -> bool:
+        """Whether both give the same result, wherever it is written and however long anybody waits."""
+        return not self.changed(other.items())
+
+    def changed(self, items: Mapping[str, Value]) -> list[str]:
+        """Keys whose value differs from that in `items`, except those that do not matter for the result."""
+        mine = self.items()
+        return sorted(key for key in mine.keys() - INCIDENTAL if mine[key] != items.get(key))
+
+    def with_clients(self, count: int) -> "Config":
+        """The same run with clients.count decided, if it was left open."""
+        return self if self.clients.count else self.put({"clients.count": count})
+
+    def put(self, values: Mapping[str, Value]) -> "Config":
+        """The same run with other values of keys that choose nothing and count here."""
+        parts: dict[str, dict[str, Value]] = {}
+        for name, value in values.items():
+            declared = CATALOGUE[name]
+            parts.setdefault(declared.section, {})[declared.leaf] = value
+        new: dict[str, Any] = {k.replace("-", "_"): v for k, v in parts.pop("", {}).items()}
+        for section, own in parts.items():
+            attribute = "method" if section == self.algorithm else section
+            new[attribute] = changed(getattr(self, attribute), own)
+        return replace(self, **new)
+
+    @property
+    def choices(self) -> dict[str, Value]:
+        """What was chosen, by the key that chooses."""
+        sections = {f"{name}.name": getattr(self, name) for name in CHOSEN if name != "privacy"}
+        chosen = {key: DEFAULTS[key] if entry is None else entry.name for key, entry in sections.items()}
+        return chosen | {"algorithm": self.algorithm, "privacy.mode": self.privacy.mode}
+
+    def items(self) -> dict[str, Value]:
+        """All keys that count, as a user would type them."""
+        choices, found = self.choices, {}
+        for declared in applying(choices):
+            section = declared.section
+            attribute = "method" if section == self.algorithm else section
+            owner = getattr(self, attribute) if section else self
+            found[declared.name] = choices.get(declared.name) or declared.key.value_in(owner)
+        return found
+
+
+def configured(values: Mapping[str, Value]) -> Config:
+    """The configuration with these values of keys that count, checked against type and range, and defaults else."""
+    choices = {key: values.get(key, DEFAULTS[key]) for key in CHOICES}
+    chosen: dict[str, dict[str, Value]] = {}
+    for name, value in values.items():
+        declared = CATALOGUE[name]
+        if name not in CHOICES:
+            chosen.setdefault(declared.section, {})[declared.leaf] = declared.key.checked(value, name)
+    top = {
+        key.path[0]: chosen.get("", {}).get(key.name, key.default) for key in TOP if key.name not in CHOICES
+    }
+    plain = {name: build(entry, chosen.get(name, {})) for name, entry in PLAIN.items()}
+    entries = {name: _entry(name, choices, chosen.get(name, {})) for name in CHOSEN}
+    if CATALOGUE["topology.name"].missing(choices):
+        del entries["topology"]
+    method = _method(str(choices["algorithm"]), chosen, entries["privacy"])
+    return Config(method=method, **top, **plain, **entries)  # type: ignore[arg-type]
+
+
+def _entry(section: str, choices: Mapping[str, Value], values: Mapping[str, Value]) -> Any:
+    (key,) = (key for key in CHOICES if key.startswith(f"{section}."))
+    entry = CHOSEN[section][kind_of(choices[key])]
+    return build(entry, values, **{key.rpartition(".")[2]: choices[key]})
+
+
+def _method(name: str, chosen: Mapping[str, Mapping[str, Value]], privacy: Any) -> Any:
+    bound = {key: value for key, value in chosen.get("privacy", {}).items() if key == "sensitivity"}
+    return build(ALGORITHMS[name], chosen.get(name, {}), privacy=privacy.mode, **bound)
+
+
+def check(config: Config) -> None:
+    """Everything else that can be checked without data: raises SettingError for settings that break a rule."""
+    config.objective.check()
+    _check_weighting(config.clients.weighting, config.method)
+    _ = config.walk
+    if isinstance(config.data, OwnData):
+        _check_own(config, config.data)
+
+
+def _check_weighting(weighting: str, method: Any) -> None:
+    """SettingError for an F that the algorithm does not minimise."""
+    own = method.weightings
+    means = {"clients": "the mean of all clients' means", "rows": "the mean over all rows"}
+    require(
+        weighting in ("auto", *own),
+        f"clients.weighting must be {own[0]} with {method.name}, whose theory is for {means[own[0]]}; got "
+        f"'{weighting}'",
+    )
+
+
+def _check_own(config: Config, data: OwnData) -> None:
+    """What must be public when the rows are not."""
+    partition = config.partition
+    require(
+        isinstance(partition, Sizes) and not partition.samples_per_client,
+        f"the rows of data {OWN} are divided already: set partition.name to sizes, list the rows of every site in "
+        f"partition.sizes, and set samples-per-client to 0; got {partition.name} and {partition.samples_per_client}",
+    )
+    sizes, count = config.sizes, config.clients.count
+    require(
+        bool(data.file) and data.num_features > 0 and bool(sizes),
+        f"data {OWN} needs data.num-features, partition.sizes (rows of every site) and data.file (for the server, rows "
+        "to evaluate on; a node has its own in its node config)",
+    )
+    require(min(sizes) > 0, f"partition.sizes must be above 0; got {sizes}")
+    require(len(sizes) == count or not count, f"partition.sizes must name {count} sites; got {len(sizes)}")

@@ -1,0 +1,193 @@
+"""From what a user wrote to a checked configuration, whichever door it came through.
+
+A key is written with its section, `fedpdm.rho`; on the command line `rho` will do while only one of the keys that count
+is called so. Settings come in layers, each over the one before: an experiment's [run], its [[curve]], `--set`. A
+setting that belongs to a choice which this run has not made is refused, unless a later layer made another choice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinflower.errors import SettingError, require
+from twinflower.settings import Value, kebab, nearest
+
+from .catalogue import CATALOGUE, CHOICES, DEFAULTS, MAIN_JOB, SECTIONS, Declared, applying
+from .config import Config, configured
+from .renamed import renamed
+
+Raw = Mapping[str, Any]
+
+
+@dataclass
+class Merged:
+    """Settings of several layers: those that count, and for each layer the keys that do not, with a sentence why."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    idle: list[dict[str, str]] = field(default_factory=list)
+
+    def require_all(self) -> "Merged":
+        """Itself; SettingError for a setting without effect."""
+        for reasons in self.idle:
+            for reason in reasons.values():
+                raise SettingError(reason)
+        return self
+
+
+def parse(*layers: Raw) -> Config:
+    """The configuration of some layers of keys, with their sections or bare.
+
+    Raises SettingError for an unknown key (naming the nearest), a wrong type, a broken rule, or a setting of something
+    that was not chosen.
+    """
+    return configured(merge(layers).require_all().values)
+
+
+def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
+    """The layers over each other, of which the first are tables of a file, where keys stand in their sections.
+
+    A setting that counted before a later layer made another choice is dropped; one that never counted is idle.
+    """
+    flat = [flatten(layer) for layer in layers]
+    so_far = [chosen(flat[: n + 1]) for n in range(len(flat))]
+    merged = Merged()
+    for place, layer in enumerate(flat):
+        idle: dict[str, str] = {}
+        for word, value in layer.items():
+            counts = [_counting(word, choices, place >= tables) for choices in so_far[place:]]
+            declared, reason = counts[-1]
+            if declared is not None:
+                merged.values[declared.name] = value
+            elif all(before is None for before, _ in counts):
+                idle[word] = reason
+        merged.idle.append(idle)
+    return merged
+
+
+def flatten(raw: Raw, section: str = "") -> dict[str, Any]:
+    """Keys of nested tables with their sections before them."""
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = f"{section}.{kebab(key)}" if section else kebab(key)
+        found |= flatten(value, name) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def chosen(layers: Iterable[Raw]) -> dict[str, Value]:
+    """The choices that these flat layers make; SettingError for an entry that there is not."""
+    choices = {key: DEFAULTS[key] for key in CHOICES}
+    for layer in layers:
+        choices |= {key: CATALOGUE[key].key.checked(layer[key], key) for key in CHOICES if key in layer}
+    return choices
+
+
+def resolve(word: str, choices: Mapping[str, Value], bare: bool = True) -> Declared:
+    """The key that a word stands for under these choices; SettingError if there is none that counts."""
+    declared, reason = _counting(kebab(word), choices, bare)
+    if declared is None:
+        raise SettingError(reason)
+    return declared
+
+
+def _counting(word: str, choices: Mapping[str, Value], bare: bool) -> tuple[Declared | None, str]:
+    """The key of a word that counts under these choices; or a sentence why there is none. SettingError if it is no
+    key at all, or could be several."""
+    known = _meant(word, bare)
+    counting = [declared for declared in known if declared.missing(choices) is None]
+    names = ", ".join(declared.name for declared in counting)
+    require(len(counting) < 2, f"'{word}' could be {names}: write it with its section")
+    return (counting[0], "") if counting else (None, unselected(known, choices))
+
+
+def _meant(word: str, bare: bool) -> list[Declared]:
+    """The keys that a word could stand for, whatever was chosen."""
+    if word in CATALOGUE:
+        return [CATALOGUE[word]]
+    found = [] if "." in word else [declared for declared in CATALOGUE.values() if declared.leaf == word]
+    if not found or not bare:
+        raise SettingError(_unknown(word, found))
+    return found
+
+
+def unselected(keys: Sequence[Declared], choices: Mapping[str, Value]) -> str:
+    """Why these keys of one name do nothing in a run with these choices, and what to do about it."""
+    first = keys[0]
+    choice = first.missing(choices)
+    assert choice is not None
+    owners = dict.fromkeys(owner for declared in keys for owner in declared.owners.get(choice, ()))
+    name = first.name if len(keys) == 1 else first.leaf
+    return (
+        f"{name} is a setting of {choice} {_either(list(owners))}, and this run has {choice} {choices[choice]}: choose "
+        f"{'it' if len(owners) == 1 else 'one of them'}, or leave {name} out"
+    )
+
+
+def _either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _unknown(word: str, without_section: Sequence[Declared]) -> str:
+    """Why a word is no key."""
+    new = renamed(word)
+    if new or without_section:
+        places = [new] if new else [declared.name for declared in without_section]
+        return f"'{word}' is not a key: write {_either(places[:3])}{', ...' if len(places) > 3 else ''}"
+    section, dot, _ = word.rpartition(".")
+    if word and word in SECTIONS:
+        return f"'{word}' is a section: write {word}.KEY = VALUE, or a table [{word}]"
+    if dot and section not in SECTIONS:
+        return f"there is no section '{section}'; {nearest(section, filter(None, SECTIONS))}"
+    known = [declared for declared in CATALOGUE.values() if declared.section == section or not dot]
+    names = [
+        name for declared in known for name in ([declared.name] if dot else [declared.leaf, declared.name])
+    ]
+    return f"'{word}' is not a setting; {nearest(word, names)}"
+
+
+def parse_run_config(raw: Mapping[str, Value]) -> Config:
+    """The configuration of Flower's run config, which holds every key of every section.
+
+    So what was set is what differs from the app's defaults, and a default of something that was not chosen is passed
+    over.
+    """
+    flat = flatten(raw)
+    choices = chosen([flat])
+    values = {}
+    for word, value in flat.items():
+        declared, reason = _counting(word, choices, bare=False)
+        if declared is not None:
+            values[word] = value
+        elif value not in (DEFAULTS[word], MAIN_JOB.get(word)):
+            raise SettingError(f"{reason}, which is {shown(DEFAULTS[word])} by default")
+    return configured(values)
+
+
+def parse_text(assignment: str) -> tuple[str, Value]:
+    """key=value from a command line, with the value read as TOML would, else as text."""
+    key, equals, text = assignment.partition("=")
+    require(bool(equals) and bool(key.strip()), f"--set takes key=value; got '{assignment}'")
+    return key.strip(), _read(text.strip())
+
+
+def _read(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("'\"")
+
+
+def shown(value: Value) -> str:
+    """A value as a user types it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def counting_words(choices: Mapping[str, Value]) -> dict[str, str]:
+    """The keys that count under these choices: by their names, and bare where that means one key only."""
+    names = [declared.name for declared in applying(choices)]
+    leaves = [name.rpartition(".")[2] for name in names]
+    bare = {leaf: name for leaf, name in zip(leaves, names, strict=True) if leaves.count(leaf) == 1}
+    return bare | dict(zip(names, names, strict=True))

@@ -1,0 +1,133 @@
+"""The reference of all settings: `twinflower settings`, docs/settings.md, and the defaults in pyproject.toml.
+
+All three are made from the declarations. After a change of one, this brings the files of a checkout into step:
+
+    python -m twinflower.simulation.settings.reference
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.errors import require
+from twinflower.settings import Value, nearest
+
+from ..record import toml_value
+from .catalogue import ABOUT, DEFAULTS, MAIN_JOB, NETWORKED, SECTIONS, STEPPING, Declared, keys_of
+
+HEADINGS = ("key", "meaning", "unit", "range", "default", "only with")
+_WORDS = {NETWORKED: "a networked method", STEPPING: "local steps"}
+_APP_CONFIG = re.compile(r"^# Every key of `twinflower`.*?(?=^\[tool\.ruff\])", re.DOTALL | re.MULTILINE)
+_COMMENT = """\
+# Every key of `twinflower`, by section, with its default, but for the privacy of the main job. What they mean:
+# `twinflower settings`. Made by python -m twinflower.simulation.settings.reference
+"""
+_INTRODUCTION = """\
+# Settings
+
+Made by `python -m twinflower.simulation.settings.reference` from the declarations in the code; `twinflower settings
+[SECTION]` prints the same. Every run has these sections:
+
+{sections}
+
+**On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. Its last part will do, `--set
+rho=0.1`, while only one key that counts for the run is called so.
+
+**In an experiment file** settings stand in the tables of their sections. Those of a `[[curve]]` go over those of
+`[run]`:
+
+```toml
+[run]
+rounds = 100
+[run.data]
+name = "mnist"
+[run.fedavg]
+step-size = 0.1
+
+[[curve]]
+label = "FedAvg"
+algorithm = "fedavg"
+fedavg.step-size = 0.3
+```
+
+**With Flower**, `flwr run . --run-config "rounds=10 fedpdm.rho=0.1"` changes the values of `[tool.flwr.app.config]` in
+pyproject.toml: the defaults below, with {main_job}.
+
+A setting of something that the run has not chosen is refused: `fedprox.mu` does nothing for FedPDM. In an experiment
+file that is a setting of `[run]` that counts for none of the curves; with Flower it is one that is not at its default.
+"""
+
+
+def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
+    """Rows under `HEADINGS` for each section, or for one; SettingError for a section that there is not."""
+    known = [name or "run" for name in SECTIONS]
+    require(
+        not section or section in known,
+        f"there is no section '{section}'; {nearest(section, known)}",
+    )
+    return {
+        name or "run": [_row(declared) for declared in keys_of(name)]
+        for name in SECTIONS
+        if not section or section == (name or "run")
+    }
+
+
+def _row(declared: Declared) -> tuple[str, ...]:
+    key = declared.key
+    setting = key.setting
+    default = toml_value(key.default)
+    return declared.name, setting.meaning, setting.unit, key.range, default, _only_with(declared)
+
+
+def _only_with(declared: Declared) -> str:
+    """The choices that a key belongs to, but for those that its section says."""
+    owners = {
+        c: entries
+        for c, entries in declared.owners.items()
+        if declared.section not in (*ALGORITHMS, "topology")
+    }
+    if declared.section == "topology":
+        owners = {c: entries for c, entries in declared.owners.items() if c != "algorithm"}
+    return "; ".join(_WORDS.get(entries, ", ".join(entries)) for entries in owners.values())
+
+
+def document() -> str:
+    """docs/settings.md."""
+    about = {name or "run": text for name, text in ABOUT.items()} | {
+        n: m.title for n, m in ALGORITHMS.items()
+    }
+    main_job = " and ".join(f"`{key} = {toml_value(value)}`" for key, value in MAIN_JOB.items())
+    listed = "\n".join(f"- [{name}](#{name}): {text}" for name, text in about.items())
+    parts = [_INTRODUCTION.format(sections=listed, main_job=main_job)]
+    for name, rows in tables().items():
+        lines = [" | ".join(HEADINGS), "|".join(["---"] * len(HEADINGS)), *(_markdown(row) for row in rows)]
+        parts.append("\n".join([f"## {name}\n", f"{about[name]}.\n", *(f"| {line} |" for line in lines), ""]))
+    return "\n".join(parts)
+
+
+def _markdown(row: tuple[str, ...]) -> str:
+    key, meaning, unit, range_, default, only_with = (cell.replace("|", "\\|") for cell in row)
+    return " | ".join((f"`{key}`", meaning, unit, range_, f"`{default}`", only_with))
+
+
+def app_config() -> str:
+    """The part of pyproject.toml that holds the defaults of Flower's run config."""
+    values: Mapping[str, Value] = {**DEFAULTS, **MAIN_JOB}
+    parts = [_COMMENT.rstrip("\n")]
+    for section in SECTIONS:
+        lines = [f"{declared.leaf} = {toml_value(values[declared.name])}" for declared in keys_of(section)]
+        parts += ["\n".join([f"[tool.flwr.app.config{f'.{section}' if section else ''}]", *lines]), ""]
+    return "\n".join(parts)
+
+
+def write(root: Path) -> None:
+    """Bring docs/settings.md and pyproject.toml of a checkout into step."""
+    (root / "docs" / "settings.md").write_text(document(), encoding="utf-8")
+    project = root / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    project.write_text(_APP_CONFIG.sub(lambda found: app_config() + "\n", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(__file__).resolve().parents[2])

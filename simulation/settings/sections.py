@@ -1,0 +1,148 @@
+"""The sections of a run's configuration that belong to the application, and not to an entry of a registry.
+
+algorithm, rounds, seed, start-scale              at the top
+[data] [partition] [objective] [regulariser] [topology] [privacy]    what was chosen, with its own settings
+[clients] [local] [evaluation] [server] [output]  the same for every run
+[fedpdm], ...                                     one section for each algorithm, with its settings
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from twinflower.privacy.release import SENSITIVITIES
+from twinflower.randomness import FIRST_ROUNDS
+from twinflower.settings import PROBABILITY, Rule, Setting, above, at_least, one_of
+
+_BUDGET = Rule("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9)
+WEIGHTINGS = ("auto", "clients", "rows")
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who takes part."""
+
+    count: Annotated[
+        int,
+        Setting(
+            "number of clients N; 0: as many as Flower has nodes, 10 without Flower", at_least(0), "clients"
+        ),
+    ] = 0
+    per_round: Annotated[int, Setting("clients asked in a round, K; 0: all", at_least(0), "clients")] = 0
+    first_round: Annotated[
+        str, Setting("whether the first round asks a sample, too, or all clients", one_of(FIRST_ROUNDS))
+    ] = "sampled"
+    weighting: Annotated[
+        str,
+        Setting(
+            "F is the mean over clients, or over all rows; auto: what the algorithm minimises",
+            one_of(WEIGHTINGS),
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a client does in a round."""
+
+    batch_size: Annotated[int, Setting("rows in a step; 0: all", at_least(0), "rows")] = 0
+    max_steps: Annotated[int, Setting("steps in a round; 0: an epoch less one", at_least(0), "steps")] = 2
+    fresh_batches: Annotated[bool, Setting("shuffle the rows anew in every round")] = True
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured while a run trains."""
+
+    every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
+    early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
+    reference: Annotated[bool, Setting("compare with the optimum of all rows together")] = False
+
+
+@dataclass(frozen=True)
+class NoPrivacy:
+    """Nothing is protected."""
+
+    mode: str = "none"
+
+
+@dataclass(frozen=True)
+class Private:
+    """A private run has either a total epsilon at delta for each client, or a noise multiplier."""
+
+    mode: str = "gradient"
+    epsilon: Annotated[
+        float, Setting("budget of each client for the whole run; 0: noise-multiplier decides", _BUDGET)
+    ] = 0.0
+    delta: Annotated[float, Setting("probability with which the guarantee may fail", PROBABILITY)] = 1e-4
+    noise_multiplier: Annotated[
+        float, Setting("standard deviation of the noise; 0: epsilon decides", _BUDGET, "sensitivities")
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class Gradient(Private):
+    """Every gradient is noisy."""
+
+    conversion: Annotated[
+        str,
+        Setting(
+            "how epsilon becomes noise: exactly, or as Zhang 2023 and Gauthier 2023 do",
+            one_of(("exact", "zcdp")),
+        ),
+    ] = "exact"
+
+
+@dataclass(frozen=True)
+class PublicState(Gradient):
+    """What leaves the local steps is noisy."""
+
+    mode: str = "public-state"
+    sensitivity: Annotated[
+        str, Setting("bound on one record's influence over several local steps", one_of(SENSITIVITIES))
+    ] = "coupled"
+
+
+@dataclass(frozen=True)
+class AsPublished(Private):
+    """Li 2023 and Li 2024 to the letter."""
+
+    mode: str = "as-published"
+    c0: Annotated[float, Setting("constant c_0 of the published moments accountant", above(0))] = 1.0
+
+
+PRIVACY: dict[str, type[NoPrivacy] | type[Private]] = {
+    entry.mode: entry for entry in (NoPrivacy, PublicState, Gradient, AsPublished)
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    """How the server treats nodes and their replies."""
+
+    node_timeout: Annotated[float, Setting("how long to wait for nodes to appear", above(0), "seconds")] = (
+        120.0
+    )
+    round_timeout: Annotated[
+        float, Setting("how long to wait for the replies of a round", above(0), "seconds")
+    ] = 3600.0
+    min_replies: Annotated[
+        int, Setting("replies without which a round does not count", at_least(1), "replies")
+    ] = 1
+    void_rounds: Annotated[
+        int, Setting("rounds in a row that may fail before the run stops; 0: none", at_least(0), "rounds")
+    ] = 0
+    max_norm: Annotated[float, Setting("a longer reply is left out; 0: any length", at_least(0))] = 0.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results are written, and what is kept to go on from."""
+
+    dir: Annotated[str, Setting("new folder for the results; empty: runs/NAME", unit="path")] = ""
+    state_dir: Annotated[
+        str, Setting("folder of the clients' states and ledgers; empty: none, or in dir", unit="path")
+    ] = ""
+    checkpoint_every: Annotated[
+        int, Setting("rounds between checkpoints; 0: no checkpoints", at_least(0), "rounds")
+    ] = 0
+    resume_from: Annotated[str, Setting("folder of a run to go on with; empty: a new run", unit="path")] = ""

@@ -1,0 +1,223 @@
+"""Settings, declared once: fields of a dataclass with a meaning, a unit and a range.
+
+    @dataclass(frozen=True)
+    class FedPDM:
+        rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
+
+Such a field is a key that users can set, `rho`, with `-` for `_`. Its type and range are checked wherever the value
+comes from, and the reference of all settings is made from it. A field without a `Setting` is no key. A field that is
+itself a dataclass with settings is a component, and its keys belong to the whole.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from math import inf, isfinite
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from .errors import require
+
+Value = bool | int | float | str
+T = TypeVar("T")
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be, in words and as a test."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(low: float) -> Rule:
+    """A finite number from low."""
+    return Rule(f"at least {low:g}", lambda v: low <= v < inf)
+
+
+def above(low: float) -> Rule:
+    """A finite number above low."""
+    return Rule(f"above {low:g}", lambda v: low < v < inf)
+
+
+def between(low: float, high: float, text: str = "") -> Rule:
+    """A number from low to high."""
+    return Rule(text or f"from {low:g} to {high:g}", lambda v: low <= v <= high)
+
+
+def one_of(words: Iterable[str]) -> Rule:
+    """One of these words."""
+    known = tuple(words)
+    return Rule(f"one of {', '.join(known)}", lambda v: v in known)
+
+
+ANY = Rule("", lambda v: True)
+SHARE = Rule("above 0 and at most 1", lambda v: 0 < v <= 1)
+PROBABILITY = Rule("above 0 and below 1", lambda v: 0 < v < 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field means, its unit and its range. Whole numbers are below 2^bits. numbers: a text that lists some."""
+
+    meaning: str
+    rule: Rule = ANY
+    unit: str = ""
+    bits: int = 48
+    numbers: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """A setting of a class: the path of attributes to it, its type, default and declaration."""
+
+    path: tuple[str, ...]
+    kind: type
+    default: Value
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        """As users type it."""
+        return kebab(self.path[-1])
+
+    @property
+    def range(self) -> str:
+        """The rule in words, for the reference."""
+        return self.setting.rule.text or {bool: "true or false", str: "text"}.get(self.kind, "any")
+
+    def value_in(self, owner: object) -> Value:
+        """The value in an instance of the class."""
+        for attribute in self.path:
+            owner = getattr(owner, attribute)
+        return owner  # type: ignore[return-value]
+
+    def checked(self, value: Any, name: str = "") -> Value:
+        """The value with the key's type; SettingError, naming the key, for another type or outside the range."""
+        name = name or self.name
+        value = typed(name, value, self.kind, self.setting.numbers)
+        self.check(value, name)
+        return value  # type: ignore[no-any-return]
+
+    def check(self, value: Any, name: str = "") -> None:
+        """SettingError for a value outside the range."""
+        name, rule = name or self.name, self.setting.rule
+        require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
+        require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}")
+        large = self.kind is int and value >= 2**self.setting.bits
+        require(not large, f"{name} must be below 2^{self.setting.bits}; got {value!r}")
+
+
+def settings_of(owner: type[Any]) -> Mapping[str, Key]:
+    """The settings of a dataclass, its components' included, by the name that users type."""
+    return _settings_of(owner)  # type: ignore[arg-type]  # classes are hashable
+
+
+@lru_cache
+def _settings_of(owner: type[Any]) -> dict[str, Key]:
+    hints = get_type_hints(owner, include_extras=True)
+    found: dict[str, Key] = {}
+    for field in fields(owner):
+        found |= _keys(field, hints[field.name])
+    return found
+
+
+def _keys(field: Field[Any], hint: Any) -> dict[str, Key]:
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        declared = [note for note in notes if isinstance(note, Setting)]
+        return (
+            {kebab(field.name): Key((field.name,), kind, cast(Value, field.default), declared[0])}
+            if declared
+            else {}
+        )
+    if not (isinstance(hint, type) and is_dataclass(hint)) or field.default is MISSING:
+        return {}
+    parts = settings_of(hint).items()
+    return {
+        name: Key((field.name, *key.path), key.kind, key.value_in(field.default), key.setting)
+        for name, key in parts
+    }
+
+
+def check_settings(owner: Any) -> None:
+    """SettingError unless all settings of an instance are in their ranges; for `__post_init__`."""
+    for key in settings_of(type(owner)).values():
+        if len(key.path) == 1:  # components check their own
+            key.check(key.value_in(owner))
+
+
+def build(owner: type[T], values: Mapping[str, Any], **others: Any) -> T:
+    """An instance with these values of settings, by the names that users type, and of other fields."""
+    whole = {field.name: field.default for field in fields(owner)}  # type: ignore[arg-type]
+    return owner(**_arguments(owner, values, whole), **others)
+
+
+def changed(owner: T, values: Mapping[str, Any]) -> T:
+    """The instance with these values of settings, by the names that users type; all others as they are."""
+    whole = {field.name: getattr(owner, field.name) for field in fields(owner)}  # type: ignore[arg-type]
+    return replace(owner, **_arguments(type(owner), values, whole))  # type: ignore[type-var]
+
+
+def _arguments(owner: type, values: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields with these values; a component is what `whole` has, with its own part of them."""
+    direct: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, *rest = settings_of(owner)[name].path
+        if rest:
+            parts.setdefault(first, {})[name] = value
+        else:
+            direct[first] = value
+    return direct | {first: changed(whole[first], own) for first, own in parts.items()}
+
+
+def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping[str, Any]) -> T:
+    """The entry of a registry called `name` with these settings, in snake case.
+
+    SettingError for a name or a setting that there is not, naming those that there are.
+    """
+    require(name in entries, f"{kind} must be one of {', '.join(entries)}; got '{name}'")
+    entry = entries[name]
+    known = settings_of(entry)
+    for field in map(kebab, settings):
+        require(field in known, f"{kind} {name} has no setting '{field}'; {nearest(field, known)}")
+    return build(entry, {kebab(field): value for field, value in settings.items()}, name=name)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint: the known word that is spelt most alike, or all of them."""
+    words = list(known)
+    near = difflib.get_close_matches(word, words, 1)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(sorted(words))}" if words else "it has none"
+
+
+def kebab(name: str) -> str:
+    """step_size -> step-size."""
+    return name.replace("_", "-")
+
+
+def snake(key: str) -> str:
+    """step-size -> step_size."""
+    return key.replace("-", "_")
+
+
+def typed(name: str, value: Any, kind: type, numbers: bool = False) -> Any:
+    """The value as this kind; SettingError for another. numbers: a single number stands for a list of one."""
+    if numbers and type(value) in (int, float):
+        value = str(value)
+    if kind is float and type(value) is int and abs(value) < 2**1000:
+        value = float(value)
+    good = type(value) is kind and value == value
+    require(good, f"{name} must be {_WORDS[kind]}; got {value!r}{_remedy(name, value, kind)}")
+    return value
+
+
+def _remedy(name: str, value: Any, kind: type) -> str:
+    """What to type in place of True or "true"."""
+    word = str(value).lower()
+    return f": write {name} = {word}" if kind is bool and word in ("true", "false") else ""
