@@ -240,13 +240,13 @@ def methods(weighted: bool = False) -> dict[str, tuple[Any, Walk]]:
             FedPDM(H, rho=0.5, aggregation="memory", **common | {"privacy": "gradient"}),
             one,
         ),
-        "fedpdm-batches": (FedPDM(H, rho=0.5, output="tail-mean", **common), Walk(7, 1)),
+        "fedpdm-batches": (FedPDM(H, rho=0.5, final_model="tail-mean", **common), Walk(7, 1)),
         "bsdp-fedpdm": (BSDPFedPDM(H, rho=0.5, uplink_ratio=1.0, downlink_ratio=0.5, **common), one),
         "feddyn": (FedDyn(H, alpha=0.5, **common), one),
         "scaffold": (Scaffold(H, **common), one),
         "fedavg": (FedAvg(H, **common), several),
         "fedprox": (FedProx(H, mu=0.3, **common), several),
-        "isrl-dp": (ISRLDP(H, output="weighted", **common | {"privacy": "gradient"}), Walk(10, 3)),
+        "isrl-dp": (ISRLDP(H, final_model="weighted", **common | {"privacy": "gradient"}), Walk(10, 3)),
         "ssca": (SSCA(H, facts, privacy="gradient"), Walk(10, 1)),
     }
     if not weighted:

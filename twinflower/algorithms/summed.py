@@ -61,6 +61,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
     name: ClassVar[str] = "sum"
     title: ClassVar[str] = "a method whose server sees sums only"
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
+    takes_local_steps: ClassVar[bool] = True
 
     page: Any
     steps: tuple[int, ...] = (1,)
