@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.page import Page
-from twinflower.algorithms.work import LocalWork, Report
 from twinflower.batches import Shards, Walk
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
-from twinflower.privacy.release import Noise, no_noise
 from twinflower.wire import checked, dtype_name, from_npy, to_npy
+from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .store import ContextStore, Kept, StateStore
 

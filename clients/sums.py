@@ -14,9 +14,9 @@ from flwr.app import ConfigRecord, RecordDict
 
 from twinflower.algorithms.page import Page
 from twinflower.algorithms.summed import Summed
-from twinflower.algorithms.work import Report
 from twinflower.errors import DataError, ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
+from twinflower.work import Report
 
 from .shell import Answer, Arrays, PageClient, _Asked
 from .store import write_whole

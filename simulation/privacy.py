@@ -17,9 +17,9 @@ from twinflower.algorithms.abilities import PlansNoise
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.local import decayed
 from twinflower.arrays import Array, Index
-from twinflower.batches import Walk
+from twinflower.batches import Pace, Walk
 from twinflower.errors import require
-from twinflower.objectives import Model
+from twinflower.objectives import Bounds, Model
 from twinflower.privacy import (
     Budget,
     best_guess,
@@ -29,13 +29,7 @@ from twinflower.privacy import (
     gdp_mu,
 )
 from twinflower.privacy.accountant import zcdp_mu, zcdp_rho_papers
-from twinflower.privacy.release import (
-    Bounds,
-    Pace,
-    published_epsilon,
-    published_sensitivity,
-    published_true_sensitivities,
-)
+from twinflower.privacy.release import published_epsilon, published_sensitivity, published_true_sensitivities
 
 from .settings import Config
 from .settings.sections import AsPublished, Gradient, Private

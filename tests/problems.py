@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.algorithms.work import Report
 from twinflower.batches import Shards
 from twinflower.clients import PageClient
 from twinflower.objectives import Batch, LinearModel, make_objective
@@ -15,6 +14,7 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.catalogue import DEFAULTS
 from twinflower.simulation.settings.reader import chosen, resolve
 from twinflower.simulation.setup import Setup, prepare
+from twinflower.work import Report
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
 VARIANTS: dict[str, dict[str, Any]] = {

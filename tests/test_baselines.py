@@ -10,15 +10,15 @@ from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaff
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
 from twinflower.algorithms.page import NO_FACTS, Facts
-from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import SettingError
-from twinflower.objectives import make_objective
-from twinflower.privacy.release import Bounds, coupled_sensitivity, gradient_release, no_noise
+from twinflower.objectives import Bounds, make_objective
+from twinflower.privacy.release import coupled_sensitivity, gradient_release
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
+from twinflower.work import LocalWork, no_noise
 
 KEY = np.array(0, dtype=np.uint64)
 

@@ -679,12 +679,6 @@ def test_the_module_is_a_program():
     assert done.stderr.startswith("error: cannot read the experiment file nowhere.toml")
 
 
-def test_numerics_know_nothing_of_flower():
-    code = "import sys, twinflower.algorithms, twinflower.data.sets, twinflower.privacy; print('flwr' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 def test_own_rows_are_not_looked_for_here(call, tmp_path):
     np.savez(tmp_path / "rows.npz", features=np.ones((4, 2)), labels=np.array([0, 1, 0, 1]))
     text = '[clients]\ncount = 2\n[partition]\nname = "sizes"\nsizes = "3,5"\n[data]\nname = "own"\nnum-features = 2\n'

@@ -8,10 +8,8 @@ from problems import VARIANTS, small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.page import stack, unstack
-from twinflower.algorithms.work import LocalWork
 from twinflower.clients import CLIENTS
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
-from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation import cohort, inprocess
@@ -19,6 +17,7 @@ from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.strategies import STRATEGIES
 from twinflower.strategies.records import record_of
+from twinflower.work import LocalWork, no_noise
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 

@@ -10,15 +10,14 @@ from grids import Faulty, arrays_of, rewrite
 from numpy.testing import assert_array_equal
 from problems import run_config, small, state_of
 
-from twinflower.algorithms.work import LocalWork
 from twinflower.errors import ReplyError, RunError
-from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 from twinflower.simulation import server_app
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy
 from twinflower.strategies.nodes import meet
 from twinflower.strategies.records import record_of
+from twinflower.work import LocalWork, no_noise
 
 ROUND = 2
 VICTIM = int(participants(0, ROUND, 8, 3)[1])

@@ -7,13 +7,12 @@ from problems import bits_of, central_optimum, convex_problem, last, random_shar
 from transcription import slow_run
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
-from twinflower.algorithms.work import Report
 from twinflower.batches import Walk
 from twinflower.objectives import make_objective
-from twinflower.privacy.release import no_noise
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ElasticNet
 from twinflower.sparsifiers import index_bits
+from twinflower.work import Report, no_noise
 
 KEY = np.array(0, dtype=np.uint64)
 ONCE = Report(np.ones(2, int), np.zeros(2, bool))

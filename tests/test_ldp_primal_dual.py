@@ -14,15 +14,14 @@ from problems import central_optimum, convex_problem, last, random_shards, small
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.algorithms.page import Facts, stack
-from twinflower.batches import Walk
+from twinflower.batches import Pace, Walk
 from twinflower.errors import SettingError
-from twinflower.objectives import make_objective
+from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
-from twinflower.privacy.release import Bounds, Pace
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
 from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.loop import run_strategy

@@ -15,11 +15,10 @@ from scipy.optimize import minimize
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.page import Facts
-from twinflower.algorithms.work import LocalWork
-from twinflower.batches import Batches, Walk
+from twinflower.batches import Batches, Pace, Walk
 from twinflower.central import minimise
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
-from twinflower.objectives import Batch, make_objective
+from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy.accountant import (
     advanced_composition,
     basic_composition,
@@ -29,7 +28,6 @@ from twinflower.privacy.accountant import (
 )
 from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
-from twinflower.privacy.release import Bounds, Pace
 from twinflower.regularisers import L1, ZERO, ElasticNet
 from twinflower.settings import settings_of
 from twinflower.simulation import cohort, inprocess
@@ -40,6 +38,7 @@ from twinflower.simulation.record import own_columns, write_run
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
+from twinflower.work import LocalWork
 
 N, D, WALK = 6, 5, Walk(0, 1)
 SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)

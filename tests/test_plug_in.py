@@ -25,11 +25,10 @@ from twinflower.algorithms import FedPDM
 from twinflower.batches import Walk
 from twinflower.central import minimise
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch
+from twinflower.objectives import Batch, Bounds
 from twinflower.privacy import gdp_mu
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
-from twinflower.privacy.release import Bounds
 from twinflower.regularisers import L1
 from twinflower.simulation.engine import CONNECTION, furnish, start_superlink, write_connection
 from twinflower.simulation.processes import free_ports, place_of_its_own

@@ -15,20 +15,16 @@ from scipy.special import ndtr, ndtri
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
-from twinflower.algorithms.work import LocalWork
-from twinflower.batches import Shards, Walk
+from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import ReplyError, SettingError
-from twinflower.objectives import Batch, make_objective
+from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, mu_of_moves, neighbours, noise_is_right, replay
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import GaussianNoise, secret, seeded, seeded_cohort
 from twinflower.privacy.release import (
-    Bounds,
-    Pace,
     coupled_sensitivity,
-    no_noise,
     norm_sensitivity,
     published_sensitivity,
     published_true_sensitivities,
@@ -43,6 +39,7 @@ from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare, prepare_seeds
 from twinflower.simulation.site import read_site
 from twinflower.strategies.records import record_of
+from twinflower.work import LocalWork, no_noise
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, FEATURES, REACH = 8, 4, 1e3

@@ -18,7 +18,6 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.page import Facts
-from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Shards, Walk
 from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
@@ -31,6 +30,7 @@ from twinflower.regularisers import REGULARISERS, make_regulariser
 from twinflower.settings import settings_of
 from twinflower.simulation.client_app import site_guard
 from twinflower.simulation.site import read_site
+from twinflower.work import LocalWork
 
 NEGLIGIBLE = 2.0**-20  # of sigma: as fine as the grid of secret noise
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}

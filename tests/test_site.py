@@ -8,9 +8,10 @@ from flwr.app import Context, RecordDict
 from problems import VARIANTS, run_config, small
 
 from twinflower.errors import DataError, ReplyError, SettingError
+from twinflower.objectives import Bounds
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
-from twinflower.privacy.release import Bounds, Release, Rounding
+from twinflower.privacy.release import Release, Rounding
 from twinflower.simulation import client_app, inprocess
 from twinflower.simulation.client_app import site_guard
 from twinflower.simulation.inprocess import InProcessGrid

@@ -15,14 +15,12 @@ from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
-from twinflower.algorithms.work import LocalWork
-from twinflower.batches import Walk
+from twinflower.batches import Pace, Walk
 from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
 from twinflower.networks import make_model
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.privacy.release import Pace, no_noise
 from twinflower.regularisers import L1
 from twinflower.simulation import inprocess
 from twinflower.simulation.inprocess import InProcessGrid
@@ -30,6 +28,7 @@ from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.records import record_of
+from twinflower.work import LocalWork, no_noise
 
 SIZES = [20, 13, 31, 20, 8]
 N = len(SIZES)

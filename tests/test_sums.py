@@ -24,7 +24,6 @@ from twinflower.algorithms import (
 )
 from twinflower.algorithms.page import Facts
 from twinflower.algorithms.summed import Summed
-from twinflower.algorithms.work import LocalWork
 from twinflower.batches import Walk
 from twinflower.errors import RunError, SettingError
 from twinflower.objectives import Batch, make_objective
@@ -37,6 +36,7 @@ from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
 from twinflower.sums.plan import SimulatedSums, SumPlan
+from twinflower.work import LocalWork
 
 SIZES = (30, 41, 25, 40, 33)
 ROUNDS = 40

@@ -7,13 +7,13 @@ receives, for one client or for a stacked cohort, with the same draws either way
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from .arrays import Array, Index, Labels
 from .errors import require
 from .objectives import Batch
-from .privacy.release import Pace
 from .randomness import stream
 
 _CACHED = 2**17  # numbers
@@ -143,6 +143,14 @@ class Batches:
         assert self.shards is not None
         assert self.places is not None
         return self.shards.take(self.places[..., step, :], self.weights)
+
+
+class Pace(NamedTuple):
+    """What is public about a client's round: local steps, rows in each, batches in an epoch."""
+
+    steps: int
+    rows: int
+    per_epoch: int
 
 
 @dataclass(frozen=True)

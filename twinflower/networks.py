@@ -19,6 +19,7 @@ from .norms import outer_norms
 from .objectives import (
     LOSSES,
     Batch,
+    Bounds,
     LinearObjective,
     Loss,
     Model,
@@ -27,7 +28,6 @@ from .objectives import (
     clipping,
     mean_over,
 )
-from .privacy.release import Bounds
 from .settings import Setting, at_least, make
 
 Activation = Callable[[Array], tuple[Array, Array]]

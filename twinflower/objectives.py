@@ -19,7 +19,6 @@ from scipy.special import expit, huber, logsumexp, softmax
 from .arrays import Array, Labels, Mask
 from .errors import require
 from .norms import norms, outer_norms, squared_norms
-from .privacy.release import Bounds
 from .settings import Setting, at_least, check_settings, one_of
 
 
@@ -39,6 +38,24 @@ class Batch(NamedTuple):
     def squared_norms(self) -> Array:
         """Of the rows, (..., b)."""
         return squared_norms(self.features) if self.squares is None else self.squares
+
+
+class Bounds(NamedTuple):
+    """Public facts about an objective on allowed rows.
+
+    gradient: C, the largest norm of one record's data gradient. curvature: the data loss of any record has
+    its curvature in [0, curvature]; infinity if that is not known. penalty: the interval that holds the
+    curvature of the smooth penalty, which is the same for neighbouring data.
+    """
+
+    gradient: float
+    curvature: float
+    penalty: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def steepest(self) -> float:
+        """The penalty's gradient at x is at most this long times ||x||."""
+        return max(map(abs, self.penalty))
 
 
 class Objective(Protocol):

@@ -19,14 +19,13 @@ import numpy as np
 
 from .algorithms.abilities import Closes, NeedsEveryClient
 from .algorithms.page import Page
-from .algorithms.work import LocalWork, Report
 from .arrays import Array, Index, Mask
 from .batches import Batches, Shards
 from .client_states import ClientStates, at_places
 from .errors import RunError
 from .objectives import Objective
-from .privacy.release import Noise, no_noise
 from .randomness import participants
+from .work import LocalWork, Noise, Report, no_noise
 
 Sampling = Callable[[int], Index]  # the clients (..., K) that a round asks, ascending
 NoiseOf = Callable[[int, Index], Noise]  # what clients (..., K) add in a round to what they release

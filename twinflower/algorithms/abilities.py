@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Mask
 from ..batches import Pace
-from ..objectives import Batch, Objective
-from ..privacy.release import Bounds, Rounding
+from ..objectives import Batch, Bounds, Objective
+from ..privacy.release import Rounding
 
 
 class NeedsEveryClient(ABC):  # noqa: B024

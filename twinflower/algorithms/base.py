@@ -9,23 +9,16 @@ import numpy as np
 from ..arrays import Array, Index
 from ..batches import Pace
 from ..errors import require
-from ..privacy.release import (
-    SENSITIVITIES,
-    Bounds,
-    Release,
-    Rounding,
-    gradient_release,
-    loop_rounding,
-    no_noise,
-)
+from ..objectives import Bounds
+from ..privacy.release import SENSITIVITIES, Release, Rounding, gradient_release, loop_rounding
 from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, one_of
+from ..work import LocalWork, no_noise
 from .abilities import BoundsRounding, SumsUp, length
 from .layout import Layout
 from .local import Subgradient, Walked, decayed, local_steps
 from .messages import Messages, check_choice
 from .page import NO_FACTS, Facts
-from .work import LocalWork
 
 StepSize = Annotated[float, Setting("length of a step along the gradient in the first round", above(0))]
 StepDecay = Annotated[

@@ -33,10 +33,10 @@ from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..regularisers import Subdifferentiable, Zero
 from ..settings import Setting, one_of
+from ..work import LocalWork, Report
 from .base import LocalMethod
 from .local import Subgradient, Walked, reach
 from .messages import NOTHING, Nothing, Upload
-from .work import LocalWork, Report
 
 
 class Server(NamedTuple):

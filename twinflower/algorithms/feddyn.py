@@ -27,13 +27,13 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..settings import Setting, above
+from ..work import LocalWork, Report
 from .abilities import NeedsClientState
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
 from .layout import Count, Layout
 from .messages import Upload
-from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):

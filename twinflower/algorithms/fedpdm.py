@@ -29,13 +29,14 @@ import numpy as np
 from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Pace
 from ..errors import require
-from ..privacy.release import Bounds, Release, published_sensitivity
+from ..objectives import Bounds
+from ..privacy.release import Release, published_sensitivity
 from ..settings import Setting, above, at_least, one_of
+from ..work import LocalWork, Report
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .base import LocalMethod, check_pull
 from .layout import Layout, Point
 from .messages import Upload
-from .work import LocalWork, Report
 
 
 class State(NamedTuple):

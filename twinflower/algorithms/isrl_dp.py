@@ -24,12 +24,13 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..batches import Pace
-from ..privacy.release import Bounds, Release, gradient_release
+from ..objectives import Bounds
+from ..privacy.release import Release, gradient_release
 from ..settings import Setting, one_of
+from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .fedavg import FedAvg
 from .messages import Upload
-from .work import LocalWork, Report
 
 
 class Server(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..privacy.release import Bounds
+from ..objectives import Bounds
 
 _FORGOTTEN = 0.1  # of the floor
 

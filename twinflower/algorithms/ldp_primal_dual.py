@@ -27,11 +27,14 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
+from ..batches import Pace
 from ..errors import require
+from ..objectives import Bounds
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
-from ..privacy.release import Bounds, Pace, Release, Rounding
+from ..privacy.release import Release, Rounding
 from ..regularisers import ZERO, Regulariser
 from ..settings import Rule, Setting, at_least, check_settings, one_of
+from ..work import LocalWork, Report
 from .abilities import (
     BoundsRounding,
     Closes,
@@ -46,7 +49,6 @@ from .layout import Layout, Point
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import Dense, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
-from .work import LocalWork, Report
 
 _STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
 

@@ -9,8 +9,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..batches import Batches
 from ..objectives import Objective
-from ..privacy.release import Noise, no_noise
-from .work import Report
+from ..work import Noise, Report, no_noise
 
 Subgradient = Callable[[Array], Array]
 

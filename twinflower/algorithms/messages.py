@@ -16,10 +16,10 @@ from ..errors import require
 from ..randomness import stream
 from ..settings import SHARE, Setting, check_settings, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
+from ..work import Report
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
 from .page import to_nodes
-from .work import Report
 
 
 class Inbox(NamedTuple):

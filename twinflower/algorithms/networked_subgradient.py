@@ -20,13 +20,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..privacy.release import Bounds, Pace, Rounding
+from ..batches import Pace
+from ..objectives import Bounds
+from ..privacy.release import Rounding
 from ..topologies import adjacency
+from ..work import LocalWork, Report
 from .abilities import BoundsRounding, length
 from .layout import Layout, Point
 from .messages import NOTHING, Nothing, Vector
 from .relay import Relayed, Server, rows_of_node
-from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):

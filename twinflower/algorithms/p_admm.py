@@ -19,12 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array
+from ..batches import Pace
 from ..errors import RunError, require
-from ..objectives import LinearModel
-from ..privacy.release import Bounds, Pace, Rounding
+from ..objectives import Bounds, LinearModel
+from ..privacy.release import Rounding
+from ..work import LocalWork
 from .abilities import RestrictsObjective, length
 from .echo import Tentative
-from .work import LocalWork
 from .zcdp_nfl import ZCDPNFL, Inbox
 
 _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of squares

@@ -24,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Seeds
-from ..privacy.release import Bounds, Pace, Release
+from ..batches import Pace
+from ..objectives import Bounds
+from ..privacy.release import Release
 from ..regularisers import Regulariser
+from ..work import LocalWork, Report
 from .layout import Layout
-from .work import LocalWork, Report
 
 T = TypeVar("T", bound=np.generic)
 

@@ -27,16 +27,18 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..privacy.release import SENSITIVITIES, Bounds, Pace, Release, Rounding, loop_rounding
+from ..batches import Pace
+from ..objectives import Bounds
+from ..privacy.release import SENSITIVITIES, Release, Rounding, loop_rounding
 from ..randomness import stream
 from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, check_settings
+from ..work import LocalWork, Report
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
 from .layout import Layout, Point
 from .local import local_steps
 from .messages import Dense, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
-from .work import LocalWork, Report
 
 
 class State(NamedTuple):

@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
+from ..batches import Pace
 from ..errors import RunError, require
+from ..objectives import Bounds
 from ..privacy.allocation import allocation
-from ..privacy.release import Bounds, Pace, Release
+from ..privacy.release import Release
 from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..settings import SHARE, Setting, at_least, between, check_settings
 from ..topologies import adjacency, compact, connected, degrees, sums

@@ -29,13 +29,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
+from ..work import LocalWork, Report
 from .abilities import NeedsClientState
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .fedavg import FedAvg
 from .layout import Count, Layout, Thinned
 from .messages import Upload
 from .page import to_nodes
-from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):

@@ -27,15 +27,16 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
+from ..batches import Pace
 from ..errors import RunError, require
-from ..objectives import Batch, RowLosses
-from ..privacy.release import Bounds, Pace, Release, Rounding, gradient_release
+from ..objectives import Batch, Bounds, RowLosses
+from ..privacy.release import Release, Rounding, gradient_release
 from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, check_settings, one_of
+from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp, length
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
-from .work import LocalWork, Report
 
 
 class Server(NamedTuple):

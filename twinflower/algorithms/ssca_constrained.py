@@ -33,11 +33,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
+from ..batches import Pace
 from ..constraints import Constraint, groups_of_a_record, parse_constraints
 from ..errors import require
 from ..networks import Network
-from ..objectives import Batch, LinearModel, RowLosses
-from ..privacy.release import Bounds, Pace, Release, Rounding
+from ..objectives import Batch, Bounds, LinearModel, RowLosses
+from ..privacy.release import Release, Rounding
 from ..regularisers import Zero
 from ..settings import Setting, at_least
 from .abilities import Constrained, RestrictsObjective

@@ -25,16 +25,16 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..batches import Batches, Pace
 from ..errors import RunError, require
-from ..objectives import Batch, Objective
-from ..privacy.release import Bounds, Noise, Release, Rounding
+from ..objectives import Batch, Bounds, Objective
+from ..privacy.release import Release, Rounding
 from ..regularisers import Regulariser
 from ..sums.grid import Cells as CellArray
 from ..sums.grid import Grid, add
+from ..work import LocalWork, Noise, Report
 from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
 from .layout import Cells, Layout
 from .messages import NOTHING, Nothing
 from .page import Facts, Page
-from .work import LocalWork, Report
 
 
 class Upload(NamedTuple):

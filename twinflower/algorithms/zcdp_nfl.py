@@ -26,14 +26,16 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..privacy.release import Bounds, Pace, Rounding
+from ..batches import Pace
+from ..objectives import Bounds
+from ..privacy.release import Rounding
 from ..settings import Setting, above, one_of
+from ..work import LocalWork, Report
 from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise, length
 from .echo import PAIR, Tentative, confirmed, tentative
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector
 from .relay import Relayed, Server, of_node, rows_of_node
-from .work import LocalWork, Report
 
 
 class Inbox(NamedTuple):

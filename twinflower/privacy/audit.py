@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from ..algorithms.work import LocalWork
 from ..arrays import Array
 from ..batches import Shards, Walk
-from ..objectives import Batch, Objective
-from .release import Bounds, Noise
+from ..objectives import Batch, Bounds, Objective
+from ..work import LocalWork, Noise
 
 
 class Move(NamedTuple):

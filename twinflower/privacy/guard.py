@@ -8,12 +8,15 @@ from typing import Protocol
 import numpy as np
 
 from ..arrays import Array
+from ..batches import Pace
 from ..errors import ReplyError, require
 from ..norms import norms
+from ..objectives import Bounds
+from ..work import Noise
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
 from .mechanism import Draws, GaussianNoise, secret
-from .release import Bounds, Noise, Pace, Release, Rounding
+from .release import Release, Rounding
 
 _LARGEST = 1e100  # beyond it sums may overflow, and whether they do would tell of the data
 _IN_SIGMAS = 2.0**29  # what is rounded, altogether: the errors are then a few 2^-24 of the noise at most

@@ -27,7 +27,7 @@ Draws = Callable[[int, tuple[int, ...]], Array]
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """The noise of one round: value + sigma z, z standard normal (`release.Noise`).
+    """The noise of one round: value + sigma z, z standard normal (`work.Noise`).
 
     sigma: a number, or (..., 1) for stacked clients. draws(draw, shape) gives z. grid: round the result to
     multiples of a power of two about sigma / 2^GRID_BITS.

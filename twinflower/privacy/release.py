@@ -6,56 +6,16 @@ with a public shift, and takes public numbers of steps and rows:
     x <- x - eta ( grad f(x; batch) + shift + mu (x - anchor) ),      Q times
 
 Its end x^Q is the one place where private data enter, so its sensitivity is the sensitivity of the round.
-The noise that goes with it is a `Noise`: pages call it on the value they release, and on nothing else.
+The noise that goes with it is a `work.Noise`: pages call it on the value they release, and on nothing else.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ..arrays import Array
+from ..batches import Pace
 from ..errors import require
-
-
-class Noise(Protocol):
-    """Adds the noise of draw number `draw` of the round to a value (..., d); the only way out for data.
-
-    shrink (...,) in (0, 1] scales the noise down where a page knows that less is at stake.
-    """
-
-    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        """The noisy value."""
-
-
-def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-    """The value itself: a run without privacy."""
-    return value
-
-
-class Pace(NamedTuple):
-    """What is public about a client's round: local steps, rows in each, batches in an epoch."""
-
-    steps: int
-    rows: int
-    per_epoch: int
-
-
-class Bounds(NamedTuple):
-    """Public facts about an objective on allowed rows.
-
-    gradient: C, the largest norm of one record's data gradient. curvature: the data loss of any record has
-    its curvature in [0, curvature]; infinity if that is not known. penalty: the interval that holds the
-    curvature of the smooth penalty, which is the same for neighbouring data.
-    """
-
-    gradient: float
-    curvature: float
-    penalty: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def steepest(self) -> float:
-        """The penalty's gradient at x is at most this long times ||x||."""
-        return max(map(abs, self.penalty))
+from ..objectives import Bounds
 
 
 class Release(NamedTuple):
@@ -87,7 +47,7 @@ class Rounding(NamedTuple):
     Public numbers that are added to private ones on the way to a release round these: what the rounding takes away
     depends on the data, and no noise was planned for it. size: the norms of everything that is rounded between a
     private gradient and the noise, each times its effect on the release, in a sum. An operation errs by 2^-53 of
-    what it rounds, so a release is off by a few times 2^-53 size. shrink: as in `Noise`.
+    what it rounds, so a release is off by a few times 2^-53 size. shrink: as in `work.Noise`.
     """
 
     size: float

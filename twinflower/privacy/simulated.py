@@ -8,8 +8,9 @@ import numpy as np
 from ..algorithms.page import Page
 from ..arrays import Array, Index
 from ..batches import Shards, Walk
+from ..objectives import Bounds
+from ..work import Noise
 from .mechanism import GaussianNoise, seeded_cohort
-from .release import Bounds, Noise
 
 
 @dataclass(frozen=True)

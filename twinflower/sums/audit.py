@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..algorithms.page import Page, stack, unstack
-from ..algorithms.work import LocalWork
 from ..arrays import Array
 from ..batches import Shards, Walk
-from ..objectives import Batch, Objective
-from ..privacy.release import Bounds
+from ..objectives import Batch, Bounds, Objective
+from ..work import LocalWork
 
 
 class SumMove(NamedTuple):

@@ -80,7 +80,7 @@ def add(cells: Cells, axis: int = -2) -> Cells:
 
 @dataclass(frozen=True)
 class SumNoise:
-    """What a site does with its value before it is summed (in place of `release.Noise`).
+    """What a site does with its value before it is summed (in place of `work.Noise`).
 
     weights: by which sites' values count, a number, or (..., K, 1) for stacked sites. draws: a site's noise, or one for
     each stacked site.

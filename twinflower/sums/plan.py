@@ -16,10 +16,11 @@ from ..algorithms.summed import Summed
 from ..arrays import Array, Index
 from ..batches import Walk
 from ..errors import require
+from ..objectives import Bounds
 from ..privacy.guard import Guard
 from ..privacy.ledger import Charge
 from ..privacy.mechanism import Draws
-from ..privacy.release import Bounds, Release
+from ..privacy.release import Release
 from .accounting import SHARE, noise_for, round_mu, spread, sum_epsilon
 from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise

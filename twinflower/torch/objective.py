@@ -26,8 +26,7 @@ from torch.nn.functional import cross_entropy
 from ..arrays import Array
 from ..errors import require
 from ..norms import norms
-from ..objectives import Batch, Part, Penalised, Penalties, clipping, mean_over, score_of
-from ..privacy.release import Bounds
+from ..objectives import Batch, Bounds, Part, Penalised, Penalties, clipping, mean_over, score_of
 from ..regularisers import OnPart, Regulariser, on_part
 from .checks import (
     check_loss,

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twinflower.objectives import Batch, mean_over
-from twinflower.privacy.release import Bounds
+from twinflower.objectives import Batch, Bounds, mean_over
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,27 @@
 """What a client works with in a round, in one argument."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..arrays import Array, Index, Mask
-from ..batches import Batches
-from ..objectives import Batch, Objective
-from ..privacy.release import Noise, no_noise
+from .arrays import Array, Index, Mask
+from .batches import Batches
+from .objectives import Batch, Objective
+
+
+class Noise(Protocol):
+    """Adds the noise of draw number `draw` of the round to a value (..., d); the only way out for data.
+
+    shrink (...,) in (0, 1] scales the noise down where a page knows that less is at stake.
+    """
+
+    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+        """The noisy value."""
+
+
+def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+    """The value itself: a run without privacy."""
+    return value
 
 
 class Report(NamedTuple):

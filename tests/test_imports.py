@@ -1,0 +1,70 @@
+"""What importing a part of the package brings along, and that no two modules need each other."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"twinflower": "twinflower"} | {
+    f: f"twinflower.{f}" for f in ("strategies", "clients", "simulation")
+}
+
+
+def loaded_by(code):
+    """Modules that a fresh interpreter has after this code."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["objectives", "networks", "regularisers", "batches", "work"])
+def test_a_problem_loads_no_accountant(module):
+    loaded = loaded_by(f"import twinflower.{module}")
+    assert f"twinflower.{module}" in loaded
+    assert not {
+        name for name in loaded if name.startswith(("twinflower.privacy", "twinflower.algorithms", "flwr"))
+    }
+
+
+def test_numerics_know_nothing_of_flower():
+    loaded = loaded_by(
+        "import twinflower.algorithms, twinflower.data.sets, twinflower.privacy, twinflower.rounds"
+    )
+    assert not {name for name in loaded if name.partition(".")[0] == "flwr"}
+
+
+def modules():
+    """Every module of the package by name, with its file and the package its relative imports begin at."""
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = (package, *path.relative_to(ROOT / folder).with_suffix("").parts)
+            own = parts[:-1] if parts[-1] == "__init__" else parts
+            yield ".".join(own), path, ".".join(parts[:-1])
+
+
+def imported(tree, package, known):
+    """Modules of the package that a module imports while it is being loaded itself."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names if alias.name in known)
+        if isinstance(statement, ast.ImportFrom):
+            origin = resolve_name("." * statement.level + (statement.module or ""), package)
+            names = [f"{origin}.{alias.name}" for alias in statement.names]
+            yield from (name if name in known else origin for name in names if origin in known)
+
+
+def test_no_module_needs_one_that_needs_it():
+    found = {name: (path, package) for name, path, package in modules()}
+    graph = {
+        name: set(imported(ast.parse(path.read_text()), package, found))
+        for name, (path, package) in found.items()
+    }
+    assert "twinflower.objectives" in graph["twinflower.batches"]
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # CycleError names a cycle
