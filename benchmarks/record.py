@@ -30,9 +30,9 @@ import numpy as np
 from problems import VARIANTS, small
 
 from twinflower.errors import DataError
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.engine import Engine, engine
 from twinflower.simulation.record import Result, read_rows
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.engine import Engine, engine
 from twinflower.simulation.settings import Config
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare

@@ -28,8 +28,8 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
-from twinflower.simulation.cohort import Cohort
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.cohort import Cohort
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import Config, parse
 from twinflower.simulation.setup import Setup, prepare
 
@@ -203,8 +203,8 @@ def methods_table(rounds: int) -> list[str]:
 
 def flower_line(rounds: int) -> str:
     """Flower's stock engine on the digits job with as many rounds; start-up is told apart."""
-    from twinflower.simulation.engine import engine
     from twinflower.simulation.record import read_rows
+    from twinflower.simulation.runtimes.engine import engine
 
     config = parse({"clients.count": 10, "rounds": rounds, "evaluation.every": 1, "local.max-steps": STEPS})
     with tempfile.TemporaryDirectory() as out, engine() as flower:

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.messages import Vector
 from twinflower.data.sets import Dataset
-from twinflower.simulation.cohort import Cohort
+from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
 

@@ -25,7 +25,7 @@ from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.release import published_true_sensitivities
-from twinflower.simulation.plot_style import COLOURS, shade
+from twinflower.simulation.report.plot_style import COLOURS, shade
 
 DELTA, RHO, ETA, ROUNDS, TRIALS = 1e-4, 10.0, 0.04, 60, 20_000
 FORMS = {"as-published": "published: noise on y, private dual", "public-state": "public state: noise on x"}

@@ -22,15 +22,10 @@ from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
 from twinflower.topologies import TOPOLOGIES
 
-from . import books, cohort, inprocess
+from .app.server_app import print_row
 from .checkpoint import Checkpoints
-from .compare import HEADINGS, closing, comparison
-from .deployment import rehearse
-from .engine import Engine, engine
-from .figures import draw_experiment, draw_graph, draw_run, redraw
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
 from .lock import claimed
-from .processes import Interrupted
 from .record import (
     Result,
     broken_bounds,
@@ -42,7 +37,13 @@ from .record import (
     write_run,
     write_text,
 )
-from .server_app import print_row
+from .report import books
+from .report.compare import HEADINGS, closing, comparison
+from .report.figures import draw_experiment, draw_graph, draw_run, redraw
+from .runtimes import cohort, inprocess
+from .runtimes.deployment import rehearse
+from .runtimes.engine import Engine, engine
+from .runtimes.processes import Interrupted
 from .settings import DEFAULT_CLIENTS, Config, parse_text, reference
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Curve, Experiment, read_experiment, write_experiment

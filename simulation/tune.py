@@ -43,8 +43,8 @@ from twinflower.errors import SettingError, require
 from twinflower.objectives import Batch
 from twinflower.randomness import stream
 
-from . import cohort
 from .record import Result
+from .runtimes import cohort
 from .settings import Config, Value
 from .settings.config import configured
 from .settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in

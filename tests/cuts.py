@@ -4,8 +4,8 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from twinflower.simulation.checkpoint import Checkpoints
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 
 
 class PowerCut(BaseException):

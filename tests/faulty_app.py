@@ -26,7 +26,7 @@ def build(folder: Path) -> Path:
     shutil.copy(__file__, folder / "simulation" / "faulty_app.py")
     text = (ROOT / "pyproject.toml").read_text()
     (folder / "pyproject.toml").write_text(
-        text.replace("twinflower.simulation.client_app:app", "twinflower.simulation.faulty_app:app")
+        text.replace("twinflower.simulation.app.client_app:app", "twinflower.simulation.faulty_app:app")
     )
     return folder
 
@@ -103,8 +103,8 @@ def misbehave(
 
 
 try:
-    from .client_app import client_fn
-    from .site import discreet
+    from .app.client_app import client_fn
+    from .app.site import discreet
 
     app = ClientApp(client_fn, mods=[misbehave, discreet])
 except ImportError:  # imported by a test, for `build`

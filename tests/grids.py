@@ -2,7 +2,7 @@
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 
 

@@ -20,10 +20,10 @@ from twinflower.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, REGULARISERS, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.settings import settings_of
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import Recorder, write_run
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.setup import prepare_seeds
 from twinflower.strategies.records import record_of
 

@@ -16,7 +16,7 @@ from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy.release import coupled_sensitivity, gradient_release
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 

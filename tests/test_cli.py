@@ -18,10 +18,10 @@ from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
-from twinflower.simulation.compare import HEADINGS, comparison
-from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.lock import claimed, in_use
 from twinflower.simulation.record import COLUMNS, _risen, read_rows, results_folder
+from twinflower.simulation.report.compare import HEADINGS, comparison
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse_text, reference
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
@@ -596,7 +596,8 @@ def test_a_second_resume_is_refused(call, tmp_path):
 
 KILLED_AT_2 = """
 import os, signal, sys
-from twinflower.simulation import cli, inprocess
+from twinflower.simulation import cli
+from twinflower.simulation.runtimes import inprocess
 real = inprocess.InProcessGrid.answer
 def answer(self, message):
     if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] > 2:

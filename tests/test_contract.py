@@ -12,9 +12,9 @@ from twinflower.clients import CLIENTS
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies import STRATEGIES
 from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise

@@ -23,16 +23,16 @@ from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
 
-import twinflower.simulation.deployment
+import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger
-from twinflower.simulation import inprocess, janitor
-from twinflower.simulation.deployment import Deployment, deployment, rehearse
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import read_summary
+from twinflower.simulation.runtimes import inprocess, janitor
+from twinflower.simulation.runtimes.deployment import Deployment, deployment, rehearse
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 
@@ -275,7 +275,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
         for number in range(3):
             running.register(number)
             running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
-        from twinflower.simulation.deployment import make_node_key
+        from twinflower.simulation.runtimes.deployment import make_node_key
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
@@ -309,9 +309,9 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
         return path.with_name(f"{path.name}.pub")
 
     monkeypatch.setattr(
-        twinflower.simulation.deployment, "make_certificates", partial(run_documented, "openssl")
+        twinflower.simulation.runtimes.deployment, "make_certificates", partial(run_documented, "openssl")
     )
-    monkeypatch.setattr(twinflower.simulation.deployment, "make_node_key", node_key)
+    monkeypatch.setattr(twinflower.simulation.runtimes.deployment, "make_node_key", node_key)
     config = parse({"clients.count": 2, "rounds": 2})
     rehearse(config, tmp_path / "run", secure=True)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)

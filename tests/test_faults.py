@@ -12,9 +12,9 @@ from problems import run_config, small, state_of
 
 from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
-from twinflower.simulation import server_app
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.app import server_app
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies.nodes import meet
 from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise

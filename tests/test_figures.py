@@ -12,12 +12,12 @@ from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.figures import compose_experiment, compose_run
-from twinflower.simulation.plot_style import COLOURS, hue, marked, styles, words
 from twinflower.simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
 from twinflower.simulation.record import COLUMNS, EXTRA_COLUMNS, to_tables
-from twinflower.simulation.series import spread
+from twinflower.simulation.report.figures import compose_experiment, compose_run
+from twinflower.simulation.report.plot_style import COLOURS, hue, marked, styles, words
+from twinflower.simulation.report.series import spread
+from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings.experiment import read_experiment, write_experiment
 
 

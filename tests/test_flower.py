@@ -19,10 +19,11 @@ from problems import SMALL, VARIANTS, small
 
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.errors import RunError
-from twinflower.simulation import inprocess, polling
-from twinflower.simulation.engine import engine
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.app import polling
 from twinflower.simulation.record import read_rows
+from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.runtimes.engine import engine
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import FedPDM
@@ -138,7 +139,7 @@ def test_no_federation_is_shipped():
 def test_a_nodes_process_imports_no_more_than_it_needs():
     """Every message to a deployed node is a new process: scikit-learn alone would take half of its time."""
     text = (
-        "import sys, twinflower.simulation.client_app\n"
+        "import sys, twinflower.simulation.app.client_app\n"
         "from twinflower.simulation.settings import parse\n"
         "from twinflower.simulation.setup import prepare\n"
         "prepare(parse({'data.name': 'digits', 'clients.count': 3, 'privacy.mode': 'public-state', 'epsilon': 8.0}))\n"
@@ -193,7 +194,7 @@ def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
 
 
 def test_private_parts_of_flower_are_where_we_know_them():
-    """simulation/inprocess.py touches them; look again when Flower moves on."""
+    """simulation/runtimes/inprocess.py touches them; look again when Flower moves on."""
     assert Version("1.41") <= Version(flwr.__version__) < Version("2")
     setup = small("fedpdm")
     message = Message(RecordDict(), 1, "train")

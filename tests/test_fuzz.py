@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from problems import VARIANTS, small
 
 from twinflower.errors import ReplyError, RunError
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import meet, note_partition
 from twinflower.strategies.records import encode
 from twinflower.wire import from_npy, to_npy

@@ -23,8 +23,8 @@ from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.records import record_of
 

@@ -42,9 +42,9 @@ from twinflower.privacy.ledger import (
     read_ledger,
 )
 from twinflower.privacy.release import Release
-from twinflower.simulation.books import accounts, runs
-from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.site import read_site
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
+from twinflower.simulation.report.books import accounts, runs
 
 TESTS = Path(__file__).resolve().parent
 PLENTY = Budget(1e9)

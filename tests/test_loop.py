@@ -18,7 +18,7 @@ from twinflower.errors import RunError
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds, sampled, start
-from twinflower.simulation import inprocess
+from twinflower.simulation.runtimes import inprocess
 
 ROOT = Path(__file__).resolve().parent.parent
 WALK = Walk(4, 3)

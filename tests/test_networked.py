@@ -30,11 +30,11 @@ from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, ZERO, ElasticNet
 from twinflower.settings import settings_of
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.privacy import spent
 from twinflower.simulation.record import own_columns, write_run
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum

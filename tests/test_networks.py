@@ -120,7 +120,7 @@ def test_a_module_where_pytorch_is_not_installed():
 
 
 def test_a_network_starts_at_glorots_weights_and_learns():
-    from twinflower.simulation import cohort
+    from twinflower.simulation.runtimes import cohort
 
     keys = {
         "objective.name": "swish-network",

@@ -13,8 +13,8 @@ from twinflower.algorithms.local import local_steps
 from twinflower.batches import Batches
 from twinflower.objectives import Batch
 from twinflower.randomness import participants
-from twinflower.simulation import cohort
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 
 

@@ -8,8 +8,8 @@ from problems import small
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.page import Facts
 from twinflower.errors import SettingError
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 
 METHODS = ["fedpdm-private", "bsdp-rand-k", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"]

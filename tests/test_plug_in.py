@@ -30,8 +30,8 @@ from twinflower.privacy import gdp_mu
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.regularisers import L1
-from twinflower.simulation.engine import CONNECTION, furnish, start_superlink, write_connection
-from twinflower.simulation.processes import free_ports, place_of_its_own
+from twinflower.simulation.runtimes.engine import CONNECTION, furnish, start_superlink, write_connection
+from twinflower.simulation.runtimes.processes import free_ports, place_of_its_own
 
 ROOT = Path(__file__).resolve().parent.parent
 METERS = ROOT / "examples" / "meters"

@@ -29,15 +29,15 @@ from twinflower.privacy.release import (
     published_sensitivity,
     published_true_sensitivities,
 )
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
 from twinflower.simulation.privacy import spent
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare, prepare_seeds
-from twinflower.simulation.site import read_site
 from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from twinflower.errors import RunError
-from twinflower.simulation import janitor, processes
-from twinflower.simulation.processes import Interrupted, Tail, place_of_its_own
+from twinflower.simulation.runtimes import janitor, processes
+from twinflower.simulation.runtimes.processes import Interrupted, Tail, place_of_its_own
 
 PROJECT = Path(__file__).resolve().parent.parent
 PATIENCE = 300.0  # seconds; far above what anything here takes
@@ -36,7 +36,7 @@ FAMILY = parent_of(parent_of(DEAF + WAIT, env={}))
 
 COMMAND = f"""
 import sys, time
-from twinflower.simulation import processes
+from twinflower.simulation.runtimes import processes
 BEFORE
 try:
     with processes.place_of_its_own() as place:
@@ -231,7 +231,10 @@ def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
     deaf = tmp_path / "flower-superlink"
     deaf.write_text(f"#!{sys.executable}\n{DEAF}{WAIT}")
     deaf.chmod(0o755)
-    text = f"from simulation import cli, engine; engine.command_of = lambda *_: {str(deaf)!r}; cli.main()"
+    text = (
+        "from twinflower.simulation import cli; from twinflower.simulation.runtimes import engine; "
+        f"engine.command_of = lambda *_: {str(deaf)!r}; cli.main()"
+    )
     words = [
         "deploy",
         "experiments/digits.toml",

@@ -14,7 +14,7 @@ from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.regularisers import L1, ZERO
-from twinflower.simulation import cohort
+from twinflower.simulation.runtimes import cohort
 
 MANY = Walk(0, 10_000)  # full batches; no cap that a coin could reach
 KEY = Facts(key=7)

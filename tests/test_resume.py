@@ -19,11 +19,13 @@ from problems import VARIANTS, small
 from twinflower.clients.store import FileStore
 from twinflower.errors import DataError, SettingError
 from twinflower.rounds import rounds
-from twinflower.simulation import cli, cohort, inprocess, server_app
+from twinflower.simulation import cli
+from twinflower.simulation.app import server_app
 from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
-from twinflower.simulation.figures import redraw
-from twinflower.simulation.inprocess import InProcessGrid
 from twinflower.simulation.record import read_rows, read_summary
+from twinflower.simulation.report.figures import redraw
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_run_config
 from twinflower.simulation.setup import prepare
 

@@ -28,8 +28,8 @@ from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.regularisers import REGULARISERS, make_regulariser
 from twinflower.settings import settings_of
-from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.site import read_site
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
 from twinflower.work import LocalWork
 
 NEGLIGIBLE = 2.0**-20  # of sigma: as fine as the grid of secret noise

@@ -18,10 +18,10 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.shell import PageClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.simulation import cohort, inprocess
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
 from twinflower.simulation.record import read_rows, write_run
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 

@@ -18,9 +18,11 @@ from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
-from twinflower.simulation import client_app, inprocess, setup, site
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation import setup
+from twinflower.simulation.app import client_app, site
+from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import question

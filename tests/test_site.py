@@ -12,13 +12,14 @@ from twinflower.objectives import Bounds
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Release, Rounding
-from twinflower.simulation import client_app, inprocess
-from twinflower.simulation.client_app import site_guard
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.app import client_app
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
+from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.simulation.site import read_site
 
 SHAPE = {"num-features": 64, "num-classes": 10}  # of the digits
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}

@@ -22,9 +22,9 @@ from twinflower.networks import make_model
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.regularisers import L1
-from twinflower.simulation import inprocess
-from twinflower.simulation.inprocess import InProcessGrid
-from twinflower.simulation.loop import run_strategy
+from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.records import record_of

@@ -23,7 +23,7 @@ from twinflower.objectives import make_objective
 from twinflower.privacy import Budget, gdp_mu
 from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies import SumStrategy
 from twinflower.strategies.records import record_of
 from twinflower.sums.discrete import seeded_words

@@ -34,12 +34,13 @@ from twinflower.norms import norms
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, Box, Subdifferentiable
-from twinflower.simulation import cli, cohort, inprocess
+from twinflower.simulation import cli
+from twinflower.simulation.app.site import read_site
 from twinflower.simulation.checkpoint import Checkpoints
-from twinflower.simulation.engine import engine
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.simulation.site import read_site
 from twinflower.torch import ModuleObjective
 from twinflower.torch import objective as objective_module
 

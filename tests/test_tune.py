@@ -9,8 +9,8 @@ from problems import small
 
 from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
-from twinflower.simulation import cohort
 from twinflower.simulation.cli import tune_
+from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare_seeds
 from twinflower.simulation.tune import held_out, read_tuning, tune

@@ -9,7 +9,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.central import minimise
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch
-from twinflower.simulation import cohort, inprocess
+from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import check, parse, parse_run_config
 from twinflower.simulation.tune import held_out
 

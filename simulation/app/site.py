@@ -42,7 +42,7 @@ from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
 from twinflower.settings import Value, kebab, snake, typed
 
-from .settings import PATHS, Config, parse_run_config
+from ..settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
 _DEFAULT_DELTA = 1e-4

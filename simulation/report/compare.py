@@ -11,7 +11,7 @@ import numpy as np
 from twinflower.errors import require
 from twinflower.privacy import best_guess
 
-from .record import read_summary
+from ..record import read_summary
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",

@@ -18,11 +18,11 @@ from pathlib import Path
 from twinflower.errors import RunError
 from twinflower.topologies import FromFile
 
+from ..record import to_tables
+from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from .processes import Place, Tail, free_ports, place_of_its_own
-from .record import to_tables
-from .settings import DEFAULT_CLIENTS, PATHS, Config
 
-_PROJECT = Path(__file__).resolve().parent.parent  # of a checkout; in a wheel, the package
+_PROJECT = Path(__file__).resolve().parents[2]  # of a checkout; in a wheel, the package
 CONNECTION = "ours"
 SUPERLINK = "superlink"
 _BUNDLED = re.compile(

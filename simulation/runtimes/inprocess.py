@@ -30,10 +30,10 @@ from twinflower.clients.shell import Answer
 from twinflower.errors import DataError
 from twinflower.wire import from_npy
 
-from .checkpoint import Checkpoints
-from .loop import run_strategy
-from .record import Progress, Result
-from .setup import Setup
+from ..checkpoint import Checkpoints
+from ..record import Progress, Result
+from ..setup import Setup
+from .strategy import run_strategy
 
 _RAISED = 3  # Flower's code for an exception in a client
 

@@ -20,8 +20,8 @@ from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.privacy.mechanism import secret
 
-from .settings import parse_run_config
-from .setup import Setup, prepare_node
+from ..settings import parse_run_config
+from ..setup import Setup, prepare_node
 from .site import PARTITION, Site, discreet, read_site, simulated, told
 
 

@@ -21,6 +21,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from twinflower.data.sets import Data
 
+from ..record import to_toml
+from ..settings import Config, Value
+from ..setup import prepare
 from .engine import (
     CONNECTION,
     Engine,
@@ -32,9 +35,6 @@ from .engine import (
     write_connection,
 )
 from .processes import Tail, free_ports, place_of_its_own
-from .record import to_toml
-from .settings import Config, Value
-from .setup import prepare
 
 _PEM = serialization.Encoding.PEM
 _LOOK_FOR_MESSAGES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # seconds; Flower's default is 1

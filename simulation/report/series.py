@@ -9,9 +9,9 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.constraints import parse_constraints
 
-from .record import read_rows
-from .settings import Config
-from .settings.experiment import SIGNED_COLUMNS, Curve, Experiment
+from ..record import read_rows
+from ..settings import Config
+from ..settings.experiment import SIGNED_COLUMNS, Curve, Experiment
 
 Rows = list[dict[str, float]]
 

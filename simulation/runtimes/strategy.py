@@ -11,9 +11,9 @@ from twinflower.errors import RunError
 from twinflower.strategies import StarStrategy
 from twinflower.strategies.records import record_of
 
-from .checkpoint import Checkpoints, of_strategy, to_strategy
-from .record import Progress, Recorder, Result, own_columns
-from .setup import Setup
+from ..checkpoint import Checkpoints, of_strategy, to_strategy
+from ..record import Progress, Recorder, Result, own_columns
+from ..setup import Setup
 
 
 def run_strategy(

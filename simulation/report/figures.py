@@ -16,10 +16,10 @@ from matplotlib.transforms import ScaledTranslation
 from twinflower.errors import SettingError, require
 from twinflower.topologies import Neighbours, drawing
 
+from ..record import read_rows, read_summary, replacing
+from ..settings.experiment import Curve, Experiment, read_experiment
 from .plot_style import label, log_scale, marked, styles
-from .record import read_rows, read_summary, replacing
 from .series import Series, limits, note, series
-from .settings.experiment import Curve, Experiment, read_experiment
 
 _PANEL = (5.2, 3.6)
 _LETTERS = 70  # of a title above one panel

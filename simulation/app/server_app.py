@@ -11,15 +11,15 @@ from threadpoolctl import threadpool_limits
 from twinflower.errors import RunError, TwinflowerError, require
 from twinflower.strategies.nodes import meet
 
-from .checkpoint import Checkpoints
-from .figures import draw_run
-from .lock import claimed
-from .loop import run_strategy
+from ..checkpoint import Checkpoints
+from ..lock import claimed
+from ..record import results_folder, write_config, write_resume, write_run
+from ..report.figures import draw_run
+from ..runtimes.strategy import run_strategy
+from ..settings import Config, check, parse_run_config
+from ..settings.experiment import check_resumable
+from ..setup import Setup, prepare
 from .polling import PollingGrid
-from .record import results_folder, write_config, write_resume, write_run
-from .settings import Config, check, parse_run_config
-from .settings.experiment import check_resumable
-from .setup import Setup, prepare
 
 app = ServerApp()
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from twinflower.arrays import Array
 from twinflower.objectives import LOSSES
 
-from .settings import Config
+from ..settings import Config
 
 # A method has the same colour in every figure; no two have the same hue. A method without an entry is black.
 COLOURS = {

@@ -23,10 +23,10 @@ from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.rounds import Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.strategies import Round
 
-from .checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
-from .privacy import Plan
-from .record import Progress, Recorder, Result, own_columns
-from .setup import Setup, with_sizes
+from ..checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
+from ..privacy import Plan
+from ..record import Progress, Recorder, Result, own_columns
+from ..setup import Setup, with_sizes
 
 _KEPT = 2**26  # numbers
 BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
