@@ -1,4 +1,4 @@
-"""The command line: list, settings, run, tune, privacy, graph, figure, compare, deploy, ledger."""
+"""The command line: list, settings, schema, run, tune, privacy, graph, figure, compare, deploy, ledger."""
 
 import math
 import sys
@@ -15,7 +15,9 @@ from rich.table import Table
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partition import PARTITIONERS
+from twinflower.data.schema import read_schema
 from twinflower.data.sets import DATASETS, OWN
+from twinflower.data.tables import describe_fit, drafted
 from twinflower.errors import RunError, SettingError, TwinflowerError, require
 from twinflower.networks import OBJECTIVES
 from twinflower.regularisers import REGULARISERS
@@ -252,6 +254,33 @@ def graph(
     _table("graph", told[place])
     if out:
         console.print(f"drawn: {draw_graph(setups[place].neighbours, out)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def schema(
+    files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
+    label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
+    out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
+    check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
+) -> None:
+    """Draft a schema from tables; or, with --check SCHEMA, see how tables fit one."""
+    if check:
+        require(not label and out is None, "--check takes a schema as it is: leave out --label and --out")
+        known = read_schema(check)
+        for path in files:
+            rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
+            _table(("column", "rows", "missing", "outside its range"), rows, title=str(path))
+        console.print(f"digest of {check}: {known.digest}", soft_wrap=True, highlight=False)
+        return
+    text = drafted(files, label)
+    if out is None:
+        print(text, end="")
+        return
+    require(not out.exists(), f"{out} is there already: choose another file, or remove it")
+    write_text(out.absolute(), text)
+    console.print(
+        f"schema: {out}; it was made from the data, see its first lines", soft_wrap=True, highlight=False
+    )
 
 
 @app.command()
@@ -559,9 +588,10 @@ def _lost(runs: list[dict[str, Any]]) -> str:
     return f"; {lost} replies left out" if lost else ""
 
 
-def _table(headings: str | Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+def _table(headings: str | Sequence[str], rows: Sequence[tuple[str, ...]], title: str | None = None) -> None:
     """Rows under headings, or two columns under a title."""
-    table = Table(*((headings, "") if isinstance(headings, str) else headings), title_justify="left")
+    columns = (headings, "") if isinstance(headings, str) else headings
+    table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)
     console.print(table)

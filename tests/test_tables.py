@@ -1,0 +1,478 @@
+"""Tables of sites: a public schema, and what a file must be to fit it."""
+
+import csv
+import io
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinflower.data import tables
+from twinflower.data.schema import (
+    INDICATOR,
+    ZERO,
+    Category,
+    Classes,
+    Number,
+    Range,
+    Schema,
+    Target,
+    parse_schema,
+)
+from twinflower.data.schema import read_schema as read_schema_file
+from twinflower.data.tables import draft, read_features, read_rows
+from twinflower.errors import DataError
+
+SCHEMA = """
+ignore = ["id"]
+[label]
+column = "ill"
+classes = { no = ["0"], yes = ["1", "2"] }
+[columns]
+age = { range = [20, 80] }
+pain = { categories = ["none", "mild", 3], missing = "indicator" }
+dose = { range = [0, 4], missing = "indicator" }
+"""
+TABLE = """id,age,pain,dose,ill
+a,20,none,4,0
+b,65,mild,,1
+c,110,3.0,1,2
+d,50,NA,-7,0
+"""
+FEATURES = ["age", "pain=none", "pain=mild", "pain=3", "pain is missing", "dose", "dose is missing"]
+ENCODED = [
+    [-1.0, 1, 0, 0, 0, 1.0, 0],
+    [0.5, 0, 1, 0, 0, 0.0, 1],
+    [1.0, 0, 0, 1, 0, -0.5, 0],
+    [0.0, 0, 0, 0, 1, -1.0, 0],
+]
+LABELS = [0, 1, 1, 0]
+
+
+@pytest.fixture(params=["csv", "pyarrow"])
+def reader(request, monkeypatch):
+    """Both ways to read CSV."""
+    if request.param == "pyarrow":
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+
+def written(folder, content, name="site.csv"):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_a_table_becomes_features_and_labels_by_the_schema_alone(tmp_path, reader):
+    schema = parse_schema(SCHEMA)
+    assert list(schema.features) == FEATURES
+    features, labels = read_rows(written(tmp_path, TABLE), schema)
+    np.testing.assert_array_equal(features, ENCODED)
+    np.testing.assert_array_equal(labels, LABELS)
+    for row, line in enumerate(TABLE.splitlines()[1:]):  # alone it is the same: no statistic of other rows
+        one, label = read_rows(written(tmp_path, TABLE.splitlines()[0] + "\n" + line), schema)
+        np.testing.assert_array_equal(one, ENCODED[row : row + 1])
+        assert label == LABELS[row]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: "\ufeff" + t,
+        lambda t: t.replace("\n", "\r\n"),
+        lambda t: t.rstrip("\n"),
+        lambda t: t.replace("\n", "\n\n"),
+        lambda t: "\n\n" + t,
+        lambda t: t.replace("none", '"none"').replace("id", '"id"'),
+        lambda t: t.replace("65", " 65 ").replace("mild", " mild "),
+        lambda t: "\n".join(",".join(line.split(",")[::-1]) for line in t.splitlines()),
+        lambda t: "\n".join(line.partition(",")[2] for line in t.splitlines()),
+        lambda t: t.replace("b,", '"two\nlines",'),
+    ],
+    ids=[
+        "bom",
+        "crlf",
+        "no-end",
+        "blank-lines",
+        "blank-first",
+        "quotes",
+        "spaces",
+        "order",
+        "without-ignored",
+        "newline-in-quotes",
+    ],
+)
+def test_how_a_table_is_written_does_not_matter(tmp_path, reader, change):
+    features, labels = read_rows(written(tmp_path, change(TABLE)), parse_schema(SCHEMA))
+    np.testing.assert_array_equal(features, ENCODED)
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+BAD = {
+    "wrong header": (TABLE.replace("age", "Age"), r"has no column 'age', which the schema names$"),
+    "no header": (TABLE.partition("\n")[2], r"has no column .*; is its first line a header\?$"),
+    "extra column": (
+        TABLE.replace("id", "name"),
+        "has a column 'name' that the schema does not know: list it",
+    ),
+    "duplicated header": (TABLE.replace("id", "age"), "has two columns called 'age'$"),
+    "unseen category": (
+        TABLE.replace("mild", "severe"),
+        r", row 2, column 'pain': 'severe' is not one of the cat",
+    ),
+    "label outside the classes": (
+        TABLE.replace(",2\n", ",7\n"),
+        r", row 3, column 'ill': '7' is not a value of one",
+    ),
+    "label missing": (
+        TABLE.replace("7,0\n", "7,\n"),
+        ", row 4, column 'ill': is missing, and the schema has no rule",
+    ),
+    "no rule for a missing value": (
+        TABLE.replace("65", ""),
+        ", row 2, column 'age': is missing, and the schema",
+    ),
+    "NaN": (TABLE.replace("65", "nan"), ", row 2, column 'age': is missing, and the schema has no rule"),
+    "mixed types": (TABLE.replace("65", "old"), ", row 2, column 'age': 'old' is not a number$"),
+    "decimal comma": (TABLE.replace("65", '"6,5"'), ", row 2, column 'age': '6,5' is not a number$"),
+    "huge number": (
+        TABLE.replace("65", "1e200"),
+        ", row 2, column 'age': '1e200' is not a number of at most 1e",
+    ),
+    "infinity": (TABLE.replace("65", "-inf"), ", row 2, column 'age': '-inf' is not a number of at most 1e"),
+    "overflow": (
+        TABLE.replace("65", "9" * 400),
+        ", row 2, column 'age': '9{40}…' is not a number of at most 1e",
+    ),
+    "empty file": ("", "is empty; it must begin with a line of column names$"),
+    "only blank lines": ("\n\r\n", "is empty; it must begin with a line of column names$"),
+    "0 rows": (TABLE.partition("\n")[0] + "\n", "has a header and no rows$"),
+    "semicolons": (
+        TABLE.replace(",", ";"),
+        "must be separated by commas; its header is separated by semicolons$",
+    ),
+    "tabs": (TABLE.replace(",", "\t"), "must be separated by commas; its header is separated by tabs$"),
+    "short row": (TABLE.replace("65,", ""), ", row 2 has 4 fields; the header has 5$"),
+    "long row": (TABLE.replace("65,", "65,5,"), ", row 2 has 6 fields; the header has 5$"),
+    "Latin-1": (
+        TABLE.replace("mild", "schön").encode("latin-1"),
+        "must be UTF-8 text; .* save it as CSV UTF-8$",
+    ),
+    "UTF-16": (TABLE.encode("utf-16"), "must be UTF-8 text; .* save it as CSV UTF-8$"),
+    "open quote": (TABLE.replace("mild", '"mild'), r", row \d: not a line of CSV"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_table_is_one_sentence_with_file_row_and_column(tmp_path, reader, name):
+    content, sentence = BAD[name]
+    path = written(tmp_path, content)
+    with pytest.raises(DataError, match=sentence) as caught:
+        read_rows(path, parse_schema(SCHEMA))
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_are_counted_through_all_pieces(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    monkeypatch.setattr(tables, "_BLOCK", 100)
+    lines = [f"x,{20 + n % 60},none,1,0" for n in range(100)]
+    path = written(tmp_path, "\n".join(["id,age,pain,dose,ill", *lines]))
+    features, _ = read_rows(path, parse_schema(SCHEMA))
+    np.testing.assert_allclose(features[:, 0], (np.arange(100) % 60 - 30) / 30, rtol=1e-15)
+    for line, row in (("x,old,none,1,0", 61), ("x,30,none,1", 90)):
+        content = lines[: row - 1] + [line] + lines[row:]
+        with pytest.raises(DataError, match=f", row {row}[ ,]"):
+            read_rows(written(tmp_path, "\n".join(["id,age,pain,dose,ill", *content])), parse_schema(SCHEMA))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e90, 1e90), st.sampled_from(["none", "mild", "3", ""]), st.sampled_from("012")),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_every_value_lands_in_minus_one_to_one(rows):
+    schema = parse_schema(SCHEMA)
+    age, pain, ill = zip(*rows, strict=True)
+    cells = {"age": list(map(repr, age)), "pain": pain, "dose": ["1"] * len(rows), "ill": ill}
+    features, labels = schema.encode(cells), schema.encode_label(cells)
+    assert np.abs(features).max() <= 1
+    np.testing.assert_array_equal(features[:, 1:5].sum(1), 1)
+    assert set(labels) <= {0, 1}
+    inside = (np.array(age) >= 20) & (np.array(age) <= 80)
+    np.testing.assert_allclose(features[inside, 0] * 30 + 50, np.array(age)[inside], rtol=1e-12)
+
+
+def test_arrays_and_parquet_hold_the_same_table(tmp_path):
+    schema = parse_schema(SCHEMA)
+    columns = {
+        "age": np.array([20, 65, 110, 50]),
+        "pain": np.array(["none", "mild", "3", "NA"]),
+        "dose": np.array([4, np.nan, 1, -7]),
+        "ill": np.array([0, 1, 2, 0]),
+    }
+    np.savez(tmp_path / "site.npz", **columns)
+    features, labels = read_rows(tmp_path / "site.npz", schema)
+    np.testing.assert_array_equal(features, ENCODED)
+    np.testing.assert_array_equal(labels, LABELS)
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    texts = arrow.array(["none", "mild", "3", None]).dictionary_encode()
+    doses = arrow.array([4.0, None, 1.0, -7.0])
+    parquet.write_table(arrow.table(columns | {"pain": texts, "dose": doses}), tmp_path / "site.parquet")
+    features, labels = read_rows(tmp_path / "site.parquet", schema)
+    np.testing.assert_array_equal(features, ENCODED)
+    np.testing.assert_array_equal(labels, LABELS)
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        read_rows(written(tmp_path, TABLE, "bad.parquet"), schema)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        DataError, match=r'Parquet needs pyarrow; install it with pip install "twinflower\[tables\]"'
+    ):
+        read_rows(written(tmp_path, b"PAR1", "site.parquet"), parse_schema(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"age": np.zeros((2, 2))}, r"column 'age' must have shape \(rows,\)"),
+        ({"age": np.zeros(2), "dose": np.zeros(3)}, "column 'dose' has 3 rows; another has 2"),
+        ({"age": np.array([None])}, "must be an .npz file with an array for each column"),
+        ({"age": np.zeros(2, complex)}, "must be numbers or texts"),
+        ({}, "has no arrays"),
+    ],
+)
+def test_arrays_that_are_no_columns_are_refused(tmp_path, arrays, sentence):
+    np.savez(tmp_path / "site.npz", **arrays)
+    with pytest.raises(DataError, match=sentence):
+        read_rows(tmp_path / "site.npz", parse_schema(SCHEMA))
+
+
+def test_files_that_are_none(tmp_path):
+    schema = parse_schema(SCHEMA)
+    for name, sentence in (
+        ("absent.csv", "cannot be read"),
+        ("absent.txt", "must be one of .csv, .parquet, .npz"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            read_rows(tmp_path / name, schema)
+    with pytest.raises(DataError, match="must be an .npz file"):
+        read_rows(written(tmp_path, TABLE, "site.npz"), schema)
+    with pytest.raises(DataError, match=r"no file matches .*site-\*.csv"):
+        tables.table_files(str(tmp_path / "site-*.csv"))
+
+
+def test_rows_to_predict_need_no_label(tmp_path, reader):
+    without = "\n".join(line.rpartition(",")[0] for line in TABLE.splitlines())
+    for content in (TABLE, without):
+        np.testing.assert_array_equal(
+            read_features(written(tmp_path, content), parse_schema(SCHEMA)), ENCODED
+        )
+
+
+def test_numbers_are_labels_in_their_range(tmp_path):
+    schema = parse_schema(
+        '[label]\ncolumn = "y"\nrange = [0, 10]\n[columns]\nx = { range = [0, 1], missing = "zero" }'
+    )
+    features, labels = read_rows(written(tmp_path, "x,y\n,0\n1,7.5\n"), schema)
+    np.testing.assert_array_equal(features, [[0], [1]])
+    np.testing.assert_array_equal(labels, [-1, 0.5])
+    assert schema.num_classes == 0
+    with pytest.raises(DataError, match=r"row 1, column 'y': 'x' is not a number"):
+        read_rows(written(tmp_path, "x,y\n1,x\n"), schema)
+
+
+# ---------------------------------------------------------------------------------------- the schema
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            ("[20, 80]", "[80, 20]"),
+            r"column 'age': range must be \[low, high\], two finite numbers with low < high",
+        ),
+        (("[20, 80]", "[20, 20]"), "range must be"),
+        (("[20, 80]", "[-inf, 80]"), "range must be"),
+        (("[20, 80]", "[20]"), "range must be"),
+        (("[20, 80]", "[true, 80]"), "range must be"),
+        (("range = [20, 80]", ""), "column 'age' needs either range or categories"),
+        (("{ range = [20, 80] }", "3"), "column 'age' must be a table such as"),
+        (('"mild"', '"3.0"'), "categories must differ; '3' is there twice"),
+        (('["none", "mild", 3]', "[]"), "categories must be a list of texts or numbers"),
+        (('"indicator"', '"mean"'), "missing must be one of refuse, zero, indicator; got 'mean'"),
+        (("missing", "mising"), "there is no key 'mising'; did you mean 'missing'?"),
+        (("ignore", "ignored"), "there is no key 'ignored'; did you mean 'ignore'?"),
+        (('"id"', '"age"'), "columns, label and ignore must differ; 'age' is there twice"),
+        (('"ill"', '"age"'), "columns, label and ignore must differ; 'age' is there twice"),
+        (('"2"', '"0"'), "values of classes must differ; '0' is there twice"),
+        ((', yes = ["1", "2"]', ""), "label needs at least two classes; got 1"),
+        (("classes", "clases"), "did you mean 'classes'"),
+        (("[label]", "[lable]"), "there is no key 'lable'; did you mean 'label'?"),
+        (("ignore", "version = 2\nignore"), "version must be 1; got 2"),
+        (("[columns]", "[columns"), "is not TOML"),
+    ],
+)
+def test_a_schema_that_breaks_a_rule_is_one_sentence(tmp_path, change, sentence):
+    path = written(tmp_path, SCHEMA.replace(*change, 1), "schema.toml")
+    with pytest.raises(DataError, match=sentence.replace("?", r"\?")) as caught:
+        read_schema_file(path)
+    assert str(caught.value).startswith(f"schema {path}")
+
+
+def test_files_that_are_no_schema(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_schema_file(tmp_path / "absent.toml")
+    with pytest.raises(DataError, match="must be UTF-8 text; byte 0"):
+        read_schema_file(written(tmp_path, b"\xff", "schema.toml"))
+
+
+names = st.text(min_size=1, max_size=8).map(str.strip).filter(bool)
+ranges = st.tuples(st.floats(-1e90, 1e90), st.floats(1e-3, 1e90)).map(
+    lambda pair: Range(pair[0], float(np.nextafter(max(pair[0] + pair[1], pair[0]), np.inf)))
+)
+
+
+@given(
+    st.lists(names, min_size=4, max_size=4, unique=True),
+    ranges,
+    st.lists(names, min_size=2, max_size=4, unique_by=str.casefold),
+    st.booleans(),
+)
+def test_a_schema_survives_its_own_file(columns, range_, words, regression):
+    from twinflower.data.schema import as_text
+
+    words = list(dict.fromkeys(map(as_text, words)))
+    a, b, label, ignored = columns
+    classes = Classes(label, ("no", "yes"), ((words[0],), ("another", "third")))
+    if range_.half <= 0 or any(word in ("another", "third") for word in words):
+        return
+    schema = Schema(
+        (Number(a, range_, ZERO), Category(b, tuple(words), INDICATOR)),
+        Target(label, range_) if regression else classes,
+        (ignored,),
+        ("", "-9"),
+    )
+    if len(set(schema.features)) < len(schema.features):
+        return
+    again = parse_schema(schema.to_toml())
+    assert again == schema
+    assert again.digest == schema.digest
+
+
+def test_the_digest_is_of_what_a_schema_says(tmp_path):
+    schema = parse_schema(SCHEMA)
+    assert parse_schema("# a comment\n" + SCHEMA.replace("20, 80", "20.0,  80.0")).digest == schema.digest
+    for change in (
+        ("80", "81"),
+        ('"mild", 3', '3, "mild"'),
+        ('"zero"', '"x"'),
+        ('["id"]', "[]"),
+        ("no =", "nein ="),
+    ):
+        if change[0] in SCHEMA:
+            assert parse_schema(SCHEMA.replace(*change, 1)).digest != schema.digest
+
+
+# ------------------------------------------------------------------------------------------- drafts
+
+
+def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):
+    one = written(tmp_path, "age,sex,ca,note,free,num\n28.5,0,,a,u1,0\n76,1,0,b,u2,1\n", "one.csv")
+    rest = "".join(f"{30 + n},1,{n % 3},a,v{n},{n % 5}\n" for n in range(60))
+    two = written(tmp_path, f"age,sex,ca,note,free,num\n{rest}", "two.csv")
+    schema = draft([one, two])
+    assert schema.label == Classes("num", (0, 1, 2, 3, 4), (("0",), ("1",), ("2",), ("3",), ("4",)))
+    assert schema.ignore == ("free",)
+    assert schema.columns == (
+        Number("age", Range(28.0, 89.0)),
+        Category("sex", ("0", "1")),
+        Category("ca", ("0", "1", "2"), INDICATOR),
+        Category("note", ("a", "b")),
+    )
+    assert parse_schema(schema.to_toml()) == schema
+    assert [len(read_rows(path, schema)[1]) for path in (one, two)] == [2, 60]
+    assert draft([one, two], "age").label == Target("age", Range(28.0, 89.0))
+    with pytest.raises(DataError, match="there is no column 'x'"):
+        draft([one], "x")
+    with pytest.raises(DataError, match="'free' cannot be the label: it has 62 different values"):
+        draft([one, two], "free")
+
+
+@given(st.floats(-1e80, 1e80), st.floats(-1e80, 1e80))
+def test_a_drafted_range_holds_its_numbers(low, high):
+    text = io.StringIO()
+    values = [low, high, (low + high) / 2, 0.5, 1.5, -0.25]
+    csv.writer(text).writerows([["x", "y"], *([repr(v), v > 0] for v in values), ["0", True], ["1", False]])
+    seen = tables._Seen.of(row.split(",")[0] for row in text.getvalue().splitlines()[1:])
+    column = seen.column("x")
+    assert isinstance(column, Number)
+    assert column.range.low <= min(values)
+    assert max(values) <= column.range.high
+
+
+@pytest.mark.slow
+def test_a_large_table_takes_little_more_memory_than_its_features(tmp_path):
+    import tracemalloc
+
+    rows, columns = 50_000, 40
+    path = tmp_path / "site.csv"
+    with path.open("w") as file:
+        file.write(",".join(f"x{n}" for n in range(columns)) + ",y\n")
+        line = ",".join(["0.12345"] * columns)
+        file.writelines(f"{line},{n % 2}\n" for n in range(rows))
+    columns_ = ", ".join(f"x{n} = {{ range = [0, 1] }}" for n in range(columns))
+    schema = parse_schema(f'label = {{ column = "y", classes = [0, 1] }}\ncolumns = {{ {columns_} }}')
+    tracemalloc.start()
+    features, _ = read_rows(path, schema)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert features.shape == (rows, columns)
+    assert peak < 2.5 * features.nbytes  # Python counts the pieces until they are copied
+
+
+# ---------------------------------------------------------------------------------- the command line
+
+
+def command(*arguments):
+    from typer.testing import CliRunner
+
+    from twinflower.simulation import cli
+
+    return CliRunner().invoke(cli.app, ["schema", *map(str, arguments)])
+
+
+def test_the_command_drafts_a_schema_and_says_that_it_looked_at_the_data(tmp_path):
+    path, out = written(tmp_path, TABLE), tmp_path / "schema.toml"
+    shown = command(path).output
+    assert shown.startswith(
+        "# A draft, made from all values of site.csv. Its ranges and categories are\n# data, which"
+    )
+    assert read_rows(path, parse_schema(shown))[0].shape[0] == 4
+    assert "it was made from the data" in command(path, "--out", out, "--label", "pain").output
+    assert read_schema_file(out).label == Classes(
+        "pain", ("3", "mild", "none"), (("3",), ("mild",), ("none",))
+    )
+    with pytest.raises(ValueError, match="there already"):
+        raise command(path, "--out", out).exception
+
+
+def test_the_command_shows_a_site_how_its_table_fits(tmp_path):
+    path, schema = written(tmp_path, TABLE), written(tmp_path, SCHEMA, "schema.toml")
+    shown = command("--check", schema, path).output
+    rows = [line.replace("│", " ").split() for line in shown.splitlines()]
+    assert ["age", "4", "0", "1"] in rows
+    assert ["pain", "4", "1", "0"] in rows
+    assert ["dose", "4", "1", "1"] in rows
+    assert f"digest of {schema}: {parse_schema(SCHEMA).digest}" in shown
+    with pytest.raises(DataError, match="row 2, column 'age': 'old' is not a number"):
+        raise command("--check", schema, written(tmp_path, TABLE.replace("65", "old"), "bad.csv")).exception

@@ -1,0 +1,470 @@
+"""Tables of a site: CSV, Parquet and .npz files with named columns, as features and labels by a public `Schema`.
+
+    features, labels = read_rows("site-1.csv", read_schema("schema.toml"))
+
+Whatever does not fit the schema is a `DataError` of one sentence with file, row and column. Rows are counted from 1,
+without the header. CSV is UTF-8 with commas, as RFC 4180 has it; a byte order mark and any line ends will do. It is
+read with pyarrow where that is installed, which is faster, and with Python's csv module else; both give the same
+numbers, and all errors are those of the latter. Parquet needs pyarrow. Files are read and encoded in pieces, so a table
+needs little more memory than its features.
+"""
+
+import csv
+import glob
+import io
+import itertools
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .files import one_line, read_bytes
+from .schema import (
+    INDICATOR,
+    LARGEST,
+    MISSING_TEXTS,
+    REFUSE,
+    Category,
+    CellError,
+    Cells,
+    Classes,
+    Column,
+    Floats,
+    Number,
+    Range,
+    Schema,
+    Target,
+    as_text,
+    coded,
+    expect,
+    numbers,
+)
+
+Piece = Mapping[str, Cells]
+_ROWS = 1024  # that are read and encoded together
+_BLOCK = 2**22  # bytes that pyarrow takes at once
+_ENDINGS = (".csv", ".parquet", ".npz")
+_MOST_CATEGORIES = 50  # of a column of texts, in a draft
+_FEW_NUMBERS = 6  # whole numbers up to so many are taken for categories in a draft
+_MOST_CLASSES = 20
+
+
+def read_rows(path: str | Path, schema: Schema) -> tuple[Floats, NDArray[Any]]:
+    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError."""
+    parts = list(encoded(path, schema, labelled=True))
+    labels = np.concatenate([own for _, own in parts])
+    return _joined([features for features, _ in parts]), labels
+
+
+def read_features(path: str | Path, schema: Schema) -> Floats:
+    """Features (rows, features) of a table, which may have no label; DataError."""
+    return _joined([features for features, _ in encoded(path, schema, labelled=False)])
+
+
+def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[Floats, NDArray[Any]]]:
+    """Features and labels in pieces, one after the other; DataError, also for a table without rows."""
+    file, row = Path(path).expanduser(), 0
+    for piece in _pieces(file, schema, labelled):
+        try:
+            features = schema.encode(piece)
+            labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
+        except CellError as error:
+            raise DataError(f"{file}, row {row + error.row + 1}, {error.text}") from None
+        row += len(features)
+        yield features, labels
+    expect(row > 0, f"{file} has a header and no rows")
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    """The parts one below the other; each is given up as soon as it is copied."""
+    rows = sum(map(len, parts))
+    whole = np.empty((rows, parts[0].shape[1]))
+    parts.reverse()
+    first = 0
+    while parts:
+        part = parts.pop()
+        whole[first : first + len(part)] = part
+        first += len(part)
+    return whole
+
+
+def table_files(pattern: str) -> list[Path]:
+    """The files that a pattern such as site-*.csv matches, in order of their names; DataError if there are none."""
+    paths = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser())))
+    expect(bool(paths), f"no file matches {pattern}")
+    return paths
+
+
+def _pieces(file: Path, schema: Schema, labelled: bool) -> Iterator[Piece]:
+    """The used columns of a table, some rows at a time; the header is checked first."""
+    needed = (*schema.names, schema.label.column) if labelled else schema.names
+    kind = file.suffix.lower()
+    expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
+    if kind == ".csv":
+        return _csv_pieces(file, schema, needed)
+    header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
+    _check_header(file, header, schema, needed)
+    return iter([{name: columns(name) for name in needed}])
+
+
+def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
+    """DataError unless the needed columns are there, once each, and no others but the label and the ignored."""
+    seen: set[str] = set()
+    for name in header:
+        expect(name not in seen, f"{file} has two columns called '{name}'")
+        seen.add(name)
+    absent = [name for name in needed if name not in seen]
+    hint = "; is its first line a header?" if len(absent) == len(needed) else ""
+    expect(not absent, f"{file} has no column {_quoted(absent)}, which the schema names{hint}")
+    extra = [name for name in header if name not in {*schema.names, schema.label.column, *schema.ignore}]
+    expect(
+        not extra,
+        f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or remove it",
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+# -------------------------------------------------------------------------------------------- CSV
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[io.TextIOBase]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            yield stream
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+def _csv_pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
+    header, lines = _header(file)
+    _check_header(file, header, schema, needed)
+    row = 0
+    try:
+        for piece in _arrow_pieces(file, header, lines, schema, needed):
+            row += len(piece[needed[0]])
+            yield piece
+    except _NotRead:
+        yield from _slow_pieces(file, len(header), {name: header.index(name) for name in needed}, skip=row)
+
+
+def _header(file: Path) -> tuple[list[str], int]:
+    """Names of the columns in the first line that is not blank, and how many lines that takes."""
+    with _opened(file) as stream:
+        counted = itertools.count()
+        first = next(_lines(file, (line for line, _ in zip(stream, counted, strict=False))), None)
+        lines = next(counted)
+    if first is None:
+        raise DataError(f"{file} is empty; it must begin with a line of column names")
+    header = [name.strip() for name in first]
+    others = [name for name, mark in _SEPARATORS.items() if len(header) == 1 and mark in header[0]]
+    expect(
+        not others, f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}"
+    )
+    return header, lines
+
+
+_SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+
+
+def _lines(file: Path, stream: Iterable[str]) -> Iterator[list[str]]:
+    """The fields of every line that is not blank, the header's first."""
+    row = 0
+    try:
+        for fields in csv.reader(stream, strict=True):
+            if fields:
+                yield fields
+                row += 1
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{file} must be UTF-8 text; after row {max(row - 1, 0)} there are other bytes: save it as CSV UTF-8"
+        ) from None
+    except csv.Error as error:
+        raise DataError(f"{file}, row {row}: not a line of CSV ({error})") from None
+
+
+def _slow_pieces(file: Path, width: int, places: Mapping[str, int], skip: int) -> Iterator[Piece]:
+    """Texts by column, of all rows behind the first `skip`, with Python's csv module."""
+    with _opened(file) as stream:
+        rows = itertools.islice(_lines(file, stream), 1 + skip, None)
+        first = skip
+        while part := list(itertools.islice(rows, _ROWS)):
+            _check_widths(file, first, part, width)
+            columns = list(zip(*part, strict=True))
+            yield {name: columns[place] for name, place in places.items()}
+            first += len(part)
+
+
+def _check_widths(file: Path, first: int, part: Sequence[Sequence[str]], width: int) -> None:
+    for row, fields in enumerate(part, first + 1):
+        if len(fields) != width:
+            raise DataError(f"{file}, row {row} has {len(fields)} fields; the header has {width}")
+
+
+class _NotRead(Exception):
+    """pyarrow is not there, or does not take the file, or what follows in it."""
+
+
+def _arrow_pieces(
+    file: Path, header: Sequence[str], lines: int, schema: Schema, needed: Sequence[str]
+) -> Iterator[Piece]:
+    """The same with pyarrow: columns of numbers as such where all of a piece are finite numbers, texts else."""
+    try:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        raise _NotRead from None
+    if lines > 1:
+        raise _NotRead  # its count of lines to skip leaves blank ones out
+    numeric = {column.name for column in schema.columns if isinstance(column, Number)}
+    if isinstance(schema.label, Target):
+        numeric.add(schema.label.column)
+    try:
+        batches = arrow_csv.open_csv(
+            file,
+            arrow_csv.ReadOptions(
+                use_threads=False, block_size=_BLOCK, column_names=list(header), skip_rows=1
+            ),
+            arrow_csv.ParseOptions(newlines_in_values=True),
+            arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(header, pa.string()),
+                include_columns=list(needed),
+                strings_can_be_null=False,
+            ),
+        )
+        for batch in batches:
+            if batch.num_rows:
+                yield {name: _cells(pa, batch.column(name), name in numeric) for name in needed}
+    except pa.ArrowInvalid:
+        raise _NotRead from None
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or one_line(error)}") from None
+
+
+def _cells(pa: Any, column: Any, numeric: bool) -> Cells:
+    """A column of texts, as numbers where it may and can be."""
+    if numeric:
+        try:
+            values: Floats = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:
+            return column.to_pylist()  # type: ignore[no-any-return]
+        if (np.abs(values) <= LARGEST).all():
+            return values
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------- Parquet and .npz
+
+
+def _read_parquet(file: Path) -> tuple[list[str], Any]:
+    """Names of the columns, and a function from a name to its cells."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(
+            f'{file}: Parquet needs pyarrow; install it with pip install "twinflower[tables]", or write CSV'
+        ) from None
+    try:
+        table = parquet.ParquetFile(file).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file} cannot be read as Parquet: {one_line(error)}") from None
+
+    def cells(name: str) -> Cells:
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        numeric = plain and not column.null_count
+        return column.to_numpy() if numeric else column.to_pylist()  # type: ignore[no-any-return]
+
+    return list(table.column_names), cells
+
+
+def _read_npz(file: Path) -> tuple[list[str], Any]:
+    """Names of the columns, and a function from a name to its cells; every array is a column."""
+    content = read_bytes(file)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            columns = {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file} must be an .npz file with an array for each column ({one_line(error)})"
+        ) from None
+    _check_arrays(file, columns)
+    return list(columns), columns.__getitem__
+
+
+def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    expect(bool(columns), f"{file} has no arrays; it must have one for each column")
+    rows = next(iter(columns.values())).shape[:1]
+    for name, cells in columns.items():
+        expect(cells.ndim == 1, f"{file}: column '{name}' must have shape (rows,); got {cells.shape}")
+        expect(cells.shape == rows, f"{file}: column '{name}' has {len(cells)} rows; another has {rows[0]}")
+        expect(
+            cells.dtype.kind in "fiubU",
+            f"{file}: column '{name}' must be numbers or texts; got {cells.dtype}",
+        )
+
+
+# ------------------------------------------------------------------------------------- a first draft
+
+
+def draft(paths: Sequence[str | Path], label: str = "") -> Schema:
+    """A schema for these tables, to be looked over: it is made from the data, and so are its ranges and categories.
+
+    label names the label's column; the last one of the first table without it. Numbers get the range they have, rounded
+    outwards to two digits; texts, and a few whole numbers, become categories; a column with missing values gets an
+    indicator; texts with too many values are ignored.
+    """
+    tables = [_everything(Path(path).expanduser()) for path in paths]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    label = label or list(tables[0])[-1]
+    expect(label in names, f"there is no column '{label}' in {', '.join(map(str, paths))}")
+    seen = {name: _Seen.of([cell for table in tables for cell in table.get(name, [None])]) for name in names}
+    columns = [seen[name].column(name) for name in names if name != label]
+    used = tuple(column for column in columns if isinstance(column, Number | Category))
+    expect(bool(used), f"no column of {paths[0]} but the label can be used")
+    return Schema(used, seen[label].label(label), tuple(name for name in columns if isinstance(name, str)))
+
+
+_DRAFTED = """\
+# A draft, made from all values of {files}. Its ranges and categories are
+# data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
+# value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
+# All sites must use the same schema.
+
+"""
+
+
+def drafted(paths: Sequence[str | Path], label: str = "") -> str:
+    """The text of a draft, which says at its beginning that it was made from the data."""
+    names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
+    return _DRAFTED.format(files=" ".join(names.split())) + draft(paths, label).to_toml()
+
+
+def _everything(file: Path) -> dict[str, list[Any]]:
+    """All columns of a table, without a schema."""
+    kind = file.suffix.lower()
+    expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
+    if kind != ".csv":
+        header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
+        return {name: np.asarray(columns(name)).tolist() for name in header}
+    header, _ = _header(file)
+    _check_header(file, header, _any_columns(header), [])
+    places = {name: place for place, name in enumerate(header)}
+    found: dict[str, list[Any]] = {name: [] for name in header}
+    for piece in _slow_pieces(file, len(header), places, skip=0):
+        for name, cells in piece.items():
+            found[name].extend(cells)
+    expect(bool(found[header[0]]), f"{file} has a header and no rows")
+    return found
+
+
+def _any_columns(header: Sequence[str]) -> Schema:
+    """A schema that knows all of these columns."""
+    return Schema((), Target(header[0], Range(0.0, 1.0)), tuple(header))
+
+
+class _Seen:
+    """The distinct values of a column: whether some are missing, the texts, and the numbers where all are."""
+
+    def __init__(self, texts: set[str], missing: bool) -> None:
+        self.texts, self.missing = texts, missing
+        self.numbers = _all_numbers(texts)
+
+    @classmethod
+    def of(cls, cells: Iterable[Any]) -> "_Seen":
+        texts = {"" if cell is None or cell != cell else as_text(cell) for cell in set(cells)}
+        present = texts - set(MISSING_TEXTS)
+        return cls(present, present != texts)
+
+    def column(self, name: str) -> Column | str:
+        """The column as the draft has it, or its name where it is not used."""
+        rule = INDICATOR if self.missing else REFUSE
+        if self._are_categories(_FEW_NUMBERS, _MOST_CATEGORIES):
+            return Category(name, tuple(self._ordered()), rule)
+        range_ = self._range()
+        return Number(name, range_, rule) if range_ else name
+
+    def label(self, name: str) -> Classes | Target:
+        """The label as the draft has it."""
+        if len(self.texts) > 1 and self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
+            ordered = self._ordered()
+            whole = self.numbers is not None
+            names = tuple(int(float(text)) if whole else text for text in ordered)
+            return Classes(name, names, tuple((text,) for text in ordered))
+        range_ = self._range()
+        if range_ is None:
+            raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
+        return Target(name, range_)
+
+    def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
+        if self.numbers is None:
+            return 1 <= len(self.texts) <= most_texts
+        whole = all(value == int(value) for value in self.numbers)
+        return 1 <= len(self.numbers) <= most_numbers and whole
+
+    def _ordered(self) -> list[str]:
+        return sorted(self.texts, key=float) if self.numbers is not None else sorted(self.texts)
+
+    def _range(self) -> Range | None:
+        if not self.numbers:
+            return None
+        low, high = _rounded(min(self.numbers), math.floor), _rounded(max(self.numbers), math.ceil)
+        return Range(low, high) if low < high else Range(low - 1.0, low + 1.0)
+
+
+def _all_numbers(texts: set[str]) -> list[float] | None:
+    """The texts as finite numbers; None unless all are."""
+    try:
+        values = list(map(float, texts))
+    except ValueError:
+        return None
+    return values if values and all(map(math.isfinite, values)) else None
+
+
+def _rounded(value: float, direction: Any) -> float:
+    """The value with two digits, rounded in this direction."""
+    if not value:
+        return 0.0
+    digits = math.floor(math.log10(abs(value))) - 1
+    return float(f"{direction(float(f'{value / 10.0**digits:.9g}'))}e{digits}")
+
+
+# ------------------------------------------------------------------------------- what a site can check
+
+
+def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
+    """For each column that features are made of: its name, its rows, the missing values, and the numbers that lie
+    outside the public range and are clipped to it; DataError for a table that does not fit.
+
+    All of it is data: it is for the site that holds the table.
+    """
+    file, tally = Path(path).expanduser(), {column.name: [0, 0, 0] for column in schema.columns}
+    for _ in encoded(file, schema, labelled=True):
+        pass
+    for piece in _pieces(file, schema, labelled=True):
+        for column in schema.columns:
+            counts = _fit(column, piece[column.name], schema.absent)
+            tally[column.name] = [total + own for total, own in zip(tally[column.name], counts, strict=True)]
+    return [(name, *counts) for name, counts in tally.items()]
+
+
+def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int, int]:
+    """Rows, missing values and clipped values of some cells that fit."""
+    if isinstance(column, Category):
+        places = {category: place for place, category in enumerate(column.categories)}
+        return len(cells), int((coded(cells, places, absent, "") < 0).sum()), 0
+    values = numbers(cells, absent)
+    outside = (values < column.range.low) | (values > column.range.high)
+    return len(cells), int(np.isnan(values).sum()), int(outside.sum())
