@@ -134,7 +134,8 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     """(3) with f, or with its approximation (5), minimised by SciPy in split variables w = p - q."""
     rng = np.random.default_rng(3)
     own, dual, others = rng.normal(size=D), rng.normal(size=D), rng.normal(size=(3, D))
-    page = method(h, rho=0.4, step_size=0.6, composite="prox")
+    steps = {} if method is PADMM else {"step_size": 0.6, "composite": "prox"}
+    page = method(h, rho=0.4, **steps)
     rows, eta = SHARDS.rows(0), 0.6
     pull = dual - 0.4 * (3 * own + others.sum(0))
     ours = page.primal(one_step_on(RIDGE, rows), own, pull, np.array(3.0))
@@ -245,9 +246,8 @@ ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 4
 
 @pytest.mark.parametrize(("method", "name", "h", "rounds"), ENDS)
 def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
-    page = on(
-        graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, step_size=1.5, composite="prox"
-    )
+    steps = {} if method is PADMM else {"step_size": 1.5, "composite": "prox"}
+    page = on(graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, **steps)
     server, _ = last(run(page, RIDGE, rounds))
     best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
     assert_allclose(server.w, np.tile(best, (N, 1)), atol=1e-9)
@@ -527,7 +527,8 @@ LOGISTIC = make_objective("logistic", D, 2)
 
 @pytest.mark.parametrize("method", [ZCDPNFL, PADMM, NetworkedSubgradient])
 def test_replay_moves_nothing_but_the_release_and_that_within_bounds(method):
-    page = on(make_graph("ring", N), method, regulariser=L1(0.01), step_size=0.7, **PRIVATE)
+    steps = {} if method is PADMM else {"step_size": 0.7}
+    page = on(make_graph("ring", N), method, regulariser=L1(0.01), **steps, **PRIVATE)
     moves = audited(page, LOGISTIC)
     allowed = [m.sensitivity for m in moves]
     assert all(m.moved <= m.sensitivity * (1 + 1e-9) for m in moves)

@@ -245,6 +245,7 @@ def settings_of_page(draw, name, keys, aim):
     if name in ("zcdp-nfl", "networked-subgradient", "p-admm"):
         wild["budget_ratio"] = float(draw.choice([1.0, 0.5]))
     if name == "p-admm":  # few steps of the local problem
+        del wild["step_size"]
         wild["rho"] = max(aim.rho, 0.5)
     if name == "ldp-primal-dual":
         scale = power(draw, -2, 2) if aim.exact else float(extreme(draw))

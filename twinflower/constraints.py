@@ -11,12 +11,16 @@ any cost, for which nobody needs to know how large the group is.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import Any
 
 import numpy as np
 
 from .arrays import Array, Mask
 from .errors import require
-from .objectives import Batch
+from .networks import Network
+from .objectives import Batch, LinearModel
 
 _FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
 
@@ -86,3 +90,23 @@ def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int
     most = sorted((classes.count(number) for number in set(classes)), reverse=True)
     first, second, *_ = *most, 0, 0
     return len(constraints) - len(classes), first, second
+
+
+def read_penalties(text: str) -> list[float]:
+    """The numbers of a setting such as "10, 1e3": SettingError unless they are above 0 and increase."""
+    try:
+        costs = [float(word) for word in text.split(",")]
+    except ValueError:
+        costs = [0.0]
+    require(all(0 < c < inf for c in costs), f"penalties must be numbers above 0; got '{text}'")
+    require(all(a < b for a, b in pairwise(costs)), f"penalties must increase; got '{text}'")
+    return costs
+
+
+def check_classes(constraints: Sequence[Constraint], objective: Any) -> None:
+    """SettingError for a class that no row can have: it would keep any bound."""
+    highest = max((c.number for c in constraints if c.kind == "class"), default=-1)
+    if not isinstance(objective, LinearModel | Network) or highest < 0:
+        return
+    classes = max(2, objective.outputs) if objective.loss.classifies else 0
+    require(highest < classes, f"constraints: class {highest} must be below {classes}, the number of classes")

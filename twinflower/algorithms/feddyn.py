@@ -31,9 +31,9 @@ from ..work import LocalWork, Report
 from .abilities import NeedsClientState
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
-from .fedavg import FedAvg
 from .layout import Count, Layout
 from .messages import Upload
+from .server_prox import ServerProx
 
 
 class Inbox(NamedTuple):
@@ -47,7 +47,7 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, drift
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, drift
     (..., d), heard (..., N), and the key (...,) of the run's public coins."""
 
     x0: Array
@@ -59,12 +59,11 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn(FedAvg, NeedsClientState):
+class FedDyn(ServerProx, NeedsClientState):
     """FedAvg's settings and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2."""
 
     name: ClassVar[str] = "feddyn"
     title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
-    counts_steps: ClassVar[bool] = False
 
     alpha: Annotated[float, Setting("weight of the dynamic regulariser", above(0))] = 0.1
 

@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, what
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, what
     `memory` needs, and the key (...,) of the run's public coins."""
 
     x0: Array

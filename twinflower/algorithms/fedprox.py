@@ -6,7 +6,7 @@ client keeps nothing, receives x0 (..., d), sends x (..., d) and its number of l
 x0 (..., d). A client that is missing is left out of the mean. mu = 0 is FedAvg.
 
 The prox step of the server is s = eta sum_{j<Q} (1 - eta mu)^j, between Q eta (mu = 0) and 1/mu (Q large); what
-fixed point that gives stands in `fedavg`. Two records' runs differ by a factor |1 - eta mu| less after every step,
+fixed point that gives stands in `server_prox`. Two records' runs differ by a factor |1 - eta mu| less after every step,
 so public-state noise is smaller than FedAvg's.
 """
 
@@ -15,12 +15,12 @@ from typing import Annotated, ClassVar
 
 from ..settings import Setting, at_least
 from .base import check_pull
-from .fedavg import FedAvg
+from .fedavg import Averaging
 
 
 @dataclass(frozen=True)
-class FedProx(FedAvg):
-    """FedAvg's settings and mu >= 0, the weight of the pull, with mu * step_size < 2."""
+class FedProx(Averaging):
+    """FedAvg's settings, and mu >= 0, the weight of the pull, with mu * step_size < 2."""
 
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx: FedAvg with a pull towards the server's point"

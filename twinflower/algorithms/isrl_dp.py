@@ -29,8 +29,8 @@ from ..privacy.release import Release, gradient_release
 from ..settings import Setting, one_of
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
-from .fedavg import FedAvg
-from .messages import Upload
+from .messages import NOTHING, Nothing, Upload
+from .server_prox import ServerProx
 
 
 class Server(NamedTuple):
@@ -42,7 +42,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ISRLDP(FedAvg):
+class ISRLDP(ServerProx):
     """FedAvg's settings, and two more values of final_model: "average", all rounds alike, and "weighted", round t with
     weight t, for strongly convex losses and steps ~ 1/t.
 
@@ -51,7 +51,6 @@ class ISRLDP(FedAvg):
 
     name: ClassVar[str] = "isrl-dp"
     title: ClassVar[str] = "ISRL-DP: one (noisy) mean gradient per client and round"
-    counts_steps: ClassVar[bool] = False
     takes_local_steps: ClassVar[bool] = False
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
 
@@ -59,6 +58,12 @@ class ISRLDP(FedAvg):
         str, Setting("model to evaluate and deploy: the last, the mean of all (weighted: by t) or of the last part",
                      one_of(("last", "average", "weighted", "tail-mean")))
     ] = field(default="last", kw_only=True)
+
+    state = NOTHING
+
+    def init_client(self, start: Array) -> Any:
+        """Nothing."""
+        return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """x0 = start."""
@@ -84,8 +89,8 @@ class ISRLDP(FedAvg):
         """One (sub)gradient step and the prox; the running average."""
         g, sent = self.received(uploads, server.x0.shape[-1])
         g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.facts.shares(clients))
-        if self._subgradient:
-            g = g + self._subgradient(server.x0)
+        if self.subgradient:
+            g = g + self.subgradient(server.x0)
         eta = self.step(round_)
         return self.averaged(server._replace(x0=self.proximal(server.x0 - eta * g, eta)), round_)
 

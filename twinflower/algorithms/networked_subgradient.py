@@ -28,7 +28,7 @@ from ..work import LocalWork, Report
 from .abilities import BoundsRounding, length
 from .layout import Layout, Point
 from .messages import NOTHING, Nothing, Vector
-from .relay import Relayed, Server, rows_of_node
+from .relay import GradientSteps, GrowingBudget, Server, rows_of_node
 
 
 class Inbox(NamedTuple):
@@ -39,8 +39,8 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkedSubgradient(Relayed, BoundsRounding):
-    """The networked settings (`relay.Relayed`)."""
+class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
+    """The method with its settings, all in `relay`."""
 
     name: ClassVar[str] = "networked-subgradient"
     title: ClassVar[str] = "networked subgradient (Gauthier 2023): Metropolis weights over neighbours, to compare"

@@ -26,24 +26,18 @@ from ..privacy.release import Rounding
 from ..work import LocalWork
 from .abilities import RestrictsObjective, length
 from .echo import Tentative
-from .zcdp_nfl import ZCDPNFL, Inbox
+from .networked_admm import Inbox, NetworkedADMM
+from .relay import GrowingBudget
 
 _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of squares
 
 
 @dataclass(frozen=True)
-class PADMM(ZCDPNFL, RestrictsObjective):
-    """zCDP-NFL's settings but those of its step: the local problem is solved exactly, with the prox of h."""
+class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
+    """The method with its settings, those of `networked_admm.NetworkedADMM`. It takes the prox of h."""
 
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (Gauthier 2023): exact local steps, smooth losses only, to compare"
-
-    step_size: float = 0.4  # no settings
-    step_decay: float = 0.0
-    composite: str = "prox"
-
-    def check_subgradients(self) -> None:
-        """It takes the prox of h."""
 
     def check(self, objective: Any) -> None:
         """SettingError for a loss with kinks, for rows without a public bound in a private run, and for a rho so small
@@ -79,7 +73,7 @@ class PADMM(ZCDPNFL, RestrictsObjective):
         w = y = own
         for _ in range(steps):
             slope = objective.grad(y, rows) + pull + strong * y
-            following = self._prox(y - slope / smooth, 1 / smooth)
+            following = self.prox(y - slope / smooth, 1 / smooth)
             y, w = following + momentum * (following - w), following
         return w
 

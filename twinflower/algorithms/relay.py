@@ -12,6 +12,7 @@ with it leave the duals of its edges; what is left is the problem of the others.
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -56,9 +57,7 @@ class Server(NamedTuple):
 class Relayed(Dense, OnGraph, ServerMetrics):
     """Settings of the networked methods.
 
-    step_size, step_decay: eta_n = step_size / n^step_decay. budget_ratio is the paper's tau: a round gets 1/tau times
-    the privacy budget of the one before (12). The paper's first noises grow without bound in long runs; no round gets
-    less than a thousandth of a plain round's share here. tail: the models are means of what was released in this last
+    tail: the models are means of what was released in this last
     part of the rounds; 0, the last ones.
     """
 
@@ -70,9 +69,6 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     regulariser: Regulariser = ZERO
     facts: Facts = NO_FACTS
-    step_size: StepSize = 0.4
-    step_decay: StepDecay = 0.0
-    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 1.0
     tail: Annotated[
         float, Setting("last part of the rounds whose models are averaged; 0: the last models", between(0, 1),
                        "share of the rounds")
@@ -86,10 +82,6 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         check_settings(self)
         check_choice("privacy", self.privacy, ("none", "public-state"))
 
-    def step(self, round_: int) -> float:
-        """eta of a round."""
-        return decayed(self.step_size, self.step_decay, round_)
-
     def subgradient(self, x: Array) -> Array:
         """R' of a node (..., d), 0 where h has a kink."""
         return self.regulariser.subgradient(x)  # type: ignore[attr-defined,no-any-return]
@@ -100,15 +92,18 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
 
     def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One noisy model; round n has a share ~ budget_ratio^(T - n) of the budget."""
+        """One noisy model, with the round's share of the budget; SettingError for a round that was not planned."""
         rounds = self.facts.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        share = allocation("dynamic", rounds, math.log(self.budget_ratio))[round_ - 1]
-        return Release(self.sensitivity(bounds, pace, round_), weight=float(share))
+        return Release(self.sensitivity(bounds, pace, round_), weight=self.share(round_))
 
+    @abstractmethod
     def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
         """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
-        return self.step(round_) * 2 * bounds.gradient / pace.rows
+
+    def share(self, round_: int) -> float:
+        """The round's share of the budget, with mean 1 over the rounds."""
+        return 1.0
 
     # --------------------------------------------------------------------------------------- the relay
 
@@ -206,6 +201,37 @@ class Relayed(Dense, OnGraph, ServerMetrics):
     def server_metrics(self, server: Server) -> dict[str, Array]:
         """How many clients are in the graph."""
         return {"alive": self.alive(server).sum(-1)}
+
+
+@dataclass(frozen=True)
+class GradientSteps(Relayed):
+    """Networked methods that take one step along a gradient: eta_n = step_size / n^step_decay."""
+
+    step_size: StepSize = 0.4
+    step_decay: StepDecay = 0.0
+
+    def step(self, round_: int) -> float:
+        """eta of a round."""
+        return decayed(self.step_size, self.step_decay, round_)
+
+    def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
+        """A step along the gradient, for no neighbours."""
+        return self.step(round_) * 2 * bounds.gradient / pace.rows
+
+
+@dataclass(frozen=True)
+class GrowingBudget(Relayed):
+    """Networked methods whose later rounds may get more of the budget.
+
+    budget_ratio is the paper's tau: a round gets 1/tau times the privacy budget of the one before (12). The paper's
+    first noises grow without bound in long runs; no round gets less than a thousandth of a plain round's share here.
+    """
+
+    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 1.0
+
+    def share(self, round_: int) -> float:
+        """~ budget_ratio^(T - n)."""
+        return float(allocation("dynamic", self.facts.rounds, math.log(self.budget_ratio))[round_ - 1])
 
 
 def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:

@@ -32,10 +32,10 @@ from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .abilities import NeedsClientState
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
-from .fedavg import FedAvg
 from .layout import Count, Layout, Thinned
 from .messages import Upload
 from .page import to_nodes
+from .server_prox import ServerProx
 
 
 class Inbox(NamedTuple):
@@ -51,7 +51,7 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) of the x0 that `output` speaks of, control
+    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, control
     c (..., d), heard (..., N), and the key (...,) of the run's public coins."""
 
     x0: Array
@@ -63,11 +63,12 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold(FedAvg, NeedsClientState):
+class Scaffold(ServerProx, NeedsClientState):
     """SCAFFOLD; its settings are FedAvg's."""
 
     name: ClassVar[str] = "scaffold"
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
+    counts_steps: ClassVar[bool] = True
 
     state = TENTATIVE
 
@@ -114,5 +115,5 @@ class Scaffold(FedAvg, NeedsClientState):
         """FedAvg's mean, and c by what the messages tell of the clients' c_i."""
         x0, c = (self.thinned(x)[0][..., None, :] for x in (server.x0, server.control))
         change = self.part_of_sum(self._change(uploads, x0, c, round_), clients, server.heard.shape[-1])
-        after: Server = super().server_update(server, uploads, clients, round_)
+        after: Server = self.step_to_mean(server, uploads, clients, round_)
         return after._replace(control=server.control + change, heard=hear(server.heard, clients, round_))

@@ -23,7 +23,6 @@ Privacy. "gradient" noises gradients and values of a round as one release. Value
 it.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,10 +33,9 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..batches import Pace
-from ..constraints import Constraint, groups_of_a_record, parse_constraints
+from ..constraints import Constraint, check_classes, groups_of_a_record, parse_constraints, read_penalties
 from ..errors import require
-from ..networks import Network
-from ..objectives import Batch, Bounds, LinearModel, RowLosses
+from ..objectives import Batch, Bounds, RowLosses
 from ..privacy.release import Release, Rounding
 from ..regularisers import Zero
 from ..settings import Setting, at_least
@@ -45,7 +43,7 @@ from .abilities import Constrained, RestrictsObjective
 from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers
-from .ssca import SSCA, Decay
+from .surrogates import Decay, Surrogates
 
 
 class Server(NamedTuple):
@@ -61,10 +59,12 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
-    """SSCA's settings; constraints as in `twinflower.constraints`; penalties: c, or an increasing list of them;
-    tolerance: by how much a bound may be exceeded at the end and count as met; loss_clip: losses are clipped to
-    [0, loss_clip], 0 = not at all. step_decay is larger than the paper's 0.3, with which fewer runs keep their bounds.
+class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
+    """The method with its settings: those of `surrogates.Surrogates`, and these.
+
+    constraints: as in `twinflower.constraints`. penalties: c, or an increasing list of them. tolerance: by how much a
+    bound may be exceeded at the end and count as met. loss_clip: losses are clipped to [0, loss_clip], 0 = not at all.
+    step_decay is larger than the paper's 0.3, with which fewer runs keep their bounds.
     """
 
     name: ClassVar[str] = "ssca-constrained"
@@ -94,9 +94,7 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
             self.surrogate == "exact" or literal,
             f"surrogate literal knows one bound on the cost; got constraints '{self.constraints}': use exact",
         )
-        costs = self._costs
-        rising = all(a < b for a, b in itertools.pairwise(costs))
-        require(rising, f"penalties must increase; got '{self.penalties}'")
+        read_penalties(self.penalties)
         largest = max(c.limit for c in self.bounded)
         require(
             (not self.loss_clip and self.privacy == "none") or largest < self.loss_clip < np.inf,
@@ -121,12 +119,7 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
 
     @cached_property
     def _costs(self) -> list[float]:
-        try:
-            costs = [float(word) for word in self.penalties.split(",")]
-        except ValueError:
-            costs = [0.0]
-        require(all(0 < c < np.inf for c in costs), f"penalties must be numbers above 0; got '{self.penalties}'")
-        return costs
+        return read_penalties(self.penalties)
 
     def check(self, objective: Any) -> None:
         """A penalty inside the loss would be bounded along with it, once per group."""
@@ -137,30 +130,13 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         require(
             isinstance(objective, RowLosses), "ssca-constrained needs an objective with `losses`, the loss of each row"
         )
-        self._check_classes(objective)
-
-    def _check_classes(self, objective: Any) -> None:
-        """A class that no row can have would keep any bound."""
-        highest = max((c.number for c in self.bounded if c.kind == "class"), default=-1)
-        if not isinstance(objective, LinearModel | Network) or highest < 0:
-            return
-        classes = max(2, objective.outputs) if objective.loss.classifies else 0
-        require(
-            highest < classes,
-            f"constraints: class {highest} must be below {classes}, the number of classes",
-        )
+        check_classes(self.bounded, objective)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """No surrogate yet, the first penalty."""
         none = np.zeros(start.shape[:-1])
-        surrogate = np.zeros((*start.shape[:-1], self._terms(start.shape[-1])))
+        surrogate = np.zeros((*start.shape[:-1], len(self.bounded) * (start.shape[-1] + 1)))
         return Server(start, surrogate, none, none, none, *2 * [none.astype(np.int64)])
-
-    def _terms(self, d: int) -> int:
-        return len(self.bounded) * (d + 1)
-
-    def _entries(self, whole: Array) -> int:
-        return whole.shape[-1] - len(self.bounded)
 
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
         """Gradients, then values of the F_m - U_m on the rows, (..., M d + M)."""
@@ -194,10 +170,10 @@ class ConstrainedSSCA(SSCA, Constrained, RestrictsObjective):
         """One step of the surrogates, the multipliers, and x moves towards the solution of (19)."""
         server, t = self._stage(server, round_)
         x, old, kappa, *_, level, stage = server
-        rho = self.averaging / t**self.step_decay                               # (3)
-        gamma = self.step_size / t ** (self.step_decay + 0.05)                  # (5)
+        rho, gamma = self.weights(t)                                            # (3), (5)
         told = self.mean(uploads.x, clients)
-        self.refuse_rest(x, told)
+        gradients, values = np.split(told, [-len(self.bounded)], -1)
+        self.refuse_rest(x, gradients, values.any(-1))
         surrogate = (1 - rho) * old + rho * self.linearised(x, told)            # (7), (14), (15), (20)
         kappa = (1 - rho) * kappa + rho
         slopes, constants, weight = self._quadratics(surrogate, kappa)

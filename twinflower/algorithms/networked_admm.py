@@ -1,0 +1,103 @@
+"""Networked ADMM: what zCDP-NFL, DP-NFL and P-ADMM share (Gauthier 2023, Algorithm 1).
+
+    minimise  sum_k ( f_k(w_k) + h(w_k) ),  w_k = w_l on every edge,     h = (lambda/K) R
+
+client keeps     dual gamma (..., d) and its last message w~ (..., d), before and after its last reply (`echo`)
+       receives  the sum of its neighbours' messages and the dual steps since its last reply (..., d), the number of
+                 its neighbours, and the last of its rounds that was counted
+       sends     w~ (..., d)
+server keeps     what a relay needs (`relay`)
+A client that is missing is frozen, its edges' dual steps are caught up with, and the silent leave the graph: `relay`.
+
+The paper's Algorithm 1, (7)-(9), is an image; here is the argmin of (3) with f of (5). Its (A.1) has the dual and the
+neighbours with other signs and factors, which diverges, and R' at the clean model. Everything is taken at w~, what was
+released: at the clean w it looks better and breaks the guarantee (Theorem I needs all but the data to be public).
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..settings import Setting, above
+from ..work import LocalWork, Report
+from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise
+from .echo import PAIR, Tentative, confirmed, tentative
+from .layout import Count, FloatCount, Layout, Point
+from .messages import Vector
+from .relay import Relayed, Server, of_node, rows_of_node
+
+
+class Inbox(NamedTuple):
+    """Sum of the neighbours' messages (..., d), dual steps over rho since the last reply that was counted,
+    gain (..., d), number of neighbours, degree (...,), and the round of that reply, heard (...,)."""
+
+    neighbours: Array
+    gain: Array
+    degree: Array
+    heard: Index
+
+
+@dataclass(frozen=True)
+class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
+    """The networked settings (`relay.Relayed`), and rho > 0, the penalty of an edge."""
+
+    rho: Annotated[float, Setting("penalty of an edge", above(0))] = 0.1
+
+    state = PAIR
+
+    @cached_property
+    def inbox(self) -> Layout:
+        """All four."""
+        degree = FloatCount("degree", 1, self.facts.num_clients - 1)
+        return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
+
+    def init_client(self, start: Array) -> Tentative:
+        """gamma = 0, w~ = start."""
+        both = np.concatenate([np.zeros_like(start), start], -1)
+        return Tentative(both, both, np.zeros(start.shape[:-1]))
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
+        """What the neighbours said."""
+        degrees, heard = (of_node(values, node) for values in (self.live_degrees(server), server.heard))
+        return Inbox(rows_of_node(server.neighbours, node), rows_of_node(server.gain, node), degrees, heard)
+
+    def client_update(
+        self, state: Tentative, inbox: Inbox, work: LocalWork
+    ) -> tuple[Tentative, Vector, Report]:
+        """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
+        dual, own, pull = self.pulled(state, inbox)
+        w = self.primal(work, own, pull, inbox.degree)
+        sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
+        counted = confirmed(state, inbox.heard)
+        return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
+
+    def pulled(self, state: Tentative, inbox: Inbox) -> tuple[Array, Array, Array]:
+        """Dual, own last message, and the slope of all that is public in the local problem, (..., d) each."""
+        counted, d = confirmed(state, inbox.heard), inbox.gain.shape[-1]
+        dual, own = counted[..., :d], counted[..., d:]
+        dual = dual + self.rho * inbox.gain                                     # (9)
+        return dual, own, dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
+
+    @abstractmethod
+    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
+        """The new model (..., d) of clients with these degrees (...,): own is w~, pull the slope of all that is public.
+        """
+
+    def prox(self, u: Array, steps: Array) -> Array:
+        """The prox of clients (..., d) whose steps (..., 1) differ by their degrees."""
+        w, steps = np.empty_like(u), np.broadcast_to(steps[..., 0], u.shape[:-1])
+        for step in np.unique(steps):
+            w[steps == step] = self.regulariser.prox(u[steps == step], float(step))
+        return w
+
+    @abstractmethod
+    def shrink(self, degree: Array, round_: int) -> Array:
+        """Noise of a client with so many neighbours, over what its release was planned for."""
+
+    def at_stake(self, client: int, round_: int) -> float:
+        """`shrink` by the neighbours that the client has while nobody is removed."""
+        return float(self.shrink(np.array(len(self.facts.neighbours[client])), round_))

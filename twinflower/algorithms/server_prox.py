@@ -1,0 +1,87 @@
+"""How h is treated where clients take local gradient steps from x0: by a prox at the server, or on the way.
+
+"server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: as
+                     far as the local steps go against a constant gradient. Its fixed point solves
+                     0 in dh(x0) + (1/s)(x0 - mean x): the optimality condition, but with local gradients averaged
+                     along the clients' paths from x0 rather than taken at x0. One full-batch step is exactly
+                     proximal gradient descent; several steps, or unequal ones, stay O(s) away from the optimum.
+"local-subgradient"  every local step adds a subgradient of h: the papers' benchmarks. Entries seldom become 0.
+
+"public-state" noise is refused together with local-subgradient: the bounds on how far one record moves x need steps
+that are Lipschitz in x, and x -> x - eta dh(x) is not (two points on either side of 0 are driven across each other);
+only a bound that grows with sqrt(d) would be left. Subgradients of h do not depend on data, so that "gradient", noise
+on every gradient of the loss, may go with them.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..errors import require
+from ..regularisers import Subdifferentiable, Zero
+from ..settings import Setting, one_of
+from ..work import LocalWork
+from .base import LocalMethod
+from .local import Subgradient, Walked, reach
+from .messages import Upload
+
+
+@dataclass(frozen=True)
+class ServerProx(LocalMethod):
+    """Settings of `base.LocalMethod` and `messages.Messages`, and composite, "server-prox" or "local-subgradient".
+
+    A subclass's server state has the fields x0 and mean (..., d), and average (`LocalMethod.averaged`).
+    """
+
+    composite: Annotated[
+        str, Setting("how h is handled: prox at the server, or subgradients in the local steps",
+                     one_of(("server-prox", "local-subgradient")))
+    ] = "server-prox"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.composite == "local-subgradient":
+            self._check_subgradients()
+
+    def _check_subgradients(self) -> None:
+        h = type(self.regulariser).__name__
+        require(
+            isinstance(self.regulariser, Subdifferentiable),
+            f"composite local-subgradient needs a regulariser that is finite everywhere (none, l1, elastic-net, "
+            f"group-l1); got {h}, which holds an indicator: use composite server-prox",
+        )
+        require(
+            self.privacy != "public-state" or isinstance(self.regulariser, Zero),
+            f"composite must be server-prox with privacy public-state; got local-subgradient with {h}: a step "
+            "along subgradients is not Lipschitz, so no useful bound on one record's influence holds: use "
+            "server-prox, or privacy gradient",
+        )
+
+    def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> Walked:
+        """The shared local loop, with subgradients of h where they belong there."""
+        return self.local_loop(work, x0, shift, subgradient=self.subgradient)
+
+    @property
+    def subgradient(self) -> Subgradient | None:
+        """That of h, where steps go along it."""
+        h = self.regulariser
+        local = self.composite == "local-subgradient" and not isinstance(h, Zero)
+        return h.subgradient if local and isinstance(h, Subdifferentiable) else None
+
+    def step_to_mean(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
+        """The server at the mean of the points sent, and then at the prox of h unless the clients took care of it."""
+        y, sent = self.received(uploads, server.x0.shape[-1])
+        shares = self.facts.shares(clients)
+        length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
+        mean = self.mean(server, y, sent, shares)
+        return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
+
+    def proximal(self, u: Array, step: Array | float) -> Array:
+        """prox_h(u, step) with server-prox, else u; u (..., d), step a number or (...,)."""
+        if self.composite != "server-prox":
+            return u
+        if np.ndim(step) == 0:
+            return self.regulariser.prox(u, float(step))
+        return np.stack([self.proximal(v, s) for v, s in zip(u, np.asarray(step), strict=True)])

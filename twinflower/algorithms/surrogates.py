@@ -1,0 +1,106 @@
+"""Mini-batch SSCA: what the method and its constrained form share (Ye 2021, section III).
+
+One noisy or plain estimate per client and round, at the point that was broadcast; the server averages convex
+surrogates of what it bounds or minimises, with weight rho_t (3), and moves x to their solution by gamma_t (4), (5).
+F = sum_i (N_i/N) f_i: clients count by their rows. A client that is missing is left out, with its rows, and the mean is
+unbiased over who is sampled.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from ..arrays import Array, Index, Mask
+from ..errors import RunError
+from ..objectives import Batch
+from ..regularisers import ZERO, Regulariser
+from ..settings import SHARE, Setting, above, between, check_settings, one_of
+from ..work import LocalWork, Report
+from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
+from .messages import NOTHING, Dense, Nothing, Vector, check_choice
+from .page import NO_FACTS, Facts, to_nodes
+
+Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
+
+
+@dataclass(frozen=True)
+class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
+    """The settings.
+
+    averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
+    (0, 1], (0, 1] and [0, 0.95]. curvature is the paper's tau. surrogate: "exact" or "literal". The paper has
+    (0.4, 0.4, 0.4), (0.6, 0.9, 0.3), (0.9, 0.9, 0.3) for batches of 1, 10, 100, and tau = 0.1; its (5) wants
+    sum gamma_t^2 finite, so alpha above 0.45.
+    """
+
+    weightings: ClassVar[tuple[str, ...]] = ("rows",)
+    takes_local_steps: ClassVar[bool] = False
+
+    regulariser: Regulariser = ZERO
+    facts: Facts = NO_FACTS
+    averaging: Annotated[float, Setting("a_1: weight of the first round's gradient in the surrogate", SHARE)] = 0.9
+    step_size: Annotated[float, Setting("a_2: share of the way to the surrogate's minimum in round 1", SHARE)] = 0.9
+    step_decay: Decay = 0.3
+    curvature: Annotated[float, Setting("tau: curvature of the surrogate", above(0))] = 0.1
+    surrogate: Annotated[
+        str, Setting("weight of h in the surrogate: as much as its gradients have, or 1 as published",
+                     one_of(("exact", "literal")))
+    ] = "exact"
+    privacy: str = "none"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_choice("privacy", self.privacy, ("none", "gradient"))
+
+    state = NOTHING
+
+    def init_client(self, start: Array) -> Nothing:
+        """Nothing."""
+        return Nothing()
+
+    def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
+        """x."""
+        return Vector(to_nodes(server.x, node))
+
+    def client_update(
+        self, state: Nothing, inbox: Vector, work: LocalWork
+    ) -> tuple[Nothing, Vector, Report]:
+        """The (noisy) mean of the first batch."""
+        return state, Vector(work.noise(self.estimate(work.objective, inbox.x, work.rows))), work.one_step()
+
+    @abstractmethod
+    def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
+        """What a client sends, before noise: a mean over its rows."""
+
+    def weights(self, round_: int) -> tuple[float, float]:
+        """rho_t (3) and gamma_t (5)."""
+        return self.averaging / round_**self.step_decay, self.step_size / round_ ** (self.step_decay + 0.05)
+
+    def mean(self, told: Array, clients: Index) -> Array:
+        """Unbiased mean over all rows of what clients (..., K) told (..., K, q)."""
+        if self.facts.sizes:
+            sizes = np.array(self.facts.sizes)
+            shares = sizes / sizes.mean(-1, keepdims=True)
+            told = np.take_along_axis(shares, clients, -1)[..., None] * told
+        return told.mean(-2)  # type: ignore[no-any-return]
+
+    def refuse_rest(self, x: Array, gradients: Array, heard: Mask | np.bool_ | bool = True) -> None:
+        """RunError where x (..., d) and all gradients are exactly 0: the zero weights of a network never move.
+
+        The paper starts from any x. heard is False where gradients of 0 say nothing: no row was in the batches.
+        """
+        if (~x.any(-1) & ~gradients.any(-1) & heard).any():
+            raise RunError(
+                "all gradients are 0 where the run stands: zero weights of a network are such a point, start from its "
+                "own start (start-scale = 0) instead"
+            )
+
+    def model(self, server: Any) -> Array:
+        """x."""
+        return server.x  # type: ignore[no-any-return]
+
+    def server_metrics(self, server: Any) -> dict[str, Array]:
+        """||x||^2."""
+        return {"squared_norm": (server.x**2).sum(-1)}
