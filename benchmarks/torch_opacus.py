@@ -55,8 +55,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from twinflower import algorithms, clients, strategies
 from twinflower.batches import Walk
 from twinflower.clients import ContextLedger
-from twinflower.privacy.guard import Guard
-from twinflower.privacy.release import Bounds
+from twinflower.objectives import Bounds
+from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.subsampled import sampled_noise_multiplier
 from twinflower.torch import ModuleObjective
 
@@ -157,13 +157,14 @@ def ours(
     def client_fn(context: Context):
         i = int(context.node_config["partition-id"])
         rows = load_data(i, SITES)
-        guard = private and Guard.planned(
-            page, bounds(relation), walk.pace(len(rows.labels)), run.rounds, run.epsilon, DELTA,
-            ContextLedger(context.state),
-        )  # fmt: skip
+        guard = None
+        if private:
+            paces, asked = walk.paces([len(rows.labels)]), [[0]] * run.rounds
+            plan = Plan.of(page, bounds(relation), paces, asked, Target(run.epsilon, DELTA))
+            guard = plan.guard(0, ContextLedger(context.state))
         client = getattr(clients, f"{method}Client")
         return client(
-            context, page, objective, rows, objective.start(), i, SITES, walk, run.seed, guard or None
+            context, page, objective, rows, objective.start(), i, SITES, walk, run.seed, guard
         ).to_client()
 
     grid, start = OneProcess(ClientApp(client_fn), SITES, {}), ArrayRecord([objective.start()])

@@ -8,8 +8,9 @@ import numpy as np
 from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection
+from twinflower.privacy.plan import Plan
 
-from .privacy import Plan, spent
+from .privacy import spent
 from .settings import Config
 from .setup import Setup
 

@@ -41,12 +41,13 @@ from twinflower.objectives import (
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
 from twinflower.privacy.mechanism import Draws, seeded
+from twinflower.privacy.plan import Plan
 from twinflower.randomness import normals, stream
 from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox, Regulariser, on_part
 from twinflower.strategies import STRATEGIES, StarStrategy
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
-from .privacy import Plan, make_plan, uncoupled
+from .privacy import make_plan, uncoupled
 from .settings import DEFAULT_CLIENTS, Config, check
 
 
@@ -210,15 +211,7 @@ class Setup:
         def draws(round_: int) -> Draws:
             return seeded(seed, number, round_)
 
-        return Guard(
-            self.plan.bounds,
-            float(self.plan.multipliers[number]),
-            self.plan.budget,
-            ledger,
-            draws,
-            run=run,
-            row_norm=self.row_norm,
-        )
+        return self.plan.simulated_guard(number, ledger, draws, run=run, row_norm=self.row_norm)
 
     def _ledger(self, number: int, context: Context) -> Ledger:
         config = self.config

@@ -15,6 +15,7 @@ from scipy.special import ndtr, ndtri
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
+from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
 from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
@@ -23,12 +24,7 @@ from twinflower.privacy.audit import lower_bound, mu_of_moves, neighbours, noise
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import GaussianNoise, secret, seeded, seeded_cohort
-from twinflower.privacy.release import (
-    coupled_sensitivity,
-    norm_sensitivity,
-    published_sensitivity,
-    published_true_sensitivities,
-)
+from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.privacy import spent

@@ -182,6 +182,11 @@ class Walk:
         rows = min(self.batch_size or size, size)
         return Pace(int(self.steps(np.array(size))), rows, size // rows)
 
+    def paces(self, sizes: Sequence[int] | Index) -> list[Pace]:
+        """Of clients with these numbers of rows."""
+        known = {m: self.pace(m) for m in set(map(int, sizes))}
+        return [known[int(m)] for m in sizes]
+
     def steps(self, sizes: Index) -> Index:
         """Local steps of clients with this many rows."""
         per_epoch = sizes // np.minimum(self.batch_size or sizes, sizes)

@@ -18,7 +18,6 @@ from twinflower.data.sets import Data
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
-from twinflower.privacy.mechanism import secret
 
 from ..settings import parse_run_config
 from ..setup import Setup, prepare_node
@@ -56,11 +55,9 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     plan = setup.plan
     if plan is None:
         return None
-    number = site.partition_id
-    return Guard(
-        plan.bounds, float(plan.multipliers[number]), plan.budget_of(number), _ledger(site), lambda round_: secret,
-        secret=True, run=run, config=setup.config.digest, row_norm=setup.row_norm,
-    )  # fmt: skip
+    return plan.guard(
+        site.partition_id, _ledger(site), run=run, config=setup.config.digest, row_norm=setup.row_norm
+    )
 
 
 def _check_policy(setup: Setup, site: Site) -> None:

@@ -19,12 +19,12 @@ from twinflower.arrays import Array, Index
 from twinflower.batches import Batches, Shards, Walk
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError, require
+from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.rounds import Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.strategies import Round
 
 from ..checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
-from ..privacy import Plan
 from ..record import Progress, Recorder, Result, own_columns
 from ..setup import Setup, with_sizes
 

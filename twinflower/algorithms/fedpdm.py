@@ -30,13 +30,14 @@ from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Pace
 from ..errors import require
 from ..objectives import Bounds
-from ..privacy.release import Release, published_sensitivity
+from ..privacy.release import Release
 from ..settings import Setting, above, at_least, one_of
 from ..work import LocalWork, Report
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .base import LocalMethod, check_pull
 from .layout import Layout, Point
 from .messages import Upload
+from .published import published_sensitivity
 
 
 class State(NamedTuple):

@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Pace
 from ..errors import ReplyError, require
 from ..norms import norms
 from ..objectives import Bounds
 from ..work import Noise
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
-from .mechanism import Draws, GaussianNoise, secret
+from .mechanism import Draws, GaussianNoise
 from .release import Release, Rounding
 
 _LARGEST = 1e100  # beyond it sums may overflow, and whether they do would tell of the data
@@ -48,17 +46,6 @@ class Policy:
         )
 
 
-class Planned(Protocol):
-    """A page, as far as its privacy goes."""
-
-    @property
-    def privacy(self) -> str:
-        """How the client's releases are protected."""
-
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """What one round releases."""
-
-
 @dataclass(frozen=True)
 class Guard:
     """A client's privacy for one run.
@@ -77,30 +64,6 @@ class Guard:
     run: str = ""
     config: str = ""
     row_norm: float = math.inf
-
-    @classmethod
-    def planned(
-        cls,
-        page: "Planned",
-        bounds: Bounds,
-        pace: Pace,
-        rounds: int,
-        epsilon: float,
-        delta: float,
-        ledger: Ledger,
-        row_norm: float = math.inf,
-    ) -> "Guard":
-        """The guard of a client that takes part in all `rounds` and gives away (epsilon, delta) in them altogether.
-
-        bounds: of its objective on rows of at most row_norm. pace: `Walk.pace` of its number of rows. Its noise is
-        secret. SettingError for a target, or a page, that no noise can serve.
-        """
-        require(page.privacy in ("public-state", "gradient"), f"no plan for privacy '{page.privacy}'")
-        budget = Budget.for_target(epsilon, delta)
-        units = math.fsum(page.release(bounds, pace, t).units for t in range(1, rounds + 1))
-        multiplier = math.sqrt(units / budget.mu_max_squared)
-        budget = replace(budget, planned=budget.mu_max_squared)
-        return cls(bounds, multiplier, budget, ledger, lambda round_: secret, secret=True, row_norm=row_norm)
 
     def check_rows(self, features: Array) -> None:
         """SettingError where a row is longer than the public bound that `bounds` rests on, rounding aside."""

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..batches import Pace
-from ..errors import require
 from ..objectives import Bounds
 
 
@@ -66,7 +65,7 @@ def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) ->
     2 C, and earlier differences shrink by k.
     """
     return (
-        2 * bounds.gradient * step_size * _geometric(_shrink(bounds, step_size, mu, 0.0), range(pace.steps))
+        2 * bounds.gradient * step_size * geometric_sum(step_factor(bounds, step_size, mu, 0.0), pace.steps)
     )
 
 
@@ -81,7 +80,7 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace)
     gradient differs, by 2 C / n_b at most, and Q = 1 gives 2 C eta / n_b whatever the curvature (kappa^0 = 1). With
     more steps and a curvature that is not known kappa is infinite, and so is this bound.
     """
-    kappa = _shrink(bounds, step_size, mu, bounds.curvature)
+    kappa = step_factor(bounds, step_size, mu, bounds.curvature)
     epochs = range(0, pace.steps, pace.per_epoch)
     last = [range(max(pace.steps - e - pace.per_epoch, 0), pace.steps - e) for e in epochs]
     worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
@@ -99,18 +98,18 @@ def loop_rounding(
     S = C + constant + (mu + |penalty| + curvature) X, and later steps stretch its error as they stretch differences
     between neighbours in the bound that the sensitivity is.
     """
-    factor, steps = _shrink(bounds, step_size, mu, 0.0), range(pace.steps)
-    reached = _geometric(factor, steps)
-    longest = (
-        max(1.0, _power(factor, pace.steps)) * start + step_size * (bounds.gradient + constant) * reached
-    )
+    factor, steps = step_factor(bounds, step_size, mu, 0.0), pace.steps
+    reached = geometric_sum(factor, steps)
+    longest = max(1.0, _power(factor, steps)) * start + step_size * (bounds.gradient + constant) * reached
     curvature = (
         bounds.curvature if math.isfinite(bounds.curvature) else 0.0
     )  # a row's slope is bounded all the same
     slope = bounds.gradient + constant + (mu + bounds.steepest + curvature) * longest
     facts = bounds, step_size, mu, pace
     coupled = sensitivity == "coupled" and coupled_sensitivity(*facts) <= norm_sensitivity(*facts)
-    stretch = _geometric(_shrink(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
+    stretch = (
+        geometric_sum(step_factor(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
+    )
     return (longest + step_size * slope) * stretch
 
 
@@ -118,68 +117,6 @@ SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Pace], float]] = {
     "coupled": lambda *facts: min(coupled_sensitivity(*facts), norm_sensitivity(*facts)),
     "norm": norm_sensitivity,
 }
-
-
-def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
-    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of Li 2023 and Li 2024, true for one round only."""
-    return 4 * bounds.gradient * step_size * _geometric(abs(1 - step_size * rho), range(steps))
-
-
-def published_true_sensitivities(
-    bounds: Bounds, step_sizes: list[float], rho: float, steps: int
-) -> list[float]:
-    """The most by which one record can move the published message y of each round a client takes part in.
-
-    Theorem 1 forgets the carried dual, which is private state, and the curvature of the smooth penalty. Between two
-    runs on neighbouring data let e_j be the difference of the local points, e_0 = 0, E that of the duals, and delta_j,
-    of norm 2 G at most, that of the data gradients. By the mean value theorem the penalty's gradients differ by
-    C_j e_j, C_j diagonal with entries in `bounds.penalty`, so
-
-        e_{j+1} = M_j e_j - eta delta_j + eta E,    M_j = I - eta (rho + C_j)
-
-    and with P_j = M_{Q-1} ... M_{j+1}, S = sum_j P_j, V = eta sum_j P_j delta_j the round ends in e_Q = eta S E - V.
-    From y = 2 x - x0 - dual/rho and dual' = dual + rho (x0 - x) follow the differences
-
-        of y: (2 eta S - 1/rho) E - 2 V        of dual': (1 - eta rho S) E + rho V.
-
-    No entry of P_j exceeds k^(Q-1-j), k = max |1 - eta (rho + c)|, and S lies between the extremes of s <- m s + 1 over
-    the allowed m. With D the bound on ||E||, 0 at first, and w = eta sum_{j<Q} k^j, hence ||V|| <= 2 w G,
-
-        of y: at most 4 w G + max |2 eta s - 1/rho| D        of dual': at most D <- max |1 - eta rho s| D + 2 rho w G.
-
-    Attained where the penalty is l2 (one c) and gradients saturate. Without a penalty, eta rho <= 1 and constant steps
-    it is (2G/rho) max(1, 3 - 4a) in the long run, a = (1 - eta rho)^Q. Infinite or NaN where the loop overflows.
-    """
-    dual, moves = 0.0, []
-    for step_size in step_sizes:
-        w = step_size * _geometric(_shrink(bounds, step_size, rho, 0.0), range(steps))
-        sums = _sums(bounds, step_size, rho, steps)
-        moves.append(4 * w * bounds.gradient + max(abs(2 * step_size * s - 1 / rho) for s in sums) * dual)
-        dual = max(abs(1 - step_size * rho * s) for s in sums) * dual + 2 * rho * w * bounds.gradient
-    return moves
-
-
-def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[float, float]:
-    """The least and the largest s after as many steps s <- m s + 1 from 0, m anew in every step."""
-    factors = [1 - step_size * (rho + c) for c in bounds.penalty]
-    low = high = 0.0
-    for _ in range(steps):
-        products = [m * s for m in factors for s in (low, high)]
-        low, high = 1 + min(products), 1 + max(products)
-    return low, high
-
-
-def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:
-    """epsilon of one round from the papers' total loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
-
-    Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
-    formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
-    """
-    require(
-        0 < q < 1,
-        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower local.max-steps",
-    )
-    return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
 
 
 def _power(base: float, exponent: int) -> float:
@@ -190,14 +127,16 @@ def _power(base: float, exponent: int) -> float:
         return math.inf
 
 
-def _geometric(ratio: float, exponents: range) -> float:
-    """sum of ratio^j, infinity where it overflows."""
+def geometric_sum(ratio: float, terms: int) -> float:
+    """1 + ratio + ... with so many terms, infinity where it overflows."""
     try:
-        return math.fsum(ratio**j for j in exponents)
+        return math.fsum(ratio**j for j in range(terms))
     except OverflowError:
         return math.inf
 
 
-def _shrink(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:
+def step_factor(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:
+    """The most by which a local step multiplies a difference: max |1 - eta (mu + c)| over the curvatures c of the
+    penalty plus from 0 to `curvature`."""
     low, high = bounds.penalty
     return max(abs(1 - step_size * (mu + low)), abs(1 - step_size * (mu + curvature + high)))

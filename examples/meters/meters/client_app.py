@@ -6,7 +6,7 @@ from flwr.clientapp import ClientApp
 
 from strategies import WALK, method
 from twinflower.clients import ContextLedger
-from twinflower.privacy.guard import Guard
+from twinflower.privacy.plan import Plan, Target
 
 from .data import FEATURES, readings
 from .objective import Huber
@@ -18,19 +18,16 @@ def client_fn(context: Context):
     """Twinflower's client around our rows and our objective."""
     run, works = context.run_config, context.node_config["partition-id"]
     chosen, objective, rows = method(run["method"], run["epsilon"] > 0), Huber(FEATURES), readings(works)
-    guard = run["epsilon"] and Guard.planned(
-        chosen.page,
-        objective.bounds(ROW_NORM),
-        WALK.pace(len(rows.labels)),
-        run["rounds"],
-        run["epsilon"],
-        delta=1e-4,
-        ledger=ContextLedger(context.state),  # on real nodes a FileLedger, which outlives the run
-        row_norm=ROW_NORM,
-    )
+    guard = None
+    if run["epsilon"]:
+        bounds, pace = objective.bounds(ROW_NORM), WALK.pace(len(rows.labels))
+        asked = [[0]] * run["rounds"]  # in its own plan a site is client 0, and takes part in every round
+        plan = Plan.of(chosen.page, bounds, [pace], asked, Target(run["epsilon"], delta=1e-4))
+        ledger = ContextLedger(context.state)  # on real nodes a FileLedger, which outlives the run
+        guard = plan.guard(0, ledger, row_norm=ROW_NORM)
     return chosen.client(
         context, chosen.page, objective, rows, np.zeros(FEATURES),
-        works, context.node_config["num-partitions"], WALK, guard=guard or None,
+        works, context.node_config["num-partitions"], WALK, guard=guard,
     ).to_client()  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 
 from twinflower.clients import ContextLedger
-from twinflower.privacy.guard import Guard
+from twinflower.privacy.plan import Plan, Target
 
 from .methods import CLIP_NORM, DELTA, method
 from .task import load_data, make_objective
@@ -17,18 +17,16 @@ def client_fn(context: Context) -> Client:
     private = run["epsilon"] > 0
     chosen, objective = method(run["method"], private), make_objective(CLIP_NORM if private else 0.0)
     rows = load_data(node["partition-id"], node["num-partitions"])
-    guard = private and Guard.planned(
-        chosen.page,
-        objective.bounds(0.0),
-        chosen.walk.pace(len(rows.labels)),
-        run["rounds"],
-        run["epsilon"],
-        DELTA,
-        ledger=ContextLedger(context.state),  # on real nodes a FileLedger, which outlives the run
-    )
+    guard = None
+    if private:
+        bounds, pace = objective.bounds(0.0), chosen.walk.pace(len(rows.labels))
+        asked = [[0]] * run["rounds"]  # in its own plan a site is client 0, and takes part in every round
+        plan = Plan.of(chosen.page, bounds, [pace], asked, Target(run["epsilon"], DELTA))
+        ledger = ContextLedger(context.state)  # on real nodes a FileLedger, which outlives the run
+        guard = plan.guard(0, ledger)
     return chosen.client(
         context, chosen.page, objective, rows, objective.start(),
-        node["partition-id"], node["num-partitions"], chosen.walk, guard=guard or None,
+        node["partition-id"], node["num-partitions"], chosen.walk, guard=guard,
     ).to_client()  # fmt: skip
 
 

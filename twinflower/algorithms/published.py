@@ -1,0 +1,146 @@
+"""The privacy that Li 2023 and Li 2024 publish for FedPDM (privacy "as-published"), and what it really amounts to.
+
+Theorem 1 gives the sensitivity of one round's message, Li 2023 (20) and Li 2024 (36) the epsilon of a round from a
+total, and the classical Gaussian rule the noise. The modes "public-state" and "gradient" use none of it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..batches import Pace
+from ..errors import require
+from ..objectives import Bounds
+from ..privacy.accountant import classical_noise_multiplier
+from ..privacy.release import geometric_sum, step_factor
+
+if TYPE_CHECKING:
+    from .fedpdm import FedPDM
+
+
+def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
+    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of Li 2023 and Li 2024, true for one round only."""
+    return 4 * bounds.gradient * step_size * geometric_sum(abs(1 - step_size * rho), steps)
+
+
+def published_true_sensitivities(
+    bounds: Bounds, step_sizes: list[float], rho: float, steps: int
+) -> list[float]:
+    """The most by which one record can move the published message y of each round a client takes part in.
+
+    Theorem 1 forgets the carried dual, which is private state, and the curvature of the smooth penalty. Between two
+    runs on neighbouring data let e_j be the difference of the local points, e_0 = 0, E that of the duals, and delta_j,
+    of norm 2 G at most, that of the data gradients. By the mean value theorem the penalty's gradients differ by
+    C_j e_j, C_j diagonal with entries in `bounds.penalty`, so
+
+        e_{j+1} = M_j e_j - eta delta_j + eta E,    M_j = I - eta (rho + C_j)
+
+    and with P_j = M_{Q-1} ... M_{j+1}, S = sum_j P_j, V = eta sum_j P_j delta_j the round ends in e_Q = eta S E - V.
+    From y = 2 x - x0 - dual/rho and dual' = dual + rho (x0 - x) follow the differences
+
+        of y: (2 eta S - 1/rho) E - 2 V        of dual': (1 - eta rho S) E + rho V.
+
+    No entry of P_j exceeds k^(Q-1-j), k = max |1 - eta (rho + c)|, and S lies between the extremes of s <- m s + 1 over
+    the allowed m. With D the bound on ||E||, 0 at first, and w = eta sum_{j<Q} k^j, hence ||V|| <= 2 w G,
+
+        of y: at most 4 w G + max |2 eta s - 1/rho| D        of dual': at most D <- max |1 - eta rho s| D + 2 rho w G.
+
+    Attained where the penalty is l2 (one c) and gradients saturate. Without a penalty, eta rho <= 1 and constant steps
+    it is (2G/rho) max(1, 3 - 4a) in the long run, a = (1 - eta rho)^Q. Infinite or NaN where the loop overflows.
+    """
+    dual, moves = 0.0, []
+    for step_size in step_sizes:
+        w = step_size * geometric_sum(step_factor(bounds, step_size, rho, 0.0), steps)
+        sums = _sums(bounds, step_size, rho, steps)
+        moves.append(4 * w * bounds.gradient + max(abs(2 * step_size * s - 1 / rho) for s in sums) * dual)
+        dual = max(abs(1 - step_size * rho * s) for s in sums) * dual + 2 * rho * w * bounds.gradient
+    return moves
+
+
+def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[float, float]:
+    """The least and the largest s after as many steps s <- m s + 1 from 0, m anew in every step."""
+    factors = [1 - step_size * (rho + c) for c in bounds.penalty]
+    low = high = 0.0
+    for _ in range(steps):
+        products = [m * s for m in factors for s in (low, high)]
+        low, high = 1 + min(products), 1 + max(products)
+    return low, high
+
+
+def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:
+    """epsilon of one round from the papers' total loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
+
+    Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
+    formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
+    """
+    require(
+        0 < q < 1,
+        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower local.max-steps",
+    )
+    return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
+
+
+@dataclass(frozen=True)
+class PublishedRule:
+    """How the papers turn a total epsilon into noise.
+
+    c0: the constant that they leave open. share: p = K/N of the clients take part in a round. clips_means: the mean
+    gradient of a batch is clipped, and not that of every row.
+    """
+
+    c0: float
+    share: float
+    clips_means: bool = False
+
+    def noise_multiplier(self, epsilon: float, delta: float, pace: Pace, rows: int, rounds: int) -> float:
+        """sigma / `published_sensitivity` of a client with so many rows: (36) has a q_i for each, and the same total is
+        asked of all."""
+        share = pace.steps * pace.rows / rows
+        each = published_epsilon(epsilon, self.c0, share, self.share, rounds)
+        return classical_noise_multiplier(each, delta)
+
+
+def true_costs(page: "FedPDM", bounds: Bounds, paces: Sequence[Pace], asked: Sequence[Sequence[int] | Index]) -> Array:
+    """sum over each client's rounds of (true / published sensitivity)^2, (N,); over the squared multiplier it is mu^2.
+
+    asked: the clients of each round.
+    """
+    step_sizes: list[list[float]] = [[] for _ in paces]
+    for round_, clients in enumerate(asked, 1):
+        for client in clients:
+            step_sizes[client].append(page.step(round_))
+    each = zip(paces, step_sizes, strict=True)
+    return np.array([_true_cost(bounds, etas, page.rho, pace.steps) for pace, etas in each])
+
+
+def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) -> float:
+    claimed = np.array([published_sensitivity(bounds, eta, rho, steps) for eta in step_sizes])
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is no guarantee
+        ratios = np.array(published_true_sensitivities(bounds, step_sizes, rho, steps)) / claimed
+        return float((ratios * ratios).sum())
+
+
+def caveat(page: "FedPDM", costs: Array, clips_means: bool = False) -> tuple[str, bool]:
+    """What is wrong with the papers' statement where the true costs are these, and whether a guarantee is left."""
+    text, provable = _flaw(page, costs)
+    more = "; clip-norm bounds the mean gradient of a batch, not that of a record" if clips_means else ""
+    return text + more, provable
+
+
+def _flaw(page: "FedPDM", costs: Array) -> tuple[str, bool]:
+    if page.stopping_tolerance:
+        return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
+    if page.uplink == "top-k" and page.uplink_ratio < 1:
+        return "no guarantee: the places of the k largest entries are released without noise", False
+    if page.local_start == "warm":
+        return "no guarantee: a warm start carries the un-noised x from round to round", False
+    if not np.isfinite(costs).all():
+        return "no guarantee: the local steps stretch what one record changes without bound", False
+    return (
+        "the published dual carries un-noised private state from round to round, which the paper's Theorem 1 "
+        "forgets along with the penalty's curvature; this is the worst case over the rounds instead"
+    ), True
