@@ -27,7 +27,8 @@ from twinflower.clients import CLIENTS, PageClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.data.partition import Partition, describe, divide
-from twinflower.data.sets import OWN, Data, Dataset, OwnData, load_own
+from twinflower.data.sets import OWN, Data, Dataset, OwnData, TableData, load_own
+from twinflower.data.sites import load_own_table
 from twinflower.errors import DataError, require
 from twinflower.objectives import (
     Batch,
@@ -303,6 +304,8 @@ def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     check(config)  # settings first, without waiting for data
     walk = config.walk
     data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
+    if data.schema:
+        config = config.put({"data.schema-digest": data.schema.digest})
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
@@ -340,22 +343,30 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
 
 
 @lru_cache(maxsize=2)
-def _dataset(data: Data) -> Dataset:
+def _dataset(data: Data | TableData) -> Dataset:
     return data.load(os.environ.get("TWINFLOWER_DATA", ""))
 
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:
     """The rows of this process's data-file, to train on at a node and to evaluate on at the server."""
-    rows = load_own(data.file, data.num_features, data.num_classes, bias=data.bias, row_norm=data.row_norm)
+    schema, num_classes = None, data.num_classes
+    if data.schema:
+        schema, rows = load_own_table(data)
+        num_classes = schema.num_classes
+    else:
+        rows = load_own(data.file, data.num_features, num_classes, bias=data.bias, row_norm=data.row_norm)
     note = (
         f"{config.clients.count} sites with rows of their own; the server evaluates on {len(rows[1])} others"
     )
-    return Dataset(OWN, *rows, *rows, data.num_classes, note)
+    return Dataset(OWN, *rows, *rows, num_classes, note, schema=schema)
 
 
 def _divide(config: Config, data: Dataset) -> Partition:
     if config.data.name == OWN:
         offsets = np.cumsum([0, *config.sizes])
+        return Partition(np.arange(offsets[-1]), offsets)
+    if data.sites:
+        offsets = np.cumsum([0, *data.sites])
         return Partition(np.arange(offsets[-1]), offsets)
     return divide(data.labels, config.clients.count, config.partition, config.seed, data.num_classes)
 

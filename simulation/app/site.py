@@ -8,6 +8,7 @@ decide, or one of a few fixed ones. The site's own log has the rest.
     data-dir                         folder of the known data sets' files
     data-file                        the site's own rows; such a node takes part in runs of the dataset own only
     num-features, num-classes        of the data-file; needed where it takes part in private runs only
+    schema                           in their place, what the columns of a data-file that is a table are
     state-dir                        where its ledgers are, absolute, default ~/.twinflower; if it is given, duals
                                      and replies are kept there, too, so that a restarted node goes on
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
@@ -19,9 +20,9 @@ decide, or one of a few fixed ones. The site's own log has the rest.
 A node with lifetime-epsilon, max-epsilon, min-noise-multiplier or a data-file takes part in private runs only, unless
 allow-non-private says otherwise. A key that is not in this table is refused: it may be a misspelt policy.
 
-Whether a file fits num-features and num-classes depends on every record in it. So a private site compares the run's
-numbers with its own before it opens the file: a server that could choose them would learn the largest index, or whether
-one record has another class, from who refuses.
+Whether a file fits num-features and num-classes, or a schema, depends on every record in it. So a private site compares
+the run's numbers, or the digest of its schema, with its own before it opens the file: a server that could choose them
+would learn the largest index, or whether one record has another class, from who refuses.
 """
 
 import difflib
@@ -37,7 +38,8 @@ from typing import Any
 from flwr.app import Context, Error, Message
 from flwr.common.logger import log
 
-from twinflower.data.sets import OWN, WITHOUT_FILES
+from twinflower.data.schema import read_schema
+from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES
 from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
 from twinflower.settings import Value, kebab, snake, typed
@@ -70,6 +72,8 @@ class Site:
     data_file: str = ""
     num_features: int | None = None
     num_classes: int | None = None
+    schema: str = ""
+    schema_digest: str = ""
     state_dir: str = ""
     lifetime_epsilon: float | None = None
     lifetime_delta: float = _DEFAULT_DELTA
@@ -97,12 +101,13 @@ class Site:
 
         SettingError for a run that this site takes no part in.
         """
-        config, count = parse_run_config(run).with_clients(self.num_partitions), self.num_partitions
+        config, count = parse_run_config(run), self.num_partitions
+        self._check_dataset(config.data.name)  # before anything looks for files that a run names
+        config = config.with_clients(count)
         require(
             config.clients.count == count,
             f"clients.count is {config.clients.count}, but there are {count} nodes",
         )
-        self._check_dataset(config.data.name)
         self._check_shape(config.data)
         require(
             not config.objective.name.startswith("torch:"),
@@ -111,13 +116,14 @@ class Site:
         )
         self.check_privacy(config.privacy.mode != "none")
         own: dict[str, Value] = dict.fromkeys(PATHS, "")
-        own |= {"data.dir": self.data_dir, "data.file": self.data_file, "data.download": False}
+        own |= {"data.dir": self.data_dir, "data.file": self.data_file, "data.schema": self.schema}
+        own |= {"data.download": False}
         known = config.items()
         return config.put({key: value for key, value in own.items() if key in known})
 
     def _check_dataset(self, dataset: str) -> None:
         require(
-            not dataset.startswith("libsvm:"),
+            not dataset.startswith("libsvm:") and dataset != TABLES,
             "a deployed site opens no file that a run names: give its rows as data-file in the node config, and run "
             "with data.name = own",
         )
@@ -136,6 +142,16 @@ class Site:
 
     def _check_shape(self, data: Any) -> None:
         """SettingError for a run of other columns or classes than the node config's."""
+        asked = getattr(data, "schema_digest", "")
+        require(
+            bool(self.schema) or not asked,
+            'a run with data.schema-digest needs --node-config "schema=PATH" on every node: the file all sites share',
+        )
+        require(
+            asked == self.schema_digest,
+            f"this site's schema has the digest {self.schema_digest}; the run has {asked or 'none'}: all sites need "
+            "the same schema",
+        )
         for key in ("num_features", "num_classes") if self.data_file else ():
             mine, asked = getattr(self, key), getattr(data, key)
             require(
@@ -154,6 +170,7 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "data-file": (str, "", _ANY),
     "num-features": (int, "at least 1", lambda v: v >= 1),
     "num-classes": (int, "at least 0 (0 = the labels are numbers)", lambda v: v >= 0),
+    "schema": (str, "", _ANY),
     "state-dir": (
         str,
         "an absolute path, or a restart elsewhere begins anew",
@@ -192,10 +209,16 @@ def _check_promises(site: Site) -> None:
         f"node config allow-non-private contradicts {', '.join(policy)}: runs without privacy would spend more than "
         "any budget; leave one of them out",
     )
+    shape = (site.num_features, site.num_classes)
     require(
-        "data-file" not in site.promises or None not in (site.num_features, site.num_classes),
-        "node config num-features and num-classes (0 = the labels are numbers) are needed with data-file: a run could "
-        "otherwise ask which columns and classes the records have",
+        "data-file" not in site.promises or bool(site.schema) or None not in shape,
+        "node config num-features and num-classes (0 = the labels are numbers), or schema, are needed with data-file: "
+        "a run could otherwise ask which columns and classes the records have",
+    )
+    require(
+        not site.schema or (shape == (None, None) and bool(site.data_file)),
+        "node config schema says which features and classes a data-file has: it needs data-file, and num-features and "
+        "num-classes are left out",
     )
     for kind in ("lifetime", "max"):
         delta, epsilon = f"{kind}-delta", f"{kind}-epsilon"
@@ -210,7 +233,8 @@ def _checked(values: dict[str, Any]) -> Site:
         {"partition_id", "num_partitions"} <= values.keys(),
         'a node needs --node-config "partition-id=I num-partitions=N"',
     )
-    return Site(**values)
+    schema = values.get("schema", "")
+    return Site(**values, schema_digest=read_schema(schema).digest if schema else "")
 
 
 def _value(key: str, value: Any) -> Any:

@@ -9,21 +9,25 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from signal import SIGKILL
+from typing import cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from twinflower.data.sets import Data
+from twinflower.data.partition import Sizes
+from twinflower.data.sets import Data, OwnData, TableData
+from twinflower.data.tables import table_files
+from twinflower.errors import require
 
 from ..record import to_toml
 from ..settings import Config, Value
-from ..setup import prepare
+from ..setup import Setup, prepare
 from .engine import (
     CONNECTION,
     Engine,
@@ -125,6 +129,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
     finished:completed.
     """
     setup = prepare(config)
+    config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
     own: dict[str, Value] = {}
     if setup.plan:
         own = {"lifetime-epsilon": 1.001 * setup.plan.epsilon_limit, "lifetime-delta": setup.plan.delta}
@@ -133,9 +138,36 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
     with deployment(secure, _empty(folder.absolute() / "logs"), tell) as running:
         for number in range(config.clients.count):
             own["state-dir"] = str(running.home / f"node-{number}" / "state")
-            _start(running, number, config.clients.count, own)
+            _start(running, number, config.clients.count, own | (files[number] if files else {}))
         running.run(config, folder)
         tell("ending all processes")
+
+
+def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
+    """A run on tables as one on rows that only the nodes have, and what the node config of each says of its table.
+
+    SettingError where the rows are not divided by table already, or some would be held out of the nodes' tables.
+    """
+    config, data = setup.config, cast(TableData, setup.config.data)
+    require(
+        bool(setup.dataset.sites and data.test_file),
+        "deploy needs one table for each node, and data.test-file, the rows that the server evaluates on",
+    )
+    own = OwnData(
+        file=_from_here(data.test_file), schema=_from_here(data.schema), schema_digest=data.schema_digest,
+        bias=data.bias, row_norm=data.row_norm,
+    )  # fmt: skip
+    sizes = Sizes("sizes", sizes=", ".join(map(str, setup.dataset.sites)))
+    allowed: dict[str, Value] = {} if setup.plan else {"allow-non-private": True}
+    nodes = [
+        {"data-file": str(file.absolute()), "schema": own.schema, **allowed}
+        for file in table_files(data.files)
+    ]
+    return replace(config, data=own, partition=sizes), nodes
+
+
+def _from_here(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _empty(logs: Path) -> Path:

@@ -8,8 +8,8 @@ from typing import Any
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Index
 from twinflower.batches import Walk
-from twinflower.data.partition import Method, Sizes
-from twinflower.data.sets import OWN, Data, OwnData
+from twinflower.data.partition import PARTITIONERS, Method, Sizes
+from twinflower.data.sets import OWN, TABLES, Data, OwnData, TableData
 from twinflower.errors import require
 from twinflower.networks import TorchObjective
 from twinflower.objectives import LinearObjective
@@ -25,6 +25,9 @@ DEFAULT_CLIENTS = 10  # where clients.count is 0 and no Flower nodes say otherwi
 PATHS = (
     "data.dir",
     "data.file",
+    "data.files",
+    "data.test-file",
+    "data.schema",
     "output.dir",
     "output.state-dir",
     "output.resume-from",
@@ -42,7 +45,7 @@ class Config:
     rounds: int
     seed: int
     start_scale: float
-    data: Data | OwnData
+    data: Data | OwnData | TableData
     clients: Clients
     partition: Method
     objective: LinearObjective | TorchObjective
@@ -109,8 +112,11 @@ class Config:
         return sorted(key for key in mine.keys() - INCIDENTAL if mine[key] != items.get(key))
 
     def with_clients(self, count: int) -> "Config":
-        """The same run with clients.count decided, if it was left open."""
-        return self if self.clients.count else self.put({"clients.count": count})
+        """The same run with clients.count decided, if it was left open: by the number of tables, or else this."""
+        if self.clients.count:
+            return self
+        sites = self.data.num_sites if isinstance(self.data, TableData) and self.data.files else 0
+        return self.put({"clients.count": sites or count})
 
     def put(self, values: Mapping[str, Value]) -> "Config":
         """The same run with other values of keys that choose nothing and count here."""
@@ -179,6 +185,27 @@ def check(config: Config) -> None:
     _ = config.walk
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
+    if isinstance(config.data, TableData):
+        _check_tables(config, config.data)
+
+
+def _check_tables(config: Config, data: TableData) -> None:
+    """What a run on tables needs."""
+    require(
+        bool(data.files and data.schema),
+        f"data {TABLES} needs data.files, such as site-*.csv, and data.schema, a file that `twinflower schema FILES` "
+        "drafts",
+    )
+    sites, partition, count = data.num_sites, config.partition, config.clients.count
+    require(
+        not sites or partition == replace(PARTITIONERS["iid"](), name="iid"),
+        f"the rows of {sites} tables are divided already, one table for each client: leave partition out; got "
+        f"{partition.name}",
+    )
+    require(
+        not sites or count in (0, sites),
+        f"clients.count must be {sites}, the number of files that data.files matches; got {count}",
+    )
 
 
 def _check_weighting(weighting: str, method: Any) -> None:
@@ -201,10 +228,15 @@ def _check_own(config: Config, data: OwnData) -> None:
         f"partition.sizes, and set samples-per-client to 0; got {partition.name} and {partition.samples_per_client}",
     )
     sizes, count = config.sizes, config.clients.count
+    by_schema = bool(data.schema or data.schema_digest)
     require(
-        bool(data.file) and data.num_features > 0 and bool(sizes),
-        f"data {OWN} needs data.num-features, partition.sizes (rows of every site) and data.file (for the server, rows "
-        "to evaluate on; a node has its own in its node config)",
+        not (by_schema and (data.num_features or data.num_classes)),
+        "data.schema says how many features and classes there are: leave data.num-features and data.num-classes out",
+    )
+    require(
+        bool(data.file) and (data.num_features > 0 or by_schema) and bool(sizes),
+        f"data {OWN} needs data.num-features or data.schema, partition.sizes (rows of every site) and data.file (for "
+        "the server, rows to evaluate on; a node has its own in its node config)",
     )
     require(min(sizes) > 0, f"partition.sizes must be above 0; got {sizes}")
     require(len(sizes) == count or not count, f"partition.sizes must name {count} sites; got {len(sizes)}")

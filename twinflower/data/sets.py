@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..errors import DataError, require
 from ..norms import corrected
 from ..randomness import stream
-from ..settings import Setting, at_least, between
+from ..settings import PROBABILITY, Setting, at_least, between
 from .files import (
     PACKED,
     FormatError,
@@ -36,6 +37,7 @@ from .files import (
     read_idx,
     read_libsvm,
 )
+from .schema import Schema
 
 Floats = NDArray[np.float64]
 LARGEST = 1e100  # of a site's own features: squares of larger ones overflow
@@ -55,6 +57,8 @@ class Dataset:
     num_classes               0 for regression
     note                      what a reader of results must know, such as a stand-in for a missing file
     standardised              whether columns or targets were scaled by statistics of the rows
+    sites                     rows of each client, one client after the other, where the rows are divided already
+    schema                    what the features were made of, where that was a table
     """
 
     name: str
@@ -65,6 +69,8 @@ class Dataset:
     num_classes: int
     note: str = ""
     standardised: bool = False
+    sites: tuple[int, ...] = ()
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -116,6 +122,7 @@ class Source(NamedTuple):
 
 Loader = Callable[[Source], Dataset]
 OWN = "own"  # rows that only the sites have: `load_own`
+TABLES = "tables"  # files with named columns: `sites.load_tables`
 
 Bias = Annotated[bool, Setting("append a column of ones to the features")]
 RowNorm = Annotated[
@@ -162,9 +169,50 @@ class PublishedData(Data):
         return self.download
 
 
+SchemaFile = Annotated[
+    str, Setting("file that says what the columns of a table are; all sites share it", unit="path")
+]
+SchemaDigest = Annotated[
+    str,
+    Setting("identity of the schema, as `twinflower schema --check` prints it; nodes compare it with theirs"),
+]
+
+
+@dataclass(frozen=True)
+class TableData:
+    """Tables with named columns and a schema; several files are as many clients."""
+
+    name: str = TABLES
+    files: Annotated[
+        str, Setting("CSV, Parquet or .npz files, one for each client; site-*.csv: all of these", unit="path")
+    ] = ""
+    schema: SchemaFile = ""
+    schema_digest: SchemaDigest = ""
+    test_file: Annotated[
+        str, Setting("table to test on; empty: a share of the rows of every file", unit="path")
+    ] = ""
+    test_fraction: Annotated[float, Setting("that share", PROBABILITY)] = 0.2
+    bias: Bias = True
+    row_norm: RowNorm = 1.0
+
+    @property
+    def num_sites(self) -> int:
+        """Clients that the files are of; 0 for a single file, whose rows are yet to be divided."""
+        from .tables import table_files
+
+        count = len(table_files(self.files))
+        return count if count > 1 else 0
+
+    def load(self, folder: str = "") -> Dataset:
+        """The data set. Raises DataError, SettingError."""
+        from .sites import load_tables
+
+        return load_tables(self)
+
+
 @dataclass(frozen=True)
 class OwnData:
-    """Rows that only the sites have; the number of features and classes (0: regression) are public."""
+    """Rows that only the sites have; the number of features and classes (0: regression), or a schema, are public."""
 
     name: str = OWN
     file: Annotated[
@@ -172,6 +220,8 @@ class OwnData:
     ] = ""
     num_features: Annotated[int, Setting("features of a row, without the column of ones", at_least(0))] = 0
     num_classes: Annotated[int, Setting("classes; 0: regression", at_least(0))] = 0
+    schema: SchemaFile = ""
+    schema_digest: SchemaDigest = ""
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
@@ -218,8 +268,8 @@ def load_dataset(
     if standardise:
         dataset = _standardised(dataset)
     if bias:
-        dataset = _with_features(dataset, _append_one)
-    return _with_features(dataset, partial(_limit_norm, bound=row_norm)) if row_norm else dataset
+        dataset = _with_features(dataset, appended_one)
+    return _with_features(dataset, partial(limited_norm, bound=row_norm)) if row_norm else dataset
 
 
 def load_own(
@@ -243,8 +293,12 @@ def load_own(
     _expect(
         largest <= LARGEST, f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}"
     )
-    features = np.ascontiguousarray(_append_one(features) if bias else features, np.float64)
-    return _limit_norm(features, row_norm) if row_norm else features, labels
+    features = np.ascontiguousarray(appended_one(features) if bias else features, np.float64)
+    return limited_norm(features, row_norm) if row_norm else features, labels
+
+
+def _tables(source: Source) -> Dataset:
+    raise DataError("data tables needs files and a schema: use twinflower.data.sites.load_tables")
 
 
 def _own(source: Source) -> Dataset:
@@ -257,7 +311,7 @@ def _own_libsvm(file: Path, num_features: int) -> Table:
     except FormatError as error:
         raise DataError(
             f"{file} has no format of a data-file: .npz with arrays features and labels (numpy.savez writes it), or "
-            "LIBSVM text, lines 'label index:value ...' with indices from 1. CSV is not read. As LIBSVM text: "
+            "LIBSVM text, lines 'label index:value ...' with indices from 1. CSV needs a schema. As LIBSVM text: "
             f"{error}"
         ) from error
 
@@ -292,11 +346,12 @@ def _standardise(train: Floats, test: Floats) -> tuple[Floats, Floats]:
     return (train - centre) / spread, (test - centre) / spread
 
 
-def _append_one(features: Floats) -> Floats:
+def appended_one(features: Floats) -> Floats:
+    """The rows with a last feature of 1."""
     return np.hstack([features, np.ones((len(features), 1))])
 
 
-def _limit_norm(features: Floats, bound: float) -> Floats:
+def limited_norm(features: Floats, bound: float) -> Floats:
     """Each row times min(1, bound / its norm)."""
     with np.errstate(over="ignore"):
         lengths = corrected(np.linalg.norm(features, axis=1), features)
@@ -305,19 +360,20 @@ def _limit_norm(features: Floats, bound: float) -> Floats:
 
 def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:
     """Divide one table into training and test rows, each in their old order."""
-    test = _test_rows(labels if num_classes else np.zeros(len(labels)), source.test_fraction, source.seed)
+    kinds = labels if num_classes else np.zeros(len(labels))
+    test = held_out(kinds, source.test_fraction, stream(source.seed, "split"))
     text = f"{source.name}: test_fraction {source.test_fraction} of {len(labels)} rows leaves a part empty"
     _expect(0 < test.sum() < len(labels), text)
     rest = ~test
     return Dataset(source.name, features[rest], labels[rest], features[test], labels[test], num_classes, note)
 
 
-def _test_rows(labels: Labels, fraction: float, seed: int) -> NDArray[np.bool_]:
+def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:
     """A mask of round(fraction * rows) rows: every 1/fraction-th of a random order sorted by class.
 
     A class of r rows gives fraction * r of them, rounded up or down.
     """
-    order = stream(seed, "split").permutation(len(labels))
+    order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     marks = np.floor(np.arange(len(labels) + 1) * fraction + 0.5)
     mask = np.zeros(len(labels), dtype=bool)
@@ -657,9 +713,13 @@ DATASETS: dict[str, Entry] = {
     ),
     "a6a": Entry("11,220 rows of a9a; LIBSVM file a6a, or the first rows of a9a", _a6a),
     OWN: Entry("rows that only the nodes of a deployment have", _own),
+    TABLES: Entry(
+        "CSV, Parquet or .npz files with named columns and a schema, one file for each client", _tables
+    ),
     _LIBSVM: Entry("any file in LIBSVM format, with FILE.t as its test rows if that exists", _libsvm_named),
 }
 
-SOURCES: dict[str, type[Data] | type[OwnData]] = {  # the settings of each data set
-    name: OwnData if name == OWN else PublishedData if name in PUBLISHED_ROWS else Data for name in DATASETS
-}
+_SETTINGS: dict[str, type[Data] | type[OwnData] | type[TableData]] = {
+    OWN: OwnData, TABLES: TableData, **dict.fromkeys(PUBLISHED_ROWS, PublishedData),
+}  # fmt: skip
+SOURCES = {name: _SETTINGS.get(name, Data) for name in DATASETS}  # the settings of each data set

@@ -457,7 +457,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
         for column in schema.columns:
             counts = _fit(column, piece[column.name], schema.absent)
             tally[column.name] = [total + own for total, own in zip(tally[column.name], counts, strict=True)]
-    return [(name, *counts) for name, counts in tally.items()]
+    return [(name, rows, missing, outside) for name, (rows, missing, outside) in tally.items()]
 
 
 def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int, int]:

@@ -1,0 +1,235 @@
+"""Tables of sites in runs: one file for each client, and deployed nodes that pin the schema."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from problems import run_config
+
+from twinflower.data.schema import read_schema
+from twinflower.data.sets import OwnData
+from twinflower.data.tables import read_rows
+from twinflower.errors import DataError, SettingError
+from twinflower.simulation.app import client_app
+from twinflower.simulation.app.site import read_site
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.deployment import at_sites
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import prepare
+
+SCHEMA = """
+[label]
+column = "ill"
+classes = { no = ["n"], yes = ["y"] }
+[columns]
+age = { range = [20, 80] }
+pain = { categories = ["none", "mild", "severe"], missing = "indicator" }
+"""
+PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 4.0}
+
+
+def table(seed, rows):
+    draw = np.random.default_rng(seed)
+    lines = ["age,pain,ill"]
+    for _ in range(rows):
+        age, pain = draw.integers(20, 81), draw.choice(["none", "mild", "severe", ""])
+        ill = "y" if age + 20 * (pain == "severe") + 8 * draw.normal() > 55 else "n"
+        lines.append(f"{age},{pain},{ill}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Three sites' files, rows to test on, and the keys of a run on them."""
+    for number, rows in enumerate((40, 60, 50)):
+        (tmp_path / f"site-{number}.csv").write_text(table(number, rows))
+    (tmp_path / "test.csv").write_text(table(9, 100))
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    return {
+        "data.name": "tables",
+        "data.files": str(tmp_path / "site-*.csv"),
+        "data.schema": str(tmp_path / "schema.toml"),
+        "data.test-file": str(tmp_path / "test.csv"),
+        "regulariser.name": "none",
+        "rounds": 20,
+    }
+
+
+def test_one_file_is_one_client(sites, tmp_path):
+    setup = prepare(parse(sites))
+    assert setup.config.clients.count == 3
+    schema = read_schema(tmp_path / "schema.toml")
+    for number in range(3):
+        features, labels = read_rows(tmp_path / f"site-{number}.csv", schema)
+        rows = setup.shards.rows(number)
+        np.testing.assert_array_equal(rows.labels, labels)
+        lengths = np.sqrt((features**2).sum(1) + 1)
+        np.testing.assert_allclose(rows.features[:, :-1], features / lengths[:, None], rtol=1e-14)
+    assert len(setup.dataset.test_labels) == 100
+    result = cohort.run([setup])[0]
+    assert result.rows[-1]["test_accuracy"] > 0.8
+    np.testing.assert_allclose(inprocess.run(setup).model, result.model, rtol=1e-9, atol=1e-12)
+
+
+def test_test_rows_are_held_out_of_every_file_alike(sites):
+    del sites["data.test-file"]
+    setup = prepare(parse(sites | {"data.test-fraction": 0.25}))
+    assert list(setup.partition.sizes) == [30, 45, 37]  # half a row is rounded up
+    assert len(setup.dataset.test_labels) == 38
+    again = prepare(parse(sites | {"data.test-fraction": 0.25, "seed": 5}))
+    np.testing.assert_array_equal(again.dataset.test_features, setup.dataset.test_features)
+    with pytest.raises(DataError, match=r"site-0.csv has too few rows to hold 0.999 of them out"):
+        prepare(parse(sites | {"data.test-fraction": 0.999}))
+
+
+def test_a_single_file_is_divided_among_clients(sites, tmp_path):
+    keys = sites | {
+        "data.files": str(tmp_path / "site-1.csv"),
+        "clients.count": 6,
+        "partition.name": "dirichlet",
+    }
+    assert prepare(parse(keys)).partition.sizes.sum() == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data.files": ""}, r"data tables needs data.files, such as site-\*.csv, and data.schema"),
+        ({"data.schema": ""}, "data tables needs data.files"),
+        ({"data.files": "absent-*.csv"}, r"no file matches absent-\*.csv"),
+        ({"clients.count": 4}, "clients.count must be 3, the number of files that data.files matches; got 4"),
+        ({"partition.name": "labels"}, "the rows of 3 tables are divided already, one table for each client"),
+        ({"samples-per-client": 3}, "the rows of 3 tables are divided already, one table for each client"),
+        ({"data.schema-digest": "0" * 32}, "data.schema-digest is 0+, but .*schema.toml has the digest"),
+        ({"data.schema": "absent.toml"}, "schema absent.toml cannot be read"),
+    ],
+)
+def test_what_a_run_on_tables_needs(sites, change, sentence):
+    with pytest.raises((SettingError, DataError), match=sentence):
+        prepare(parse(sites | change))
+
+
+def test_the_schema_is_part_of_the_run(sites, tmp_path):
+    """Its content decides, not the way to it."""
+    first = prepare(parse(sites)).config
+    shutil.copy(tmp_path / "schema.toml", tmp_path / "copy.toml")
+    copied = prepare(parse(sites | {"data.schema": str(tmp_path / "copy.toml")})).config
+    assert copied.same_run(first)
+    (tmp_path / "wider.toml").write_text(SCHEMA.replace("[20, 80]", "[10, 90]"))
+    other = prepare(parse(sites | {"data.schema": str(tmp_path / "wider.toml"), "rounds": 19})).config
+    assert first.changed(other.items()) == ["data.schema-digest", "rounds"]
+    assert replace(other, rounds=20).digest != first.digest
+
+
+# ------------------------------------------------------------------------------------------ deployment
+
+
+def own_keys(sites, tmp_path):
+    """The same run where every node has its own file."""
+    digest = read_schema(tmp_path / "schema.toml").digest
+    keys = {key: value for key, value in sites.items() if key not in ("data.files", "data.test-file")}
+    own = {"data.name": "own", "data.file": sites["data.test-file"], "data.schema-digest": digest}
+    return keys | own | {"partition.name": "sizes", "partition.sizes": "40,60,50", "clients.count": 3}
+
+
+class Nodes(InProcessGrid):
+    """Every node goes through the app's own client_fn with a node config of its own."""
+
+    def client(self, node):
+        if node not in self._clients:
+            context, config = self.context(node), self.setup.config
+            assert isinstance(config.data, OwnData)
+            file = config.data.file.replace("test.csv", f"site-{node - 1}.csv")
+            context.node_config |= {
+                "data-file": file,
+                "schema": config.data.schema,
+                "allow-non-private": True,
+            }
+            context.run_config = config.items()
+            self._clients[node] = client_app.client_fn(context).numpy_client
+        return self._clients[node]
+
+
+def test_nodes_with_tables_of_their_own_train_the_same_model(sites, tmp_path):
+    setup = prepare(parse(own_keys(sites, tmp_path)))
+    result = run_strategy(setup, Nodes(setup), "inprocess")
+    assert not result.failure
+    np.testing.assert_array_equal(result.model, inprocess.run(prepare(parse(sites))).model)
+    assert result.rows[-1]["test_accuracy"] > 0.8
+
+
+def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path):
+    setup = prepare(parse(sites | PRIVATE))
+    config, nodes = at_sites(setup)
+    assert (
+        config.items()
+        == parse(own_keys(sites, tmp_path) | PRIVATE | {"partition.sizes": "40, 60, 50"}).items()
+    )
+    for number, node in enumerate(nodes):
+        policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path / f"{number}")}
+        context = {"partition-id": number, "num-partitions": 3} | policy | node
+        client_app.client_fn(Context(1, 1, context, RecordDict(), run_config(config.items())))
+    assert [node.get("allow-non-private") for node in at_sites(prepare(parse(sites)))[1]] == [True] * 3
+    for change in ({"data.files": str(tmp_path / "site-0.csv"), "clients.count": 2}, {"data.test-file": ""}):
+        with pytest.raises(SettingError, match="deploy needs one table for each node, and data.test-file"):
+            at_sites(prepare(parse(sites | change)))
+
+
+def joining(sites, tmp_path, keys=(), **node):
+    own = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "lifetime-epsilon": 9.0,
+        "state-dir": str(tmp_path / "state"),
+    }
+    own |= {"data-file": str(tmp_path / "site-0.csv"), "schema": str(tmp_path / "schema.toml")}
+    run = own_keys(sites, tmp_path) | PRIVATE | dict(keys)
+    node = {key.replace("_", "-"): value for key, value in node.items()}
+    merged = {key: value for key, value in (own | node).items() if value is not None}
+    return client_app.client_fn(Context(1, 1, merged, RecordDict(), run_config(run)))
+
+
+def test_a_private_node_compares_the_schema_before_it_opens_its_file(sites, tmp_path, monkeypatch):
+    joining(sites, tmp_path)
+    monkeypatch.setattr("twinflower.data.sites.read_rows", lambda *_: pytest.fail("the file was opened"))
+    for digest in ("0" * 32, ""):
+        with pytest.raises(
+            SettingError, match=r"this site's schema has the digest \w+; the run has (0+|none): all"
+        ):
+            joining(
+                sites, tmp_path, {"data.schema-digest": digest} | ({} if digest else {"data.num-features": 3})
+            )
+    with pytest.raises(
+        SettingError, match=r'a run with data.schema-digest needs --node-config "schema=PATH"'
+    ):
+        joining(sites, tmp_path, schema=None, num_features=6, num_classes=2)
+    with pytest.raises(SettingError, match="num-features and num-classes .*, or schema, are needed"):
+        joining(sites, tmp_path, schema=None)
+    with pytest.raises(SettingError, match="node config schema says which features"):
+        joining(sites, tmp_path, num_features=6)
+    with pytest.raises(SettingError, match="node config schema says which features"):
+        read_site({"partition-id": 0, "num-partitions": 3, "schema": str(tmp_path / "schema.toml")})
+
+
+def test_a_run_cannot_make_a_node_look_for_files(sites, tmp_path, monkeypatch):
+    monkeypatch.setattr("glob.glob", lambda *_: pytest.fail("the node looked for files that a run names"))
+    keys = sites | PRIVATE
+    node = {"partition-id": 0, "num-partitions": 3, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
+    for own in ({}, {"data-dir": str(tmp_path)}):
+        with pytest.raises(SettingError, match="a deployed site opens no file that a run names"):
+            client_app.client_fn(Context(1, 1, node | own, RecordDict(), run_config(keys)))
+
+
+def test_a_server_needs_the_digest_of_the_schema(sites, tmp_path):
+    keys = own_keys(sites, tmp_path)
+    digest = keys.pop("data.schema-digest")
+    with pytest.raises(
+        SettingError, match=f"data.schema needs data.schema-digest: set it to {digest}, the digest of"
+    ):
+        prepare(parse(keys))
+    with pytest.raises(SettingError, match="data.schema says how many features and classes there are: leave"):
+        prepare(parse(keys | {"data.num-features": 6}))
