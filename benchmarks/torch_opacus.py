@@ -18,7 +18,7 @@ exceptions. Those of Opacus with 8 steps come from 0.1, 0.3, 1, 3, 10 on the see
 and FedPDM with noisy gradients under add or remove were not searched and have the value of their neighbours. rho is 0.1
 for FedPDM in every row and not tuned, so that each row has as many trials. Everything runs through Flower's messages in
 one process, one thread; seconds are those of a run without the search for the noise. Needs
-`pip install "twinflower[torch,dp]" opacus`.
+`pip install "twinflower[torch]" opacus dp-accounting`.
 """
 
 import argparse
@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples" / "torch-app"))
 
+import dp_accounting
 import torch
 from digits_cnn.methods import CLIP_NORM, DELTA
 from digits_cnn.task import Net, load_data, load_test
@@ -56,8 +57,8 @@ from twinflower import algorithms, clients, strategies
 from twinflower.batches import Walk
 from twinflower.clients import ContextLedger
 from twinflower.objectives import Bounds
+from twinflower.privacy import gdp_mu
 from twinflower.privacy.plan import Plan, Target
-from twinflower.privacy.subsampled import sampled_noise_multiplier
 from twinflower.torch import ModuleObjective
 
 SITES, RHO = 10, 0.1
@@ -92,10 +93,33 @@ def dataset(partition: int) -> TensorDataset:
 
 
 @cache
+def replace_noise(epsilon: float, rate: float, steps: int) -> float:
+    """sigma / clip_norm where a row is replaced, at most 1e-4 more than needed.
+
+    dp-accounting's PLD accountant doubles the clip norm for REPLACE_ONE itself (its RDP accountant does not).
+    """
+
+    def event(noise: float) -> dp_accounting.DpEvent:
+        sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+        return dp_accounting.SelfComposedDpEvent(sampled, steps)
+
+    def accountant() -> dp_accounting.PrivacyAccountant:
+        return dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+
+    high = 2.02 * math.sqrt(steps) / gdp_mu(epsilon, DELTA)  # enough without any amplification
+    low = high / 2
+    while accountant().compose(event(low)).get_epsilon(DELTA) <= epsilon:
+        low /= 2
+    bracket = dp_accounting.ExplicitBracketInterval(low, high)
+    return float(
+        dp_accounting.calibrate_dp_mechanism(accountant, event, epsilon, DELTA, bracket, tol=1e-4 * low)
+    )
+
+
 def opacus_noise(relation: str, epsilon: float, rate: float, steps: int) -> float:
     """sigma / clip_norm of so many steps, each on a batch that has every row with probability rate."""
     if relation == "replace":
-        return 2 * sampled_noise_multiplier(epsilon, DELTA, rate, steps)  # of a sensitivity of 2 clip_norm
+        return replace_noise(epsilon, rate, steps)
     return float(
         get_noise_multiplier(
             target_epsilon=epsilon, target_delta=DELTA, sample_rate=rate, steps=steps, accountant="prv"

@@ -37,11 +37,6 @@ def test_the_oldest_versions_are_those_of_pyproject():
     assert {found[1]: Version(found[2]) for found in pinned} == dict(lower_bounds())
 
 
-def test_optional_dependencies_have_one_lower_bound():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras["dp"]) <= set(extras["dev"])
-
-
 AVX2 = ["AVX2", "FMA3", "X86_V3"]
 AVX512 = [*AVX2, "AVX512F", "AVX512_SKX", "X86_V4", "AVX512_ICL"]
 LOOPS = ["X86_V3", "X86_V4", "AVX512_ICL", "AVX512_SPR"]

@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import problems
 import pytest
+from compositions import advanced_composition, basic_composition
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import keywords, last, random_shards, small
 from scipy.optimize import minimize
@@ -20,8 +21,6 @@ from twinflower.central import minimise
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy.accountant import (
-    advanced_composition,
-    basic_composition,
     classical_noise_multiplier,
     gdp_epsilon,
     zcdp_epsilon_papers,
@@ -499,7 +498,7 @@ def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(compositi
     delta = setup.config.privacy.delta
     share = {"basic": delta / 40, "advanced": delta / 80}[composition]
     each = classical_noise_multiplier(1.0, share) / setup.plan.multipliers[0]
-    rounds = [each] * 40, [share] * 40
+    rounds = np.full(40, each), np.full(40, share)
     total = basic_composition(*rounds) if composition == "basic" else advanced_composition(*rounds, delta / 2)
     assert_allclose(total, (2.0, delta), rtol=1e-6)
     told = spent(setup.plan, setup.plan.shares)

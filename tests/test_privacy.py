@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, small
 from scipy.special import ndtr, ndtri
+from scipy.stats import chi2
 
 from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.fedpdm import State
@@ -19,8 +20,8 @@ from twinflower.algorithms.published import published_sensitivity, published_tru
 from twinflower.batches import Pace, Shards, Walk
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
-from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
-from twinflower.privacy.audit import lower_bound, mu_of_moves, neighbours, noise_is_right, replay
+from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
+from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import GaussianNoise, secret, seeded, seeded_cohort
@@ -516,6 +517,13 @@ def test_planted_missing_mean_is_caught():
     assert max(m.moved / m.sensitivity for m in problem(page, Walk(0, 4))) > 2
 
 
+def noise_is_right(residuals, sigma, error=5e-10):
+    """Whether residuals, supposed N(0, sigma^2), pass a two-sided chi-square test of their variance."""
+    count = residuals.size
+    statistic = (residuals**2).sum() / sigma**2
+    return chi2.ppf(error, count) <= statistic <= chi2.isf(error, count)
+
+
 def residuals(page_class, factor=1.0):
     """(noisy - clean) of a page's releases, in units of its sigma, over many rounds."""
     page = page_class(rho=0.3, step_size=1.0, privacy="public-state")
@@ -598,7 +606,8 @@ def test_planted_factor_of_two_in_the_sensitivity_is_caught():
 def test_the_attackers_mu_is_the_accountants():
     """The worst neighbours, attacked with full knowledge, give the mu that is printed, to 1 %."""
     moves = problem(FedPDM(rho=0.3, step_size=1.0, privacy="public-state"), Walk(0, 4), rounds=30)
-    assert_allclose(mu_of_moves(moves, 3.0), np.sqrt(30) / 3.0, rtol=0.01)
+    sensitivities = 3.0 * np.array([move.sensitivity for move in moves])
+    assert_allclose(total_mu([move.moved for move in moves], sensitivities), np.sqrt(30) / 3.0, rtol=0.01)
 
 
 def test_the_black_box_bound_lies_below_the_truth_and_above_nothing():

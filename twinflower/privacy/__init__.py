@@ -1,60 +1,9 @@
-"""Privacy: what releases cost and how much noise a promise needs; under replacement of one record."""
+"""Privacy: what releases cost and how much noise a promise needs; under replacement of one record.
 
-from .accountant import (
-    ROUNDING,
-    Budget,
-    Guarantee,
-    advanced_composition,
-    advanced_share,
-    basic_composition,
-    basic_share,
-    best_guess,
-    classical_epsilon,
-    classical_noise_multiplier,
-    detection,
-    gdp_delta,
-    gdp_epsilon,
-    gdp_mu,
-    mu_squared,
-    noise_multiplier,
-    noise_multipliers,
-    noise_multipliers_from_logs,
-    total_mu,
-    zcdp_epsilon,
-    zcdp_epsilon_papers,
-    zcdp_mu,
-    zcdp_rho,
-    zcdp_rho_papers,
-)
-from .subsampled import SampledReleases, sampled_delta, sampled_epsilon, sampled_noise_multiplier
+Here are the curve between mu and (epsilon, delta), and a budget that fills up. `plan` plans a run's noise, `guard`
+charges and adds it, `ledger` keeps what was spent, and `audit` replays a client to see that it releases what it says.
+"""
 
-__all__ = [
-    "ROUNDING",
-    "Budget",
-    "Guarantee",
-    "SampledReleases",
-    "advanced_composition",
-    "advanced_share",
-    "basic_composition",
-    "basic_share",
-    "best_guess",
-    "classical_epsilon",
-    "classical_noise_multiplier",
-    "detection",
-    "gdp_delta",
-    "gdp_epsilon",
-    "gdp_mu",
-    "mu_squared",
-    "noise_multiplier",
-    "noise_multipliers",
-    "noise_multipliers_from_logs",
-    "sampled_delta",
-    "sampled_epsilon",
-    "sampled_noise_multiplier",
-    "total_mu",
-    "zcdp_epsilon",
-    "zcdp_epsilon_papers",
-    "zcdp_mu",
-    "zcdp_rho",
-    "zcdp_rho_papers",
-]
+from .accountant import Budget, best_guess, detection, gdp_epsilon, gdp_mu, total_mu
+
+__all__ = ["Budget", "best_guess", "detection", "gdp_epsilon", "gdp_mu", "total_mu"]

@@ -77,10 +77,6 @@ def _array(name: str, values: ArrayLike, rule: str, good: Callable[[Array], NDAr
     return array
 
 
-def _positive_array(name: str, values: ArrayLike) -> Array:
-    return _array(name, values, "finite numbers above 0", lambda x: x > 0)
-
-
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """The zero of a monotone function between two points, to the last digits.
 
@@ -108,8 +104,8 @@ def _mills_drop(x: float, step: float) -> float:
     return step * float(_WEIGHTS @ (1 - y * _mills(y)))
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
-    """log delta(epsilon) of mu-GDP, for mu > 0 and epsilon >= 0.
+def log_delta(mu: float, epsilon: float) -> float:
+    """ln of the smallest delta for which mu-GDP is (epsilon, delta)-DP; mu > 0, epsilon >= 0.
 
     With u = epsilon/mu - mu/2 and v = u + mu, e^epsilon phi(v) = phi(u), so that both terms of the curve
     share one factor and e^epsilon is never formed:
@@ -127,34 +123,27 @@ def _log_delta(mu: float, epsilon: float) -> float:
     return log_phi + math.log(drop) if drop > 0 else -math.inf
 
 
-def gdp_delta(mu: float, epsilon: float) -> float:
-    """The smallest delta for which mu-GDP is (epsilon, delta)-DP; mu >= 0, epsilon > 0."""
-    check_not_negative("mu", mu)
-    check_positive("epsilon", epsilon)
-    return math.exp(_log_delta(mu, epsilon)) if mu > 0 else 0.0
-
-
 def gdp_epsilon(mu: float, delta: float) -> float:
     """The smallest epsilon >= 0 for which mu-GDP is (epsilon, delta)-DP; mu >= 0, 0 < delta < 1."""
     check_not_negative("mu", mu)
     check_probability("delta", delta)
-    if mu == 0 or _log_delta(mu, 0.0) <= math.log(delta):
+    if mu == 0 or log_delta(mu, 0.0) <= math.log(delta):
         return 0.0
-    enough = zcdp_epsilon_papers(zcdp_rho(mu), delta)
-    return _root(lambda epsilon: _log_delta(mu, epsilon) - math.log(delta), 0.0, enough)
+    enough = zcdp_epsilon_papers(mu * mu / 2, delta)  # mu-GDP is (mu^2 / 2)-zCDP
+    return _root(lambda epsilon: log_delta(mu, epsilon) - math.log(delta), 0.0, enough)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest mu for which mu-GDP is (epsilon, delta)-DP; epsilon > 0, 0 < delta < 1.
 
     The root lies between the mu of the zCDP conversion, which keeps the promise, and the mu with
-    2 Phi(u) = 1 - delta, which breaks it because M(v) < M(-u) in the formula of `_log_delta`.
+    2 Phi(u) = 1 - delta, which breaks it because M(v) < M(-u) in the formula of `log_delta`.
     """
     check_target(epsilon, delta)
     kept = math.sqrt(2 * zcdp_rho_papers(epsilon, delta))
     u = float(ndtri((1 - delta) / 2))
     broken = math.sqrt(u * u + 2 * epsilon) - u
-    return _root(lambda mu: _log_delta(mu, epsilon) - math.log(delta), kept, broken)
+    return _root(lambda mu: log_delta(mu, epsilon) - math.log(delta), kept, broken)
 
 
 def best_guess(mu: float) -> float:
@@ -180,58 +169,16 @@ def detection(mu: float, false_alarms: float = 0.05) -> float:
 # --- composition, and noise plans that meet a total ---
 
 
-def mu_squared(sensitivities: ArrayLike, sigmas: ArrayLike) -> Array:
-    """The cost (sensitivity / sigma)^2 of every release; both in the unit of the released numbers.
+def total_mu(sensitivities: ArrayLike, sigmas: ArrayLike) -> float:
+    """mu = sqrt(sum (sensitivity_t / sigma_t)^2) of all releases together; both in the unit of the released numbers.
 
     A scalar stands for all releases. A sensitivity of 0 costs nothing.
     """
     top = _array("sensitivities", sensitivities, "finite numbers from 0", lambda x: x >= 0)
-    bottom = _positive_array("sigmas", sigmas)
+    bottom = _array("sigmas", sigmas, "finite numbers above 0", lambda x: x > 0)
     same = top.size == bottom.size or 1 in (top.size, bottom.size)
     require(same, f"sensitivities and sigmas must be equally many; got {top.size} and {bottom.size}")
-    return np.square(top / bottom)
-
-
-def total_mu(sensitivities: ArrayLike, sigmas: ArrayLike) -> float:
-    """mu = sqrt(sum (sensitivity_t / sigma_t)^2) of all releases together."""
-    return math.sqrt(np.sum(mu_squared(sensitivities, sigmas)))
-
-
-def noise_multiplier(mu: float, releases: int = 1) -> float:
-    """sigma / sensitivity of each of `releases` equal releases that cost mu together.
-
-    For a promised (epsilon, delta): `noise_multiplier(gdp_mu(epsilon, delta), releases)`.
-    """
-    check_positive("mu", mu)
-    check_count("releases", releases)
-    return math.sqrt(releases) / mu
-
-
-def noise_multipliers(mu: float, weights: ArrayLike) -> Array:
-    """sigma_t / sensitivity_t of releases that cost mu together and share it by weight.
-
-    A weight is a share of the total COST mu^2, mu_t^2 = mu^2 w_t / sum(w): positive, in any unit. (A
-    schedule of relative noise variances xi_t^2, at equal sensitivities, has w_t = 1 / xi_t^2.)
-    """
-    return noise_multipliers_from_logs(mu, np.log(_positive_array("weights", weights)))
-
-
-def noise_multipliers_from_logs(mu: float, log_weights: ArrayLike) -> Array:
-    """`noise_multipliers` for weights that would under- or overflow: their natural logarithms.
-
-    For the dynamic allocation of Zhang 2023, w_t = sqrt(q_t): log w_t = (T - t)/2 log(1 - gamma mu_f).
-    """
-    check_positive("mu", mu)
-    logs = _array("log_weights", log_weights, "finite numbers", np.isfinite)
-    logs = logs - logs.max()
-    log_noise: Array = (math.log(np.sum(np.exp(logs))) - logs) / 2 - math.log(mu)
-    worst = int(np.argmax(log_noise))
-    require(
-        bool(log_noise[worst] < math.log(np.finfo(float).max)),
-        f"log_weights must leave every release a finite noise; release {worst + 1} of {logs.size} "
-        f"needs e^{log_noise[worst]:.0f} (fewer rounds help)",
-    )
-    return np.exp(log_noise)
+    return math.sqrt(np.sum(np.square(top / bottom)))
 
 
 @dataclass(frozen=True)
@@ -283,12 +230,6 @@ class Budget:
 # --- zero-concentrated differential privacy ---
 
 
-def zcdp_rho(mu: float) -> float:
-    """rho_zcdp = mu^2 / 2: what mu-GDP is in zCDP (Bun and Steinke 2016, Proposition 1.6)."""
-    check_not_negative("mu", mu)
-    return mu * mu / 2
-
-
 def zcdp_mu(rho_zcdp: float) -> float:
     """mu = sqrt(2 rho_zcdp) of Gaussian releases that were accounted for in zCDP.
 
@@ -317,30 +258,11 @@ def zcdp_rho_papers(epsilon: float, delta: float) -> float:
     return (epsilon / (math.sqrt(log_term + epsilon) + math.sqrt(log_term))) ** 2
 
 
-def zcdp_epsilon(rho_zcdp: float, delta: float) -> float:
-    """The best epsilon we know for ANY rho-zCDP mechanism; for Gaussian ones `gdp_epsilon` is smaller.
-
-        epsilon = min over alpha > 1 of  rho alpha + ln(1 - 1/alpha) - ln(delta alpha) / (alpha - 1)
-
-    Every alpha is valid. The derivative vanishes where rho t^2 + ln(1 + t) = ln(1/delta), t = alpha - 1,
-    once. Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020
-    (arXiv:2004.00010), Proposition 12.
-    """
-    check_not_negative("rho_zcdp", rho_zcdp)
-    check_probability("delta", delta)
-    if rho_zcdp == 0:
-        return 0.0
-    log_term = -math.log(delta)
-    t = _root(lambda t: rho_zcdp * t * t + math.log1p(t) - log_term, 0.0, math.sqrt(log_term / rho_zcdp))
-    best = rho_zcdp * (1 + t) + math.log(t) - math.log1p(t) + (log_term - math.log1p(t)) / t
-    return max(0.0, best)
-
-
 # --- the older rules, for comparison with the papers ---
 
 
 class Guarantee(NamedTuple):
-    """A pair (epsilon, delta), of one release or of many: the function that returns it says which."""
+    """A pair (epsilon, delta) of one release."""
 
     epsilon: float
     delta: float
@@ -350,49 +272,28 @@ def classical_noise_multiplier(epsilon: float, delta: float) -> float:
     """sigma / sensitivity = sqrt(2 ln(1.25/delta)) / epsilon, the rule of Li 2023 and Li 2024.
 
     Proved for epsilon < 1 only (Dwork and Roth 2014, Theorem A.1), and false from about 8 on; what it
-    really gives is `classical_epsilon`.
+    really gives is gdp_epsilon(1 / noise multiplier, delta).
     """
     check_target(epsilon, delta)
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def classical_epsilon(epsilon: float, delta: float) -> float:
-    """The exact epsilon, at the same delta, of one release with the classical rule's noise."""
-    return gdp_epsilon(1 / classical_noise_multiplier(epsilon, delta), delta)
-
-
-def basic_composition(epsilons: ArrayLike, deltas: ArrayLike) -> Guarantee:
-    """The total (sum epsilon_t, sum delta_t) of releases with these guarantees; equally many of each."""
-    each, delta = _guarantees(epsilons, deltas)
-    return Guarantee(float(np.sum(each)), float(np.sum(delta)))
-
-
-def advanced_composition(epsilons: ArrayLike, deltas: ArrayLike, slack: float) -> Guarantee:
-    """The total of adaptively chosen releases, with 0 < slack < 1 paid on top of the deltas:
-
-        epsilon = sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t (e^epsilon_t - 1)
-        delta   = slack + sum delta_t
-
-    Dwork and Roth 2014, Theorem 3.20, for equal releases; for unequal ones Kairouz, Oh and Viswanath,
-    "The composition theorem for differential privacy", 2015, Theorem 3.5, which is a little smaller.
-    """
-    check_probability("slack", slack)
-    each, delta = _guarantees(epsilons, deltas)
-    spread = math.sqrt(-2 * math.log(slack) * np.sum(np.square(each)))
-    return Guarantee(spread + float(np.sum(each * np.expm1(each))), slack + float(np.sum(delta)))
-
-
 def basic_share(epsilon: float, delta: float, releases: int) -> Guarantee:
-    """What each of `releases` equal releases may cost so that `basic_composition` gives (epsilon, delta)."""
+    """What each of `releases` equal releases may cost so that their sums are (epsilon, delta)."""
     check_target(epsilon, delta)
     check_count("releases", releases)
     return Guarantee(epsilon / releases, delta / releases)
 
 
 def advanced_share(epsilon: float, delta: float, releases: int) -> Guarantee:
-    """What each of `releases` equal releases may cost so that `advanced_composition` gives (epsilon, delta).
+    """What each of `releases` equal releases may cost so that advanced composition gives (epsilon, delta).
 
-    Half of delta is the slack, the other half is shared out.
+    It pays a slack on top of the deltas, here half of delta, and the other half is shared out:
+
+        epsilon = sqrt(2 ln(1/slack) sum epsilon_t^2) + sum epsilon_t (e^epsilon_t - 1)
+        delta   = slack + sum delta_t
+
+    Dwork and Roth 2014, Theorem 3.20.
     """
     check_target(epsilon, delta)
     check_count("releases", releases)
@@ -401,12 +302,3 @@ def advanced_share(epsilon: float, delta: float, releases: int) -> Guarantee:
     far = min(epsilon / slope, 1 + math.log1p(epsilon / releases))
     each = _root(lambda e: slope * e + releases * e * math.expm1(e) - epsilon, 0.0, far)
     return Guarantee(each, delta / (2 * releases))
-
-
-def _guarantees(epsilons: ArrayLike, deltas: ArrayLike) -> tuple[Array, Array]:
-    """Both lists, checked and equally long."""
-    first = _positive_array("epsilons", epsilons)
-    second = _array("deltas", deltas, "numbers in [0, 1)", lambda x: (x >= 0) & (x < 1))
-    same = first.size == second.size
-    require(same, f"epsilons and deltas must be equally many; got {first.size} and {second.size}")
-    return first, second

@@ -1,4 +1,4 @@
-"""Checks that a page's privacy is what it says: transcript replay, noise, and a black-box lower bound.
+"""Checks that a page's privacy is what it says: transcript replay, and a black-box lower bound.
 
 Replay is the one that finds mistakes. The guarantee of many adaptive rounds rests on one sentence: given
 everything released so far, the next release moves by at most its sensitivity when one record is replaced.
@@ -129,13 +129,6 @@ def neighbours(
     return Batch(row_norm * data, labels), Batch(row_norm * other, labels)
 
 
-def noise_is_right(residuals: Array, sigma: float, error: float = 5e-10) -> bool:
-    """Whether residuals, supposed N(0, sigma^2), pass a two-sided chi-square test of their variance."""
-    count = residuals.size
-    statistic = float((residuals**2).sum() / sigma**2)
-    return bool(stats.chi2.ppf(error, count) <= statistic <= stats.chi2.isf(error, count))
-
-
 def lower_bound(
     release: Callable[[int, int], float], trials: int, delta: float, confidence: float = 0.95
 ) -> float:
@@ -159,8 +152,3 @@ def _epsilon(scores: Array, threshold: float, delta: float, confidence: float) -
     low = stats.beta.ppf(level, above[1], trials - above[1] + 1) if above[1] else 0.0
     high = stats.beta.isf(level, above[0] + 1, trials - above[0]) if above[0] < trials else 1.0
     return float(max(0.0, np.log(max(low - delta, 1e-300) / high)))
-
-
-def mu_of_moves(moves: Sequence[Move], noise_multiplier: float) -> float:
-    """mu that an attacker who knows both data sets has from the replayed moves."""
-    return float(np.sqrt(sum((m.moved / (noise_multiplier * m.sensitivity)) ** 2 for m in moves)))
