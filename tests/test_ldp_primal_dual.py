@@ -263,7 +263,7 @@ def test_huge_early_noise_does_not_stay_in_the_duals():
         return lambda value, *_: value + sigma * rng.normal(size=value.shape)
 
     server, states = last(run(page, shards, objective, 8000, noise))
-    assert page._log_contraction(0.1) / 4 * 8000 < -50
+    assert page.log_contraction(0.1) / 4 * 8000 < -50
     assert np.abs(states.dual.sum(0)).max() < 1e-12
     best = central_optimum(objective, ZERO, shards.everyone())
     assert ((server.mean - best) ** 2).sum() < 1e-3 * (best @ best)

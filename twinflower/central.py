@@ -8,7 +8,7 @@ from scipy.sparse import diags_array, hstack
 
 from .arrays import Array
 from .errors import require
-from .objectives import Absolute, Batch, Model
+from .objectives import Absolute, Batch, LinearModel, Model
 from .regularisers import L1, Regulariser, Zero
 
 _MOST_STEPS = 100_000
@@ -24,7 +24,7 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
     (O'Donoghue and Candes, Adaptive restart for accelerated gradient schemes, 2015.)
     """
     require(f.convex, "reference needs a convex objective: this one has no optimum that descent surely finds")
-    if isinstance(getattr(f, "loss", None), Absolute):
+    if isinstance(f, LinearModel) and isinstance(f.loss, Absolute):
         return _least_absolute(f, h, rows)
     x, y, momentum, step = start, start, 1.0, 1.0
     for _ in range(_MOST_STEPS):

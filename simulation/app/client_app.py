@@ -13,6 +13,7 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
+from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.data.files import read_bytes
 from twinflower.data.sets import Data
 from twinflower.errors import SettingError, require
@@ -80,7 +81,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
     require(
-        getattr(setup.page, "unstable_steps", "refuse") == "refuse",
+        not isinstance(setup.page, FedPDM) or setup.page.unstable_steps == "refuse",
         "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
     )
     policy = Policy(site.min_noise_multiplier or 0.0, site.max_epsilon or lifetime, site.max_delta)

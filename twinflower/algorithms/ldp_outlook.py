@@ -1,4 +1,6 @@
-"""What a private run of the LDP primal-dual method will reach, from public numbers alone, before it starts.
+"""How the LDP primal-dual method shares its budget between the rounds, and what a private run will reach with it.
+
+Everything here follows from public numbers alone, before the run starts.
 
 In a round the distance to x* shrinks by c = 1 - gamma min(mu_f, 1) or more, and the mean of n messages brings in
 d sigma_t^2 / n of squared noise. Where f is as flat as theta_2 allows, what is left at the end is
@@ -11,12 +13,21 @@ Steeper directions forget faster, so the estimate is rather too high.
 """
 
 import math
-from typing import NamedTuple
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
+from ..batches import Pace
+from ..errors import require
 from ..objectives import Bounds
+from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
+from ..privacy.release import Release
+from ..settings import Setting, at_least, one_of
+from .abilities import Forecasts
+from .page import Facts
 
 _FORGOTTEN = 0.1  # of the floor
 
@@ -59,3 +70,95 @@ def warnings(told: Outlook, bounds: Bounds, step_size: float, pull: float, round
         f"the theory wants a step-size of at most min(1/4, 1/L_f) = {largest:.3g}": step_size > largest,
     }
     return [("warning", text) for text, holds in reasons.items() if holds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnequalRounds(Forecasts):
+    """The budget's settings.
+
+    allocation: "dynamic" (11), geometric with the contraction of the method; "static", all rounds alike; "shares",
+    geometric between the numbers of `shares`: "1, 10" gives the last round ten times the budget of the first.
+    strong_convexity: theta_2 of f_i for the dynamic allocation, 0 for what the objective says.
+    """
+
+    allocation: Annotated[
+        str, Setting("how rounds share the privacy budget: geometrically, evenly, or by `shares`", one_of(ALLOCATIONS))
+    ] = "dynamic"
+    shares: Annotated[
+        str, Setting("shares of the budget for allocation shares, geometric in between: first, ..., last",
+                     unit="numbers with commas between", numbers=True)
+    ] = ""
+    strong_convexity: Annotated[
+        float, Setting("strong convexity of every f_i for the dynamic allocation; 0: the objective's l2", at_least(0))
+    ] = 0.0
+
+    def check_shares(self) -> None:
+        """SettingError for shares that are no numbers, or that nothing asks for."""
+        require(
+            (self.allocation == "shares") == bool(self.shares),
+            f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
+        )
+        read_shares(self.shares)
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What is public about the run."""
+
+    @property
+    @abstractmethod
+    def step_size(self) -> float:
+        """gamma."""
+
+    @property
+    @abstractmethod
+    def pull(self) -> float:
+        """s/n, the weight of grad f_i and of g."""
+
+    @abstractmethod
+    def sensitivity(self, bounds: Bounds, pace: Pace) -> float:
+        """How far one record moves a message."""
+
+    @abstractmethod
+    def log_contraction(self, theta: float) -> float:
+        """Logarithm of what a round leaves of the squared distance to x*, where every f_i is theta-strongly convex."""
+
+    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
+
+        SettingError for a round that the budget was not planned for.
+        """
+        rounds = self.facts.rounds
+        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
+        return Release(self.sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
+
+    def weights(self, bounds: Bounds) -> Array:
+        """Shares of the budget (T,) with mean 1; sigma_t ~ 1 / sqrt(w_t).
+
+        (11) has xi_t^2 = sqrt(pi / q_t), q_t = (1 - gamma min(mu_f, 1))^(T - t): w_t ~ sqrt(q_t), taken by logarithms,
+        as q_t underflows for long runs. Raises SettingError for a dynamic allocation without strong convexity.
+        """
+        theta = self._convexity(bounds)
+        require(
+            theta > 0 or self.allocation != "dynamic",
+            "allocation dynamic needs a strongly convex objective: set l2 (or strong-convexity) above 0, or allocation "
+            "static",
+        )
+        return allocation(self.allocation, self.facts.rounds, self.log_contraction(theta) / 2, self.shares)
+
+    def _convexity(self, bounds: Bounds) -> float:
+        """theta_2 of every f_i, or 0."""
+        return self.strong_convexity or max(bounds.penalty[0], 0.0)
+
+    def forecast(
+        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
+    ) -> list[tuple[str, str]]:
+        """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
+        theta, rounds = self._convexity(bounds), self.facts.rounds
+        if not theta or not math.isfinite(bounds.curvature):
+            return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
+        sigmas = noise_multiplier * self.sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
+        farthest = bounds.gradient / theta + float(np.linalg.norm(start))
+        begun = farthest**2 if away is None else away
+        told = look_out(sigmas, self.log_contraction(theta), len(start), self.facts.num_clients, begun)
+        return in_words(told, away is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)

@@ -30,15 +30,13 @@ from ..arrays import Array, Index, Seeds
 from ..batches import Pace
 from ..errors import require
 from ..objectives import Bounds
-from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
-from ..privacy.release import Release, Rounding
+from ..privacy.release import Rounding
 from ..regularisers import ZERO, Regulariser
-from ..settings import Rule, Setting, at_least, check_settings, one_of
+from ..settings import Rule, Setting, at_least, check_settings
 from ..work import LocalWork, Report
 from .abilities import (
     BoundsRounding,
     Closes,
-    Forecasts,
     KnowsClientModels,
     NeedsClientState,
     NeedsEveryClient,
@@ -46,7 +44,7 @@ from .abilities import (
     length,
 )
 from .layout import Layout, Point
-from .ldp_outlook import in_words, look_out, warnings
+from .ldp_outlook import UnequalRounds
 from .messages import Dense, Vector, check_choice
 from .page import NO_FACTS, Facts, to_nodes
 
@@ -70,15 +68,13 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class LDPPrimalDual(
-    Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, Forecasts, BoundsRounding, SumsUp
+    UnequalRounds, Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, BoundsRounding, SumsUp
 ):
     """The method with its settings.
 
     step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
     scale: s, by which losses and g are stretched; 0 means n. The paper has 1: the same solution, n times slower.
-    allocation: "dynamic" (11), geometric with the contraction of the method; "static", all rounds alike; "shares",
-    geometric between the numbers of `shares`: "1, 10" gives the last round ten times the budget of the first.
-    strong_convexity: theta_2 of f_i for the dynamic allocation, 0 for what the objective says.
+    allocation, shares, strong_convexity: `ldp_outlook.UnequalRounds`.
     """
 
     name: ClassVar[str] = "ldp-primal-dual"
@@ -93,26 +89,12 @@ class LDPPrimalDual(
         float, Setting("gamma; the theory wants at most 1/4, and duals are unstable from 4/3 on", _STEPS)
     ] = 0.25
     scale: Annotated[float, Setting("s, by which losses and g are multiplied; 0: number of clients", at_least(0))] = 0.0
-    allocation: Annotated[
-        str, Setting("how rounds share the privacy budget: geometrically, evenly, or by `shares`", one_of(ALLOCATIONS))
-    ] = "dynamic"
-    shares: Annotated[
-        str, Setting("shares of the budget for allocation shares, geometric in between: first, ..., last",
-                     unit="numbers with commas between", numbers=True)
-    ] = ""
-    strong_convexity: Annotated[
-        float, Setting("strong convexity of every f_i for the dynamic allocation; 0: the objective's l2", at_least(0))
-    ] = 0.0
     privacy: str = "none"
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_choice("privacy", self.privacy, ("none", "public-state"))
-        require(
-            (self.allocation == "shares") == bool(self.shares),
-            f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
-        )
-        read_shares(self.shares)
+        self.check_shares()
 
     state = Layout(State, Point("sent"), Point("dual"), Point("x"))
 
@@ -157,59 +139,20 @@ class LDPPrimalDual(
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
         return state._replace(sent=sent), Vector(sent), work.one_step()
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
-        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
+    def sensitivity(self, bounds: Bounds, pace: Pace) -> float:
+        """One message is moved by at most gamma (s/n) 2 C / rows."""
+        return self.step_size * self.pull * 2 * bounds.gradient / pace.rows
 
-        SettingError for a round that the budget was not planned for.
-        """
-        rounds = self.facts.rounds
-        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        return Release(self._sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
+    def log_contraction(self, theta: float) -> float:
+        """ln(1 - gamma min(mu_f, 1)), mu_f = s theta_2 / n: of the distance to x*, squared, in a round."""
+        pace = self.step_size * min(self.pull * theta, 1.0)
+        return math.log1p(-pace) if pace < 1 else -math.inf
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
         """Of x, and of the step from it."""
         _, dual, x = self.finish(state, inbox)
         slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)
         return Rounding(length(x) + self.step_size * slope)
-
-    def _sensitivity(self, bounds: Bounds, pace: Pace) -> float:
-        return self.step_size * self.pull * 2 * bounds.gradient / pace.rows
-
-    def weights(self, bounds: Bounds) -> Array:
-        """Shares of the budget (T,) with mean 1; sigma_t ~ 1 / sqrt(w_t).
-
-        (11) has xi_t^2 = sqrt(pi / q_t), q_t = (1 - gamma min(mu_f, 1))^(T - t): w_t ~ sqrt(q_t), taken by logarithms,
-        as q_t underflows for long runs. Raises SettingError for a dynamic allocation without strong convexity.
-        """
-        theta = self._convexity(bounds)
-        require(
-            theta > 0 or self.allocation != "dynamic",
-            "allocation dynamic needs a strongly convex objective: set l2 (or strong-convexity) above 0, or allocation "
-            "static",
-        )
-        return allocation(self.allocation, self.facts.rounds, self._log_contraction(theta) / 2, self.shares)
-
-    def _convexity(self, bounds: Bounds) -> float:
-        """theta_2 of every f_i, or 0."""
-        return self.strong_convexity or max(bounds.penalty[0], 0.0)
-
-    def _log_contraction(self, theta: float) -> float:
-        """ln(1 - gamma min(mu_f, 1)), mu_f = s theta_2 / n: of the distance to x*, squared, in a round."""
-        pace = self.step_size * min(self.pull * theta, 1.0)
-        return math.log1p(-pace) if pace < 1 else -math.inf
-
-    def forecast(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
-    ) -> list[tuple[str, str]]:
-        """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
-        theta, rounds = self._convexity(bounds), self.facts.rounds
-        if not theta or not math.isfinite(bounds.curvature):
-            return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
-        sigmas = noise_multiplier * self._sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
-        farthest = bounds.gradient / theta + float(np.linalg.norm(start))
-        begun = farthest**2 if away is None else away
-        told = look_out(sigmas, self._log_contraction(theta), len(start), self.facts.num_clients, begun)
-        return in_words(told, away is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """The mean of all messages."""

@@ -35,7 +35,7 @@ from ..arrays import Array, Index, Seeds
 from ..batches import Pace
 from ..constraints import Constraint, check_classes, groups_of_a_record, parse_constraints, read_penalties
 from ..errors import require
-from ..objectives import Batch, Bounds, RowLosses
+from ..objectives import Batch, Bounds, Penalised, RowLosses
 from ..privacy.release import Release, Rounding
 from ..regularisers import Zero
 from ..settings import Setting, at_least
@@ -124,7 +124,7 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
     def check(self, objective: Any) -> None:
         """A penalty inside the loss would be bounded along with it, once per group."""
         require(
-            not getattr(objective, "l2", 0) and not getattr(objective, "nonconvex", 0),
+            not isinstance(objective, Penalised) or not (objective.l2 or objective.nonconvex),
             "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
         )
         require(

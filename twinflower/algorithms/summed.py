@@ -33,7 +33,7 @@ from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report
 from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
 from .layout import Cells, Layout
-from .messages import NOTHING, Nothing
+from .messages import NOTHING, Messages, Nothing
 from .page import Facts, Page
 
 
@@ -162,7 +162,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
         """The mean upload as sent by all N clients, each with its own number of local steps."""
         count = self.facts.num_clients
         whole = type(upload)(*(np.broadcast_to(part, (count, *np.shape(part))) for part in upload))
-        if getattr(self.page, "counts_steps", False):
+        if isinstance(self.page, Messages) and self.page.counts_steps:
             return whole._replace(steps=np.broadcast_to(self.steps, count))
         return whole
 
