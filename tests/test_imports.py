@@ -41,6 +41,21 @@ def test_numerics_know_nothing_of_flower():
     assert not {name for name in loaded if name.partition(".")[0] == "flwr"}
 
 
+HEAVY = {"flwr", "grpc", "matplotlib", "networkx", "pandas", "pyarrow", "ray", "sklearn", "torch"}
+HEAVY |= {"scipy.optimize", "scipy.sparse", "scipy.stats"}
+
+
+def test_the_package_alone_loads_next_to_nothing():
+    assert not loaded_by("import twinflower") & (HEAVY | {"numpy", "scipy"})
+
+
+def test_what_is_slow_to_import_waits_until_it_is_needed():
+    assert (
+        not loaded_by("import twinflower.simulation.settings, twinflower.privacy.plan, twinflower.rounds")
+        & HEAVY
+    )
+
+
 def modules():
     """Every module of the package by name, with its file and the package its relative imports begin at."""
     for folder, package in FOLDERS.items():

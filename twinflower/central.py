@@ -3,8 +3,6 @@
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import diags_array, hstack
 
 from .arrays import Array
 from .errors import require
@@ -46,6 +44,9 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
 def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
     """argmin sum_j c_j |<a_j, x> - y_j| + l1 ||x||_1 with A (p - q) + u - v = y, all four at least 0; clipping a
     row's gradient scales its c_j."""
+    from scipy.optimize import linprog  # slow to import, and needed for this loss only
+    from scipy.sparse import diags_array, hstack
+
     require(
         isinstance(h, L1 | Zero) and not f.l2,
         "reference for the loss 'absolute' needs regulariser l1 or none, and l2 = 0",

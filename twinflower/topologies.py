@@ -8,22 +8,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import networkx as nx
 import numpy as np
-from scipy import optimize, sparse
 
 from .arrays import Array, Mask
 from .errors import SettingError, require
 from .randomness import stream
 from .settings import Setting, above, at_least, between, check_settings, make
 
+if TYPE_CHECKING:
+    from scipy import sparse
+
 Neighbours = tuple[tuple[int, ...], ...]
 
 _DENSE = 128  # nodes
 _TRIES = 10_000  # draws of a random graph until one is connected
 _GEOMETRIC_TRIES = 200  # each takes longer
+
+
+def _nx() -> Any:
+    """networkx, which is slow to import, and needed where a graph is built or described."""
+    import networkx
+
+    return networkx
 
 
 class Spectrum(NamedTuple):
@@ -89,7 +97,7 @@ class ErdosRenyi(Topology):
             f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree",
         )
         return _random(
-            lambda s: nx.fast_gnp_random_graph(n, degree / (n - 1), seed=s), self.seed, "random graph"
+            lambda s: _nx().fast_gnp_random_graph(n, degree / (n - 1), seed=s), self.seed, "random graph"
         )
 
 
@@ -110,7 +118,9 @@ class Regular(Topology):
             f"a regular graph of {n} clients needs a whole topology.degree below {n} with degree * {n} even; got "
             f"{degree:g}",
         )
-        return _random(lambda s: nx.random_regular_graph(int(degree), n, seed=s), self.seed, "regular graph")
+        return _random(
+            lambda s: _nx().random_regular_graph(int(degree), n, seed=s), self.seed, "regular graph"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,7 @@ class SmallWorld(Topology):
             even, f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
         )
         degree = int(self.degree)
-        draw = lambda s: nx.watts_strogatz_graph(n, degree, self.rewiring, seed=s)  # noqa: E731
+        draw = lambda s: _nx().watts_strogatz_graph(n, degree, self.rewiring, seed=s)  # noqa: E731
         return _random(draw, self.seed, "small-world graph")
 
 
@@ -143,18 +153,20 @@ class RandomGeometric(Topology):
 
     def graph(self, n: int) -> Any:
         """The first connected one."""
+        from scipy.optimize import brentq
+
         degree, most = self.degree, _closer(1.0) * (n - 1)
         require(
             degree <= most,
             f"topology.degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; got "
             f"{degree:g}",
         )
-        radius = optimize.brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
+        radius = brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
         graph = (
             f"random geometric graph of {n} clients with degree {degree:g}"  # half of them are with ln(n) + 2
         )
         return _random(
-            lambda s: nx.random_geometric_graph(n, radius, seed=s), self.seed, graph, _GEOMETRIC_TRIES
+            lambda s: _nx().random_geometric_graph(n, radius, seed=s), self.seed, graph, _GEOMETRIC_TRIES
         )
 
 
@@ -179,7 +191,7 @@ class FromFile(Topology):
 def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIES) -> Any:
     """The first connected graph of those drawn from (seed, "graph")."""
     numbers = stream(seed, "graph").integers(2**31, size=tries)
-    graph = next((g for g in map(draw, map(int, numbers)) if nx.is_connected(g)), None)
+    graph = next((g for g in map(draw, map(int, numbers)) if _nx().is_connected(g)), None)
     require(graph is not None, f"no {told} of {tries:,} was connected: raise topology.degree")
     return graph
 
@@ -197,17 +209,17 @@ def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
         f"a {name} needs clients.count = rows * columns with at least {least} of each, such as {least * least} or "
         f"{least * (least + 1)}; got {n}",
     )
-    graph = nx.grid_2d_graph(rows, n // rows, periodic=periodic)
-    return nx.convert_node_labels_to_integers(graph, ordering="sorted")
+    graph = _nx().grid_2d_graph(rows, n // rows, periodic=periodic)
+    return _nx().convert_node_labels_to_integers(graph, ordering="sorted")
 
 
 _FIXED: dict[str, Callable[[int], Any]] = {
-    "ring": lambda n: nx.cycle_graph(n) if n > 2 else nx.path_graph(n),
+    "ring": lambda n: _nx().cycle_graph(n) if n > 2 else _nx().path_graph(n),
     "grid": lambda n: _lattice(n, 2, "grid", periodic=False),
     "torus": lambda n: _lattice(n, 3, "torus", periodic=True),
-    "path": lambda n: nx.path_graph(n),
-    "star": lambda n: nx.star_graph(n - 1),
-    "complete": lambda n: nx.complete_graph(n),
+    "path": lambda n: _nx().path_graph(n),
+    "star": lambda n: _nx().star_graph(n - 1),
+    "complete": lambda n: _nx().complete_graph(n),
 }
 FILE = "file:"
 TOPOLOGIES: dict[str, type[Topology]] = {
@@ -232,9 +244,9 @@ def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
         f"the graph must have the nodes 0 to {num_clients - 1} for clients.count = {num_clients}; it has "
         f"{len(graph)} nodes from {min(graph, default='none')} to {max(graph, default='none')}",
     )
-    loops = sorted(node for node, _ in nx.selfloop_edges(graph))
+    loops = sorted(node for node, _ in _nx().selfloop_edges(graph))
     require(not loops, f"the graph must have no edge from a node to itself; node {loops[:1]} has one")
-    parts = sorted(map(sorted, nx.connected_components(graph)))
+    parts = sorted(map(sorted, _nx().connected_components(graph)))
     require(
         len(parts) == 1,
         f"the graph must be connected; it has {len(parts)} parts, and {parts[-1][0]} cannot be reached from 0",
@@ -245,19 +257,21 @@ def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
 def _read(path: Path) -> Any:
     try:
         lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
-        return nx.Graph([(int(i), int(j)) for i, j, *_ in filter(None, lines)])
+        return _nx().Graph([(int(i), int(j)) for i, j, *_ in filter(None, lines)])
     except (OSError, ValueError) as error:
         raise SettingError(
             f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})"
         ) from None
 
 
-def adjacency(neighbours: Neighbours) -> sparse.csr_array:
+def adjacency(neighbours: Neighbours) -> "sparse.csr_array":
     """The matrix A (N, N), 1 where two clients are neighbours."""
+    from scipy.sparse import csr_array
+
     ends = np.cumsum([0, *map(len, neighbours)])
     columns = np.array([other for others in neighbours for other in others], dtype=np.int64)
     size = len(neighbours)
-    return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(size, size))
+    return csr_array((np.ones(len(columns)), columns, ends), shape=(size, size))
 
 
 def degrees(neighbours: Neighbours) -> Array:
@@ -265,12 +279,12 @@ def degrees(neighbours: Neighbours) -> Array:
     return np.array([float(len(others)) for others in neighbours])
 
 
-def compact(matrix: sparse.csr_array) -> sparse.csr_array | Array:
+def compact(matrix: "sparse.csr_array") -> "sparse.csr_array | Array":
     """The matrix in the form whose products cost less."""
     return matrix.toarray() if matrix.shape[0] <= _DENSE else matrix
 
 
-def sums(matrix: sparse.csr_array | Array, x: Array) -> Array:
+def sums(matrix: "sparse.csr_array | Array", x: Array) -> Array:
     """sum_l matrix[k, l] x_l for x (..., N, d)."""
     if x.ndim == 2 or isinstance(matrix, np.ndarray):
         return matrix @ x  # type: ignore[no-any-return]
@@ -280,8 +294,10 @@ def sums(matrix: sparse.csr_array | Array, x: Array) -> Array:
 
 def connected(neighbours: Neighbours, alive: Mask) -> bool:
     """Whether the clients that are alive (N,), two or more, reach each other over the others that are."""
+    from scipy.sparse.csgraph import connected_components
+
     left = adjacency(neighbours)[alive][:, alive]
-    return left.shape[0] > 1 and sparse.csgraph.connected_components(left, directed=False)[0] == 1
+    return left.shape[0] > 1 and connected_components(left, directed=False)[0] == 1
 
 
 def spectrum(neighbours: Neighbours) -> Spectrum:
@@ -291,7 +307,7 @@ def spectrum(neighbours: Neighbours) -> Spectrum:
     values = np.linalg.eigvalsh(np.diag(counts) - matrix)
     return Spectrum(
         int(counts.sum()) // 2, int(counts.min()), float(counts.mean()), int(counts.max()),
-        nx.diameter(nx.from_numpy_array(matrix)), float(values[1]), float(values[-1]),
+        _nx().diameter(_nx().from_numpy_array(matrix)), float(values[1]), float(values[-1]),
     )  # fmt: skip
 
 
@@ -302,6 +318,6 @@ def suggested_rho(neighbours: Neighbours, curvature: float) -> float:
 
 def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
     """Places (N, 2) of the nodes in a drawing."""
-    graph = nx.from_numpy_array(adjacency(neighbours).toarray())
-    places = nx.spring_layout(graph, seed=seed)
+    graph = _nx().from_numpy_array(adjacency(neighbours).toarray())
+    places = _nx().spring_layout(graph, seed=seed)
     return np.array([places[node] for node in range(len(neighbours))])

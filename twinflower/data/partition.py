@@ -17,8 +17,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 
 from ..errors import SettingError, require
 from ..randomness import stream
@@ -374,6 +372,9 @@ def _fill(held: NDArray[np.bool_], class_rows: Ints, size: int, slack: int) -> I
 
 def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) -> Ints:
     """The largest flow (N, C) from supplies (N,) to demands (C,) with at most `most` on each edge."""
+    from scipy.sparse import coo_array  # slow to import, and needed for this only
+    from scipy.sparse.csgraph import maximum_flow
+
     n, c = len(supply), len(demand)
     source, sink = n + c, n + c + 1
     start = np.concatenate([np.full(n, source), clients, n + np.arange(c)])

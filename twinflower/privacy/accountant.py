@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
 from ..errors import RunError, SettingError, require
@@ -82,6 +81,8 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
     `high` is widened against rounding; the many steps are for a zero that is nothing but rounding above 0.
     """
+    from scipy.optimize import brentq  # takes a third of the time in which everything else is imported
+
     last_digits = 4 * np.finfo(float).eps
     return float(brentq(function, low, 1.01 * high, xtol=1e-300, rtol=last_digits, maxiter=10_000))
 

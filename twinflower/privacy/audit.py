@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from ..arrays import Array
 from ..batches import Shards, Walk
@@ -146,6 +145,8 @@ def lower_bound(
 
 
 def _epsilon(scores: Array, threshold: float, delta: float, confidence: float) -> float:
+    from scipy import stats  # slow to import, and needed in this report only
+
     trials = scores.shape[1]
     above = (scores > threshold).sum(1)
     level = (1 - confidence) / 2
