@@ -1,5 +1,7 @@
-"""The command line: list, settings, schema, run, tune, privacy, graph, figure, compare, deploy, ledger."""
+"""The command line: list, settings, schema, run, predict, tune, privacy, graph, figure, compare, deploy, ledger."""
 
+import csv
+import io
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +25,7 @@ from twinflower.networks import OBJECTIVES
 from twinflower.regularisers import REGULARISERS
 from twinflower.sparsifiers import SPARSIFIERS
 from twinflower.topologies import TOPOLOGIES
+from twinflower.trained import load, predictions
 
 from .app.server_app import print_row
 from .checkpoint import Checkpoints
@@ -254,6 +257,24 @@ def graph(
     _table("graph", told[place])
     if out:
         console.print(f"drawn: {draw_graph(setups[place].neighbours, out)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
+    rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+) -> None:
+    """Predict the labels of new rows, in their order."""
+    names, told = predictions(load(model), rows)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerows([names, *told])
+    if out is None:
+        print(text.getvalue(), end="")
+        return
+    write_text(out.absolute(), text.getvalue())
+    console.print(f"{len(told)} predictions: {out}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -20,8 +20,10 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models, columns_of
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
+from twinflower.networks import NetworkObjective
 from twinflower.objectives import Model, NamedModel
 from twinflower.strategies import Round
+from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
 from .lock import in_use
 from .privacy import spent
@@ -321,10 +323,34 @@ def _write_named(objective: Model, x: Array, path: Path) -> None:
 
 
 def _models(result: Result, x: Array) -> dict[str, Any]:
-    """What model.npz holds: the model x (d,), the shapes of its layers, and the clients' own models, points (N, d)."""
+    """What model.npz holds: the model x (d,), the shapes of its layers, the clients' own models, points (N, d), and how
+    to predict."""
     shapes = result.setup.objective.shapes
     own = {} if result.points is None else {"points": result.points}
-    return {"x": x, "shape": shapes[-1], "shapes": shapes, **own}
+    model = trained_model(result.setup, x, result.privacy())
+    return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
+
+
+def trained_model(
+    setup: Setup, x: Array, privacy: Mapping[str, Any] | None
+) -> TrainedClassifier | TrainedRegressor | None:
+    """The point x (d,) as a model that predicts; None for a PyTorch module, which has a file of its own."""
+    config, data = setup.config, setup.dataset
+    if isinstance(setup.objective, NamedModel):
+        return None
+    centre, spread = data.scaling or (None, None)
+    inputs = Inputs(
+        data.features.shape[1] - config.data.bias, data.schema, centre, spread, bias=config.data.bias,
+        row_norm=config.data.row_norm,
+    )  # fmt: skip
+    origin = {
+        "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds, "seed": config.seed,
+        "run": config.digest, "privacy": privacy["guarantee"] if privacy else "none",
+    }  # fmt: skip
+    hidden = config.objective.hidden_units if isinstance(config.objective, NetworkObjective) else 0
+    return trained(
+        x, config.objective.name, inputs, hidden_units=hidden, classes=data.class_names, origin=origin
+    )
 
 
 def _told(done: Round) -> str:

@@ -37,7 +37,7 @@ from .files import (
     read_idx,
     read_libsvm,
 )
-from .schema import Schema
+from .schema import Classes, Schema
 
 Floats = NDArray[np.float64]
 LARGEST = 1e100  # of a site's own features: squares of larger ones overflow
@@ -59,6 +59,8 @@ class Dataset:
     standardised              whether columns or targets were scaled by statistics of the rows
     sites                     rows of each client, one client after the other, where the rows are divided already
     schema                    what the features were made of, where that was a table
+    scaling                   what was subtracted from the columns, and by what they were divided, both (n,)
+    class_names               the classes, as users know them
     """
 
     name: str
@@ -71,6 +73,8 @@ class Dataset:
     standardised: bool = False
     sites: tuple[int, ...] = ()
     schema: Schema | None = None
+    scaling: tuple[Floats, Floats] | None = None
+    class_names: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -79,6 +83,8 @@ class Dataset:
             object.__setattr__(self, part + "features", np.ascontiguousarray(features, np.float64))
             kind = np.int64 if self.num_classes else np.float64
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
+        names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
+        object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]
         _expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
 
@@ -334,16 +340,17 @@ def _with_features(dataset: Dataset, change: Callable[[Floats], Floats]) -> Data
 
 
 def _standardised(dataset: Dataset) -> Dataset:
-    features, test_features = _standardise(dataset.features, dataset.test_features)
-    return replace(dataset, features=features, test_features=test_features, standardised=True)
+    centre, spread = _moments(dataset.features)
+    scaled = _with_features(dataset, lambda features: (features - centre) / spread)
+    first, factor = dataset.scaling or (np.zeros_like(centre), np.ones_like(spread))
+    return replace(scaled, standardised=True, scaling=(first + factor * centre, factor * spread))
 
 
-def _standardise(train: Floats, test: Floats) -> tuple[Floats, Floats]:
-    """Both by the mean and deviation of the training rows; a constant column is neither moved nor scaled."""
+def _moments(train: Floats) -> tuple[Floats, Floats]:
+    """The mean and deviation of every column; 0 and 1 of a constant one, which is neither moved nor scaled."""
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
-    centre, spread = np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
-    return (train - centre) / spread, (test - centre) / spread
+    return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
 
 
 def appended_one(features: Floats) -> Floats:
@@ -412,7 +419,8 @@ def _diabetes(source: Source) -> Dataset:
 
     bunch = sklearn_sets.load_diabetes()
     raw = _hold_out(source, bunch.data, bunch.target, 0)
-    labels, test_labels = _standardise(raw.labels.astype(np.float64), raw.test_labels.astype(np.float64))
+    centre, spread = _moments(raw.labels.astype(np.float64))
+    labels, test_labels = ((own - centre) / spread for own in (raw.labels, raw.test_labels))
     return replace(raw, labels=labels, test_labels=test_labels, standardised=True)
 
 
@@ -534,7 +542,7 @@ _ADULT_INCOMES = ("<=50K", ">50K")
 def _adult_files(source: Source) -> Dataset:
     paths = [find(source.folders, base) for base in ("adult.data", "adult.test")]
     train, test = (_adult_table(str(path), read_fields(path, len(_ADULT_COLUMNS))) for path in paths)
-    return Dataset(source.name, *train, *test, num_classes=2)
+    return Dataset(source.name, *train, *test, num_classes=2, class_names=_ADULT_INCOMES)
 
 
 def _adult_table(where: str, rows: Sequence[Sequence[str]]) -> Table:
@@ -598,7 +606,7 @@ def _adult_openml(source: Source) -> Dataset:
     in_order = float(rows[num_test][2]) == 77516  # fnlwgt of the first row of UCI's adult.data
     _expect(in_order, f"{source.name}: OpenML must deliver the test rows before the training rows")
     test, train = (_adult_table("OpenML's adult", part) for part in (rows[:num_test], rows[num_test:]))
-    return Dataset(source.name, *train, *test, num_classes=2, note="from OpenML")
+    return Dataset(source.name, *train, *test, num_classes=2, note="from OpenML", class_names=_ADULT_INCOMES)
 
 
 def _texts(bunch: Any, name: str) -> list[str]:
@@ -637,9 +645,9 @@ def _libsvm(source: Source, file: str, num_features: int = 0) -> Dataset:
         train, test = read_libsvm([path, test_path], num_features)
         return _joined(source, train, test)
     [(features, labels)] = read_libsvm([path], num_features)
-    classes, num_classes = _classes(source, labels)
+    classes, names = _classes(source, labels)
     note = f"no file {test_name}: {source.test_fraction:g} of the rows are held out for testing"
-    return _hold_out(source, features, classes, num_classes, note)
+    return replace(_hold_out(source, features, classes, len(names), note), class_names=names)
 
 
 def _unpacked_name(file: str) -> str:
@@ -649,17 +657,19 @@ def _unpacked_name(file: str) -> str:
 def _joined(source: Source, train: Table, test: Table, note: str = "") -> Dataset:
     """Training and test table as one data set, classes numbered over both."""
     rows = len(train[1])
-    classes, num_classes = _classes(source, np.concatenate([train[1], test[1]]))
-    return Dataset(source.name, train[0], classes[:rows], test[0], classes[rows:], num_classes, note)
+    classes, names = _classes(source, np.concatenate([train[1], test[1]]))
+    parts = (train[0], classes[:rows], test[0], classes[rows:])
+    return Dataset(source.name, *parts, len(names), note, class_names=names)
 
 
-def _classes(source: Source, labels: Labels) -> tuple[Labels, int]:
-    """Whole-number labels, in ascending order, become classes 0..C-1; anything else is regression (C = 0)."""
+def _classes(source: Source, labels: Labels) -> tuple[Labels, tuple[int, ...]]:
+    """Whole-number labels, in ascending order, become classes 0..C-1, and are their names; anything else is regression,
+    without names."""
     values, classes = np.unique(labels, return_inverse=True)
     if len(values) > _MOST_CLASSES or np.any(values != np.rint(values)):
-        return labels, 0
+        return labels, ()
     _expect(len(values) > 1, f"{source.name}: labels must have at least two values; all are {values[0]:g}")
-    return classes, len(values)
+    return classes, tuple(map(int, values))
 
 
 def _a6a(source: Source) -> Dataset:
