@@ -711,7 +711,7 @@ def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
 def test_a_run_folder_has_no_models_of_clients_that_the_server_does_not_know(tmp_path):
     folder = write_run(inprocess.run(small("fedavg", rounds=1)), tmp_path)
     with np.load(folder / "model.npz") as file:
-        assert set(file) == {"x", "shape", "shapes"}
+        assert set(file) == {"x", "shape", "shapes", "description"}
 
 
 @pytest.mark.parametrize("name", NAMED)
