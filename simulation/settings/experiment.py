@@ -198,7 +198,7 @@ def _amendments(
     said: Sequence[Sequence[Mapping[str, Any]]], curves: Sequence[Curve], overrides: Mapping[str, Value]
 ) -> str:
     """What the command line changes of the file, to go behind its title, which says what the file's own runs show."""
-    before = [configured(merge(layers, tables=2).values).items() for layers in said]
+    before = [configured(merge(layers, tables=2).values).items() for layers in said] if overrides else []
     told = []
     for word, value in overrides.items():
         names = [counting_words(curve.config.choices).get(kebab(word), "") for curve in curves]
