@@ -27,7 +27,7 @@ from twinflower.clients import CLIENTS, PageClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.data.partition import Partition, describe, divide
-from twinflower.data.sets import OWN, Data, Dataset, OwnData, TableData, load_own
+from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
 from twinflower.data.sites import load_own_table
 from twinflower.errors import DataError, require
 from twinflower.objectives import (
@@ -302,10 +302,22 @@ def prepare_node(config: Config) -> Setup:
 def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # settings first, without waiting for data
-    walk = config.walk
     data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
     if data.schema:
         config = config.put({"data.schema-digest": data.schema.digest})
+    return _assembled(config, data, graph)
+
+
+def prepare_rows(config: Config, data: Dataset) -> Setup:
+    """`prepare` for rows that a program hands over, divided among as many clients as `data.sites` says."""
+    config = config.with_clients(len(data.sites))
+    check(config)
+    return _assembled(config, data, _graph)
+
+
+def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbours]) -> Setup:
+    """What runs, on these rows."""
+    walk = config.walk
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
@@ -343,7 +355,7 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
 
 
 @lru_cache(maxsize=2)
-def _dataset(data: Data | TableData) -> Dataset:
+def _dataset(data: Data | TableData | ArrayData) -> Dataset:
     return data.load(os.environ.get("TWINFLOWER_DATA", ""))
 
 

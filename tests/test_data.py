@@ -15,7 +15,7 @@ import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data import sets
-from twinflower.data.sets import DATASETS, OWN, TABLES, Dataset, load_dataset, load_own
+from twinflower.data.sets import ARRAYS, DATASETS, OWN, TABLES, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, SettingError
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
@@ -224,7 +224,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
     refusal("digits:more", tmp_path, *DATASETS)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {*EMBEDDED, OWN, TABLES}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {*EMBEDDED, ARRAYS, OWN, TABLES}))
 def test_missing_files_are_named_with_the_folders_searched(name, tmp_path):
     text = refusal(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data-dir")
     assert ("download" in text) == (name in ("mnist", "adult"))

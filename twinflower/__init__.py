@@ -12,7 +12,11 @@ _inside = Path(__file__).resolve().parent
 if not (_inside / "strategies").is_dir():
     __path__.append(str(_inside.parent))
 
-_LATER = {"load": "trained"}  # names of this package, which loads no module of its own by itself
+_LATER = {  # names of this package, which loads no module of its own by itself
+    "load": "trained",
+    "FederatedClassifier": "simulation.estimators",
+    "FederatedRegressor": "simulation.estimators",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -263,9 +263,13 @@ class TrainedClassifier(TrainedModel):
             return scores[:, 0]
         return scores[:, 1] - scores[:, 0] if len(self.classes) == 2 else scores
 
+    def places(self, rows: Any) -> NDArray[Any]:
+        """Places of the predicted classes among `classes` (rows,)."""
+        return self._model.loss.predict(self.scores(rows))  # type: ignore[no-any-return]
+
     def predict(self, rows: Any) -> NDArray[Any]:
         """Classes (rows,)."""
-        return self.classes_[self._model.loss.predict(self.scores(rows))]  # type: ignore[no-any-return]
+        return self.classes_[self.places(rows)]  # type: ignore[no-any-return]
 
     def predict_proba(self, rows: Any) -> Array:
         """Probabilities (rows, classes); SettingError for a loss whose scores are none."""

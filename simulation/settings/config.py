@@ -9,7 +9,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Index
 from twinflower.batches import Walk
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
-from twinflower.data.sets import OWN, TABLES, Data, OwnData, TableData
+from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
 from twinflower.networks import TorchObjective
 from twinflower.objectives import LinearObjective
@@ -45,7 +45,7 @@ class Config:
     rounds: int
     seed: int
     start_scale: float
-    data: Data | OwnData | TableData
+    data: Data | OwnData | TableData | ArrayData
     clients: Clients
     partition: Method
     objective: LinearObjective | TorchObjective

@@ -128,6 +128,7 @@ class Source(NamedTuple):
 
 Loader = Callable[[Source], Dataset]
 OWN = "own"  # rows that only the sites have: `load_own`
+ARRAYS = "arrays"  # rows that a Python program hands over
 TABLES = "tables"  # files with named columns: `sites.load_tables`
 
 Bias = Annotated[bool, Setting("append a column of ones to the features")]
@@ -217,6 +218,21 @@ class TableData:
 
 
 @dataclass(frozen=True)
+class ArrayData:
+    """Rows that a Python program hands over, such as `twinflower.FederatedClassifier`."""
+
+    name: str = ARRAYS
+    bias: Bias = True
+    row_norm: RowNorm = 1.0
+
+    def load(self, folder: str = "") -> Dataset:
+        """DataError."""
+        raise DataError(
+            "data arrays exists in a Python program only: use twinflower.FederatedClassifier there"
+        )
+
+
+@dataclass(frozen=True)
 class OwnData:
     """Rows that only the sites have; the number of features and classes (0: regression), or a schema, are public."""
 
@@ -301,6 +317,10 @@ def load_own(
     )
     features = np.ascontiguousarray(appended_one(features) if bias else features, np.float64)
     return limited_norm(features, row_norm) if row_norm else features, labels
+
+
+def _arrays(source: Source) -> Dataset:
+    return ArrayData().load()
 
 
 def _tables(source: Source) -> Dataset:
@@ -723,13 +743,15 @@ DATASETS: dict[str, Entry] = {
     ),
     "a6a": Entry("11,220 rows of a9a; LIBSVM file a6a, or the first rows of a9a", _a6a),
     OWN: Entry("rows that only the nodes of a deployment have", _own),
+    ARRAYS: Entry("rows that a Python program hands over", _arrays),
     TABLES: Entry(
         "CSV, Parquet or .npz files with named columns and a schema, one file for each client", _tables
     ),
     _LIBSVM: Entry("any file in LIBSVM format, with FILE.t as its test rows if that exists", _libsvm_named),
 }
 
-_SETTINGS: dict[str, type[Data] | type[OwnData] | type[TableData]] = {
+_SETTINGS: dict[str, type[Data] | type[OwnData] | type[TableData] | type[ArrayData]] = {
+    ARRAYS: ArrayData,
     OWN: OwnData, TABLES: TableData, **dict.fromkeys(PUBLISHED_ROWS, PublishedData),
 }  # fmt: skip
 SOURCES = {name: _SETTINGS.get(name, Data) for name in DATASETS}  # the settings of each data set

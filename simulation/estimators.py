@@ -1,0 +1,312 @@
+"""scikit-learn's front door: `FederatedClassifier` and `FederatedRegressor` train over sites in one process.
+
+    model = twinflower.FederatedClassifier(epsilon=8, ranges=(0, 16)).fit(X, y, sites=hospital)
+    model.predict(X_new)
+
+They are estimators like any of scikit-learn: parameters are checked in `fit`, and pipelines, `clone` and grid searches
+work. A private fit has seeded noise: whoever knows `random_state` can take it away, so that this is for studying what
+privacy costs, on rows that one person may see. On real sites, deploy the run.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.arrays import Array, Index
+from twinflower.data.sets import ARRAYS, Dataset
+from twinflower.errors import RunError, require
+from twinflower.networks import NETWORKS
+from twinflower.objectives import LOSSES
+from twinflower.settings import settings_of
+from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
+
+from .runtimes import cohort
+from .settings import parse
+from .setup import prepare_rows
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # scikit-learn 1.5 has it as a method
+
+    def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
+        """X, or X and y, checked."""
+        return estimator._validate_data(*arrays, **options)
+
+
+_RHO = 0.1  # of the penalty that ties a site to the server, in curvatures of the loss
+_STEPS = {True: 2, False: 10}  # local steps of a private run and of others
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]
+    """What both have in common; see `FederatedClassifier`."""
+
+    def __init__(
+        self,
+        algorithm: str = "fedpdm",
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-4,
+        rounds: int = 30,
+        objective: str | None = None,
+        ranges: Any = None,
+        row_norm: float | None = None,
+        num_sites: int = 5,
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.rounds = rounds
+        self.objective = objective
+        self.ranges = ranges
+        self.row_norm = row_norm
+        self.num_sites = num_sites
+        self.settings = settings
+        self.random_state = random_state
+
+    @property
+    def _private(self) -> bool:
+        return self.epsilon is not None
+
+    def _train(self, X: Array, y: NDArray[Any], sites: Any, **label: Any) -> Any:
+        """Run, and keep what came out."""
+        inputs = self._inputs(X)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        order, sizes = _grouped(sites, len(X), self.num_sites, seed)
+        features = inputs.features(X)[order]
+        classes = label.get("classes", ())
+        rows = Dataset(ARRAYS, features, y[order], features, y[order], len(classes), sites=sizes)
+        objective = self._objective(len(classes))
+        keys = self._keys(objective, _curvature(features, sizes), seed)
+        setup = prepare_rows(parse(keys, dict(self.settings or {})), rows)
+        (result,) = cohort.run([setup])
+        if result.model is None:
+            raise RunError(result.failure)
+        hidden = getattr(setup.config.objective, "hidden_units", 0)
+        self.model_ = trained(
+            result.model, setup.config.objective.name, inputs, hidden_units=hidden, **label,
+        )  # fmt: skip
+        self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
+        return self
+
+    def to_sklearn(self) -> Any:
+        """A pipeline of scikit-learn's own that predicts the same; SettingError for a network."""
+        check_is_fitted(self)
+        return self.model_.to_sklearn()
+
+    def _inputs(self, X: Array) -> Inputs:
+        """Columns scaled by their ranges, public in a private fit, to [-1, 1]."""
+        require(
+            self.ranges is not None or not self._private,
+            "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays "
+            "of one for each column; those of the data are not covered by the guarantee",
+        )
+        low, high = (X.min(0), X.max(0)) if self.ranges is None else _ranges(self.ranges, X.shape[1])
+        half = np.where(high > low, high / 2 - low / 2, 1.0)
+        row_norm = self.row_norm if self.row_norm is not None else float(self._private)
+        return Inputs(X.shape[1], None, low / 2 + high / 2, half, self.ranges is not None, True, row_norm)
+
+    def _objective(self, num_classes: int) -> str:
+        raise NotImplementedError
+
+    def _keys(self, objective: str, spread: float, seed: int) -> dict[str, Any]:
+        """The settings of the run, over which the user's own go."""
+        keys: dict[str, Any] = {
+            "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
+            "data.row-norm": float(self.row_norm if self.row_norm is not None else self._private),
+            "objective.name": objective, "regulariser.name": "none", "evaluation.every": self.rounds,
+        }  # fmt: skip
+        if self._private:
+            keys |= {
+                "privacy.mode": "public-state",
+                "privacy.epsilon": self.epsilon,
+                "privacy.delta": self.delta,
+            }
+        if self.algorithm in ALGORITHMS:
+            keys |= self._steps(objective, spread)
+        return keys
+
+    def _steps(self, objective: str, spread: float) -> dict[str, Any]:
+        """Step sizes from the curvature of the loss: at any of the sites, or in a private fit of any row."""
+        loss = LOSSES["softmax" if objective in NETWORKS else objective]
+        known = settings_of(ALGORITHMS[self.algorithm])
+        curvature = min(loss.curvature_bound, 1.0) * (
+            (self.row_norm or 1.0) ** 2 if self._private else spread
+        )
+        wanted = {"step-size": (0.2 if self._private else 0.9) / curvature, "rho": _RHO * curvature}
+        steps = {f"{self.algorithm}.{key}": value for key, value in wanted.items() if key in known}
+        if ALGORITHMS[self.algorithm].takes_local_steps:
+            steps["local.max-steps"] = _STEPS[self._private]
+        return steps
+
+
+def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
+    """The largest eigenvalue of the mean of a a^T over the rows a of a site, at the site where it is largest."""
+    parts = np.split(features, np.cumsum(sizes)[:-1])
+    return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
+
+
+def _ranges(given: Any, columns: int) -> tuple[Array, Array]:
+    """Lowest and highest value of each column; SettingError."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(own, dtype=np.float64), columns) for own in given)
+    except (ValueError, TypeError):
+        low = high = np.zeros(columns)
+    fine = bool(np.isfinite([low, high]).all() and (low < high).all())
+    require(fine, f"ranges must be (low, high) with low < high for each of {columns} columns; got {given!r}")
+    return low, high
+
+
+def _grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:
+    """An order of the rows in which those of a site stand together, and how many each has."""
+    if sites is None:
+        require(number >= 1, f"num_sites must be at least 1; got {number}")
+        codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
+    else:
+        sites = np.asarray(sites)
+        require(
+            sites.shape == (rows,), f"sites must have shape ({rows},), one for each row; got {sites.shape}"
+        )
+        codes = np.unique(sites, return_inverse=True)[1]
+    return np.argsort(codes, kind="stable"), tuple(map(int, np.bincount(codes)))
+
+
+class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """Classifier that is trained over sites, which share no rows.
+
+    algorithm      how: a name that `twinflower list` shows
+    epsilon        total budget of each site, at delta; None: no privacy
+    rounds         of communication
+    objective      loss, or a network; None: "logistic" for two classes, "softmax" for more
+    ranges         (low, high) of the columns, numbers or arrays, to which values are clipped; None: those of the data,
+                   which a private fit refuses
+    row_norm       largest norm of a scaled row, longer ones are shortened; None: 1 in a private fit, else any
+    num_sites      among which rows are dealt at random where `fit` is not told the sites
+    settings       any others of a run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
+    random_state   seed of sites, batches and noise
+
+    After `fit`: `model_` (a `twinflower.trained.TrainedClassifier`), `coef_`, `intercept_`, `classes_`, `privacy_`
+    (what was spent, None without privacy), `history_` and `warnings_`. The classes are those in y; a private fit
+    takes them, and the number of each site's rows, as public.
+    """
+
+    model_: TrainedClassifier
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedClassifier":
+        """Train on rows X (rows, features), with labels y and the site of every row, (rows,) both."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        require(
+            len(self.classes_) > 1,
+            f"there must be at least two classes; y has one class, {self.classes_[0]!r}",
+        )
+        self._train(X, codes.astype(np.int64), sites, classes=tuple(self.classes_.tolist()))
+        return self
+
+    def _objective(self, num_classes: int) -> str:
+        return self.objective or ("logistic" if num_classes == 2 else "softmax")
+
+    def _rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False)  # type: ignore[no-any-return]
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Classes (rows,)."""
+        rows = self._rows(X)
+        return self.classes_[self.model_.places(rows)]  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (rows, classes)."""
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
+
+    def decision_function(self, X: Any) -> Array:
+        """Scores (rows, classes), or (rows,) of two classes."""
+        rows = self._rows(X)
+        return self.model_.decision_function(rows)
+
+    @property
+    def coef_(self) -> Array:
+        """Weights of the scaled columns."""
+        return self.model_.coef_
+
+    @property
+    def intercept_(self) -> Array:
+        """Weights of the column of ones."""
+        return self.model_.intercept_
+
+
+class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+    """Regressor that is trained over sites; parameters and attributes as of `FederatedClassifier`, but for
+
+    objective      None: "least-squares", or "huber" in a private fit
+    target_range   (low, high) of y, which is clipped to it; None: that of the data, which a private fit refuses
+    """
+
+    model_: TrainedRegressor
+
+    def __init__(
+        self,
+        algorithm: str = "fedpdm",
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-4,
+        rounds: int = 30,
+        objective: str | None = None,
+        ranges: Any = None,
+        target_range: Any = None,
+        row_norm: float | None = None,
+        num_sites: int = 5,
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            algorithm, epsilon=epsilon, delta=delta, rounds=rounds, objective=objective, ranges=ranges,
+            row_norm=row_norm, num_sites=num_sites, settings=settings, random_state=random_state,
+        )  # fmt: skip
+        self.target_range = target_range
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedRegressor":
+        """Train on rows X (rows, features), with numbers y and the site of every row, (rows,) both."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        middle, half = self._target(y)
+        self._train(X, np.clip((y - middle) / half, -1.0, 1.0), sites, middle=middle, half=half)
+        return self
+
+    def _target(self, y: Array) -> tuple[float, float]:
+        """Middle and half the width of the label's range."""
+        require(
+            self.target_range is not None or not self._private,
+            "with epsilon the range of y must be public: give target_range=(low, high)",
+        )
+        low, high = (
+            (y.min(), y.max()) if self.target_range is None else (v[0] for v in _ranges(self.target_range, 1))
+        )
+        return float(low / 2 + high / 2), float(high / 2 - low / 2) or 1.0
+
+    def _objective(self, num_classes: int) -> str:
+        return self.objective or ("huber" if self._private else "least-squares")
+
+    def predict(self, X: Any) -> Array:
+        """Numbers (rows,)."""
+        check_is_fitted(self)
+        return self.model_.predict(validate_data(self, X, dtype=np.float64, reset=False))
+
+    @property
+    def coef_(self) -> Array:
+        """Weights of the scaled columns."""
+        return self.model_.coef_
+
+    @property
+    def intercept_(self) -> float:
+        """Weight of the column of ones."""
+        return float(self.model_.intercept_)

@@ -1,0 +1,140 @@
+"""scikit-learn's front door."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_regression
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import twinflower
+from twinflower import FederatedClassifier, FederatedRegressor
+from twinflower.errors import RunError, SettingError
+from twinflower.simulation.runtimes import cohort
+
+
+@parametrize_with_checks([FederatedClassifier(), FederatedRegressor()])
+def test_all_of_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def halves(load):
+    features, labels = load(return_X_y=True)
+    return train_test_split(
+        features, labels, random_state=0, stratify=labels if load is not load_diabetes else None
+    )
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_iris])
+def test_a_classifier_comes_near_the_pooled_one(load):
+    train, test, labels, truth = halves(load)
+    pooled = make_pipeline(MinMaxScaler((-1, 1)), LogisticRegression(C=1e3, max_iter=5000)).fit(train, labels)
+    ours = FederatedClassifier(random_state=0).fit(train, labels)
+    assert ours.score(test, truth) >= pooled.score(test, truth) - 0.03
+    probabilities = ours.predict_proba(test)
+    np.testing.assert_array_equal(ours.classes_[probabilities.argmax(1)], ours.predict(test))
+
+
+def test_the_optimum_of_all_rows_is_the_fixed_point():
+    """Sites differ, and still many rounds lead to least squares on all rows together."""
+    features, labels = make_regression(200, 4, noise=5.0, random_state=0)
+    sites = np.searchsorted(np.quantile(features[:, 0], [0.25, 0.5, 0.75]), features[:, 0])
+    assert set(np.bincount(sites)) == {50}  # equal sizes: the mean over sites is the mean over rows
+    ours = FederatedRegressor(rounds=600, random_state=0).fit(features, labels, sites=sites)
+    best = LinearRegression().fit(features, labels)
+    gap = np.abs(ours.predict(features) - best.predict(features)).max()
+    assert gap < 1e-6 * np.ptp(labels)
+    np.testing.assert_allclose(ours.to_sklearn().predict(features), ours.predict(features), atol=1e-9)
+
+
+def test_a_regression_comes_near_the_pooled_one():
+    train, test, labels, truth = halves(load_diabetes)
+    pooled = LinearRegression().fit(train, labels).score(test, truth)
+    assert FederatedRegressor(random_state=0).fit(train, labels).score(test, truth) > pooled - 0.03
+
+
+def test_a_private_fit_spends_what_it_may_and_uses_nothing_of_the_data_but_the_rows():
+    train, test, labels, truth = halves(load_breast_cancer)
+    with pytest.raises(
+        SettingError, match=r"with epsilon the ranges of the columns must be public: give ranges="
+    ):
+        FederatedClassifier(epsilon=8).fit(train, labels)
+    with pytest.raises(SettingError, match="with epsilon the range of y must be public"):
+        FederatedRegressor(epsilon=8, ranges=(0, 1)).fit(train, labels)
+    ranges = (np.zeros(30), 1.1 * train.max(0))
+    ours = FederatedClassifier(epsilon=8, ranges=ranges, random_state=0).fit(train, labels)
+    assert "(8, 0.0001)-DP" in ours.privacy_["guarantee"]
+    assert ours.score(test, truth) > 0.85  # the larger class has 0.63
+    alone = FederatedClassifier(epsilon=8, ranges=ranges, random_state=0)
+    for other in (alone.fit(train, labels), alone.fit(train, labels)):
+        np.testing.assert_array_equal(other.coef_, ours.coef_)
+    moved = train.copy()
+    moved[0] *= 1e6  # is clipped: a record moves no other record's features
+    there = FederatedClassifier(epsilon=8, ranges=ranges, random_state=0).fit(moved, labels).model_.inputs
+    np.testing.assert_array_equal(there.features(train), ours.model_.inputs.features(train))
+
+
+def test_sites_are_the_clients(monkeypatch):
+    train, _, labels, _ = halves(load_breast_cancer)
+    sites = np.array(["b", "a", "c"])[np.arange(len(train)) % 3]
+    seen = []
+    run = cohort.run
+    monkeypatch.setattr(cohort, "run", lambda setups: seen.extend(setups) or run(setups))
+    ours = FederatedClassifier(random_state=0).fit(train, labels, sites=sites)
+    (setup,) = seen
+    assert setup.config.clients.count == 3
+    for client, name in enumerate("abc"):
+        rows = setup.shards.rows(client)
+        np.testing.assert_array_equal(rows.labels, labels[sites == name])
+        np.testing.assert_array_equal(rows.features, ours.model_.inputs.features(train[sites == name]))
+
+
+def test_clone_parameters_pipelines_and_searches():
+    train, test, labels, truth = halves(load_breast_cancer)
+    ours = FederatedClassifier("fedprox", rounds=7, settings={"fedprox.mu": 0.2}, random_state=1)
+    again = clone(ours)
+    assert again.get_params() == ours.get_params()
+    assert again.set_params(rounds=3).rounds == 3
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), FederatedClassifier(random_state=0)),
+        {"federatedclassifier__rounds": [1, 15], "federatedclassifier__algorithm": ["fedavg", "fedpdm"]},
+        cv=3,
+    ).fit(train, labels)
+    assert search.best_params_["federatedclassifier__rounds"] == 15
+    assert search.score(test, truth) > 0.9
+
+
+def test_every_setting_of_a_run_can_be_given():
+    train, _, labels, _ = halves(load_breast_cancer)
+    sparse = {"regulariser.name": "l1", "regulariser.weight": 0.02}
+    ours = FederatedClassifier(settings=sparse, random_state=0).fit(train, labels)
+    dense = FederatedClassifier(random_state=0).fit(train, labels)
+    assert 0 < np.count_nonzero(ours.coef_) < np.count_nonzero(dense.coef_)
+    network = FederatedClassifier(objective="swish-network", settings={"hidden-units": 4}, random_state=0)
+    assert network.fit(train, labels).predict_proba(train).shape == (len(train), 2)
+    for change, sentence in (
+        ({"algorithm": "fedpmd"}, "algorithm must be one of"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"settings": {"fedpdm.rhoo": 1.0}}, "did you mean 'fedpdm.rho'"),
+        ({"ranges": (1, 0)}, r"ranges must be \(low, high\) with low < high for each of 30 columns"),
+        ({"num_sites": 0}, "num_sites must be at least 1; got 0"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            FederatedClassifier(**change).fit(train, labels)
+    with pytest.raises(SettingError, match=r"sites must have shape \(426,\)"):
+        FederatedClassifier().fit(train, labels, sites=[1, 2])
+    with pytest.raises(RunError, match="diverged"):
+        FederatedRegressor(settings={"fedpdm.step-size": 1e6, "unstable-steps": "allow"}).fit(train, labels)
+
+
+def test_a_fitted_model_can_be_saved(tmp_path):
+    train, test, labels, _ = halves(load_iris)
+    ours = FederatedClassifier(ranges=(0, 8), random_state=0).fit(train, np.array(["x", "y", "z"])[labels])
+    ours.model_.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(twinflower.load(tmp_path / "model.npz").predict(test), ours.predict(test))
+    np.testing.assert_allclose(
+        ours.to_sklearn().predict_proba(test), ours.predict_proba(test), rtol=0, atol=1e-12
+    )
