@@ -122,6 +122,10 @@ class FileStore:
     def _folder_of(self, session: str) -> Path:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
 
+    def key_path(self, session: str) -> Path:
+        """Where a secret key for this session belongs."""
+        return self._folder_of(session) / "session.key"
+
     def _path(self, session: str, round_: int) -> Path:
         return self._folder_of(session) / f"{round_}.round"
 
@@ -133,7 +137,7 @@ class FileStore:
     def _forget_old_sessions(self) -> None:
         folders = sorted((p for p in _entries(self.folder) if p.is_dir()), key=lambda p: p.stat().st_mtime)
         for folder in folders[: -_MOST_SESSIONS + 1]:
-            for path in folder.glob("*.round*"):
+            for path in (*folder.glob("*.round*"), folder / "session.key"):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()

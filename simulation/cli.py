@@ -30,6 +30,7 @@ from twinflower.trained import load, predictions
 from .app.server_app import print_row
 from .checkpoint import Checkpoints
 from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
+from .identity import make_key
 from .lock import claimed
 from .record import (
     Result,
@@ -302,6 +303,16 @@ def schema(
     console.print(
         f"schema: {out}; it was made from the data, see its first lines", soft_wrap=True, highlight=False
     )
+
+
+@app.command()
+def identity(
+    file: Annotated[
+        Path, typer.Argument(help="new file for the private key; keep it, and show it to nobody")
+    ],
+) -> None:
+    """Make a site's key for runs in which the server sees sums only, and print its public key for the peers file."""
+    console.print(make_key(file.expanduser()), soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -9,6 +9,8 @@ from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection
 from twinflower.privacy.plan import Plan
+from twinflower.sums.plan import lost_site
+from twinflower.sums.runs import SumsPlan
 
 from .privacy import spent
 from .settings import Config
@@ -108,7 +110,24 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
     ]
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
-    return rows + _cost(plan)
+    return rows + (_shared(plan) if isinstance(plan, SumsPlan) else []) + _cost(plan)
+
+
+def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
+    """What a run of sums rests on."""
+    sums = plan.sums
+    again = lost_site(sums, plan.delta)
+    return [
+        ("trust", f"sums over {sums.sites} clients, at least {sums.honest} of them honest"),
+        (
+            "epsilon in total, against everybody else",
+            f"{sums.epsilon_alone(plan.delta):.6g} at delta {plan.delta:g}",
+        ),
+        (
+            "if a client is lost for good",
+            f"a new run without it brings the total to epsilon {again:.4g} at most",
+        ),
+    ]
 
 
 def _bounded(config: Config) -> str:

@@ -12,6 +12,7 @@ from twinflower.batches import Walk
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan, Target
+from twinflower.sums.runs import SumsPlan
 
 from .settings import Config
 from .settings.sections import AsPublished, Gradient, Private
@@ -26,6 +27,9 @@ def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: I
     target = Target(privacy.epsilon, privacy.delta, privacy.noise_multiplier, conversion)
     bounds, paces = objective.bounds(config.data.row_norm), walk.paces(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
+    if isinstance(privacy, Gradient) and privacy.trust == "sum":
+        honest, d = privacy.honest_sites, objective.d
+        return SumsPlan.of_sums(page, bounds, walk, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
         return Plan.of(page, bounds, paces, asked, target)
     assert isinstance(page, FedPDM)  # no other method has this mode
@@ -70,6 +74,18 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
         "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst, seeded),
+        **(_spent_alone(plan, worst) if isinstance(plan, SumsPlan) else {}),
+    }
+
+
+def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
+    """The second number of a run of sums."""
+    alone = mu * plan.sums.factor
+    return {
+        "trust": "sum",
+        "honest_sites": plan.sums.honest,
+        "mu_alone": alone,
+        "epsilon_alone": gdp_epsilon(alone, plan.delta),
     }
 
 
@@ -86,6 +102,8 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     """The guarantee as one sentence."""
     if epsilon is None:
         return plan.caveat
+    if isinstance(plan, SumsPlan):
+        return _sums_in_words(plan, epsilon, mu, seeded)
     text = (
         f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
         f"replacement of one of its records: {in_odds(mu)}"
@@ -93,3 +111,14 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     if seeded:
         text += "; simulation: the noise is seeded, not secret"
     return f"{plan.caveat}; {text}" if plan.caveat else text
+
+
+def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:
+    """Both numbers, each with its attacker."""
+    alone = mu * plan.sums.factor
+    text = (
+        f"for each client, against {plan.attacker}, all that it sends is {mu:.4g}-GDP, hence ({epsilon:.4g}, "
+        f"{plan.delta:g})-DP, under replacement of one of its records: {in_odds(mu)}; against everybody else together "
+        f"it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
+    )
+    return text + ("; simulation: the noise is seeded, not secret" if seeded else "")

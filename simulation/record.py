@@ -142,16 +142,16 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     def of_seed(array: Array) -> Array:
         return np.asarray(array if seed is None else array[seed])
 
-    page = setup.page
+    page, server = setup.method, setup.own(server)
     metrics = page.server_metrics(server) if isinstance(page, ServerMetrics) else {}
     told = {name: float(of_seed(value)) for name, value in metrics.items()}
     points = client_models(page, server)
-    x = of_seed(setup.page.model(server))
+    x = of_seed(page.model(server))
     if points is not None:
         points = of_seed(points)
         x = points.mean(0)
         told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
-    told |= setup.assess(of_seed(setup.page.model(server)))
+    told |= setup.assess(of_seed(page.model(server)))
     if setup.config.evaluation.reference:
         best = setup.optimum
         size = float(best @ best)
@@ -187,7 +187,7 @@ class Result:
 
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
         """Whether the last row satisfies the constraints; None without any, or without a model."""
-        page = self.setup.page
+        page = self.setup.method
         if self.model is None or not isinstance(page, Constrained):
             return None
         return page.satisfied(metrics)

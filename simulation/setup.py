@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from twinflower.algorithms.abilities import (
     RestrictsObjective,
 )
 from twinflower.algorithms.page import Facts
+from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.batches import Shards, Walk
 from twinflower.central import minimise
-from twinflower.clients import CLIENTS, PageClient
+from twinflower.clients import CLIENTS, PageClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
+from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
 from twinflower.data.partition import Partition, describe, divide
 from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
 from twinflower.data.sites import load_own_table
@@ -45,7 +47,10 @@ from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.privacy.plan import Plan
 from twinflower.randomness import normals, stream
 from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox, Regulariser, on_part
-from twinflower.strategies import STRATEGIES, StarStrategy
+from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
+from twinflower.sums.masks import Identity, simulated
+from twinflower.sums.plan import SumPlan
+from twinflower.sums.runs import SumsPlan
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
 from .privacy import make_plan, uncoupled
@@ -76,6 +81,20 @@ class Setup:
         )
 
     @property
+    def method(self) -> Page:
+        """The algorithm as it is written, also where the server sees sums only."""
+        return self.page.page if isinstance(self.page, Summed) else self.page  # type: ignore[no-any-return]
+
+    def own(self, server: Any) -> Any:
+        """The state of `method`'s server."""
+        return server.own if isinstance(self.page, Summed) else server
+
+    @property
+    def sums(self) -> SumPlan | None:
+        """The plan of a run in which the server sees sums only."""
+        return self.plan.sums if isinstance(self.plan, SumsPlan) else None
+
+    @property
     def regulariser(self) -> Regulariser:
         """h of the problem."""
         return self.page.regulariser
@@ -87,7 +106,7 @@ class Setup:
     @property
     def by_rows(self) -> bool:
         """Whether F is the mean over all rows, and not over the clients."""
-        return weighting_of(self.config, self.page) == "rows"
+        return weighting_of(self.config, self.method) == "rows"
 
     def weighted(self, shards: Shards) -> Batch:
         """All rows of some shards, weighted as in F."""
@@ -96,8 +115,12 @@ class Setup:
 
     def divided(self, dataset: Dataset, partition: Partition) -> "Setup":
         """The same run on other rows."""
-        page = with_sizes(self.page, partition.sizes if self.by_rows else ())
-        return replace(self, dataset=dataset, partition=partition, page=page)
+        method = with_sizes(self.method, partition.sizes if self.by_rows else ())
+        sizes, plan = partition.sizes, self.plan
+        if isinstance(plan, SumsPlan):
+            plan = plan.resized(method, self.walk, sizes)
+        page = through_sums(method, plan, self.walk, sizes)
+        return replace(self, dataset=dataset, partition=partition, page=page, plan=plan)
 
     @cached_property
     def _test(self) -> Batch:
@@ -113,7 +136,7 @@ class Setup:
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's own numbers on a model (d,) and all training rows."""
-        page = self.page
+        page = self.method
         return page.model_metrics(x, self.objective, self._training) if isinstance(page, ModelMetrics) else {}
 
     @cached_property
@@ -125,15 +148,15 @@ class Setup:
         """What the method expects of its private run; with `reference = true` measured from the true start."""
         if self.plan is None:
             return []
-        advice = uncoupled(self.plan, self.page, self.walk, self.partition.sizes)
+        advice = uncoupled(self.plan, self.method, self.walk, self.partition.sizes)
         return self._expected(self.plan) + [("warning", text) for text in advice]
 
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.evaluation.reference else None
         pace = self.walk.pace(int(self.partition.sizes.min()))
-        if not isinstance(self.page, Forecasts):
+        if not isinstance(self.method, Forecasts):
             return []
-        return self.page.forecast(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
+        return self.method.forecast(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -208,6 +231,8 @@ class Setup:
         if self.plan is None:
             return None
         seed = self.config.seed
+        if isinstance(self.plan, SumsPlan):
+            return self.plan.seeded_guard(number, ledger, seed, run=run, row_norm=self.row_norm)
 
         def draws(round_: int) -> Draws:
             return seeded(seed, number, round_)
@@ -234,11 +259,20 @@ class Setup:
         )
 
     def client(
-        self, number: int, context: Context, guard: Guard | None = None, state_dir: str | None = None
+        self,
+        number: int,
+        context: Context,
+        guard: Guard | None = None,
+        state_dir: str | None = None,
+        identity: Identity | None = None,
     ) -> PageClient:
-        """The NumPyClient of one partition around Flower's context; with a guard and a state-dir of the site's own, or
-        the run's."""
-        return CLIENTS[self.config.algorithm](
+        """The NumPyClient of one partition around Flower's context; with a guard, a state-dir and an identity of the
+        site's own, or the run's."""
+        store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
+        kind: Callable[..., PageClient] = CLIENTS[self.config.algorithm]
+        if self.sums:
+            kind = partial(SumClient, masks=self._masks(number, context, identity, store))
+        return kind(
             context,
             self.page,
             self.objective,
@@ -249,8 +283,18 @@ class Setup:
             self.walk,
             self.config.seed,
             guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
-            self.store(number, self.config.output.state_dir if state_dir is None else state_dir),
+            store,
         )
+
+    def _masks(
+        self, number: int, context: Context, identity: Identity | None, store: FileStore | None
+    ) -> Masks | None:
+        """How a client hides its numbers; a simulation does not, unless its settings say so."""
+        if identity is None and not getattr(self.config.privacy, "masks", False):
+            return None
+        identity = identity or simulated(self.config.clients.count, self.config.seed)[number]
+        keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
+        return Masks(identity, keys, self.config.agreement)
 
     def at_site(self, number: int) -> "Setup":
         """The same run at the node of one client, whose data-file has this client's rows.
@@ -269,10 +313,13 @@ class Setup:
         state_dir = self.config.output.state_dir or str(folder)
         return replace(self, config=self.config.put({"output.state-dir": state_dir}))
 
-    def strategy(self) -> StarStrategy:
-        """The server side."""
+    def strategy(self, deployed: bool = False) -> StarStrategy:
+        """The server side; deployed sites have masks, whatever the settings say of simulations."""
         clients, server = self.config.clients, self.config.server
-        return STRATEGIES[self.config.algorithm](
+        kind: Callable[..., StarStrategy] = STRATEGIES[self.config.algorithm]
+        if self.sums:
+            kind = partial(SumStrategy, masks=deployed or getattr(self.config.privacy, "masks", False))
+        return kind(
             self.page, clients.count, clients.per_round, self.config.seed, server.node_timeout,
             min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
             first_round=clients.first_round,
@@ -330,6 +377,7 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     for layout in (page.inbox, page.upload):
         layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
     plan = make_plan(config, page, objective, walk, division.sizes)
+    page = through_sums(page, plan, walk, division.sizes)
     return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
 
 
@@ -399,6 +447,13 @@ def _with_facts(page: Any, config: Config, division: Partition, neighbours: Neig
     facts = Facts(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
     by_rows = weighting_of(config, page) == "rows"
     return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())
+
+
+def through_sums(page: Page, plan: Plan | None, walk: Walk, sizes: Index) -> Page:
+    """The page as it runs: through sums where the plan says so."""
+    if not isinstance(plan, SumsPlan):
+        return page
+    return Summed(page, tuple(walk.steps(sizes).tolist()), plan.sums.widths)
 
 
 def with_sizes(page: Any, sizes: Index | Sequence[int]) -> Page:

@@ -17,6 +17,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies import STRATEGIES
 from twinflower.strategies.records import record_of
+from twinflower.sums.plan import SimulatedSums
 from twinflower.work import LocalWork, no_noise
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -33,6 +34,8 @@ def noise_of(setup, clients, round_):
     """What the clients' guards would give out."""
     if setup.plan is None:
         return no_noise
+    if setup.sums:
+        return SimulatedSums(setup.page, setup.sums)(round_, clients)
     bounds, z = setup.plan.bounds, setup.plan.multipliers[np.atleast_1d(clients)]
     paces = [setup.walk.pace(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
     sigma = z[:, None] * np.array([[setup.page.release(bounds, pace, round_).spread] for pace in paces])

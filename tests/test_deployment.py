@@ -26,15 +26,20 @@ from problems import VARIANTS
 import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
+from twinflower.clients.sums import FileKeys, Masks
 from twinflower.errors import RunError
-from twinflower.privacy.ledger import FileLedger
+from twinflower.privacy.ledger import FileLedger, read_ledger
+from twinflower.simulation.identity import read_identity
 from twinflower.simulation.record import read_summary
 from twinflower.simulation.runtimes import inprocess, janitor
-from twinflower.simulation.runtimes.deployment import Deployment, deployment, rehearse
+from twinflower.simulation.runtimes.deployment import Deployment, acquainted, deployment, rehearse
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
+from twinflower.sums.grid import add
+from twinflower.sums.masks import roster_of
+from twinflower.wire import from_npy
 
 pytestmark = pytest.mark.deployment
 PROJECT = Path(__file__).resolve().parent.parent
@@ -436,3 +441,52 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
             if same.points is not None:
                 assert_array_equal(models["points"], same.points, err_msg=name)
     note("none, every algorithm once", "finished:completed", "same bits as in process")
+
+
+def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
+    """Secret noise and masks: what the nodes sent is uniform for the server, what is under the masks is small, both
+    have the same sums to the bit, and the model follows from these."""
+    keys = JOB | {"local.max-steps": 1, "rounds": 3, "checkpoint-every": 100, "step-size": 5.0, "rho": 0.1}
+    sums = {"privacy.mode": "public-state", "epsilon": 20.0, "trust": "sum", "honest-sites": 2}
+    config, folder, count = parse(keys | sums), tmp_path / "run", 3
+    setup = prepare(config)
+    own = acquainted(tmp_path, setup)
+    with deployment() as running:
+        for number in range(count):
+            state = {"state-dir": str(tmp_path / f"state-{number}"), "lifetime-epsilon": 21.0}
+            running.start_node(number, count, own[number] | state)
+        running.run(config, folder)
+    stores = [setup.store(number, str(tmp_path / f"state-{number}")) for number in range(count)]
+    last = stores[0]._read(next(stores[0].folder.glob("*/3.round")))
+    session = last.metrics["session"]
+    masks = [
+        Masks(
+            read_identity(number, Path(own[number]["identity-key"]), Path(own[number]["peers-file"])),
+            FileKeys(stores[number].key_path),
+            config.agreement,
+        )
+        for number in range(count)
+    ]
+    roster = roster_of([mask.announce(session) for mask in masks])
+    joined = [mask.join(session, roster) for mask in masks]
+    server = setup.page.init_server(setup.start, count, np.array(0, np.uint64))
+    for round_ in (1, 2, 3):
+        kept = [store.at(session, round_) for store in stores]
+        sent = np.array([from_npy(k.arrays["reply.0"].data) for k in kept])
+        (point,) = {k.metrics["inbox"] for k in kept}
+        bare = sent - [j.mask(sent.shape[1], round_, bytes.fromhex(point)) for j in joined]
+        assert (abs(bare.view(np.int64)) < 2**48).all()
+        assert (abs(sent.view(np.int64)) > 2**60).mean() > 0.8  # 7/8 of uniform words
+        assert_array_equal(add(sent), add(bare))
+        server = setup.page.advance(server, add(bare), round_)
+    assert_array_equal(np.load(folder / "model.npz")["x"], setup.page.model(server))
+    told = read_summary(folder)["privacy"]
+    assert told["epsilon"] == pytest.approx(20.0)
+    assert told["epsilon_alone"] > told["epsilon"]
+    for number in range(count):
+        (book,) = (read_ledger(path) for path in (tmp_path / f"state-{number}").glob("*.ledger"))
+        assert len(book.charges) == 3
+        assert sum(c.cost_alone for c in book.charges) == pytest.approx(
+            2 * sum(c.cost for c in book.charges), rel=1e-6
+        )
+    note("none, with sums under masks", "the sums of the unmasked numbers, to the bit", "both costs charged")

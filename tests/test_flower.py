@@ -39,8 +39,8 @@ def without_time(row):
 
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method and one on a graph from a
-    file beside the user."""
+    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method, one of sums under masks,
+    and one on a graph from a file beside the user."""
     large = parse(
         {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
@@ -58,12 +58,19 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         flower.run(sparse, tmp_path / "sparse")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
+        sums = parse(SMALL, VARIANTS["fedpdm-sum"], {"privacy.masks": True})
+        flower.run(sums, tmp_path / "sums")
         graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
         output = flower.run(graph, tmp_path / "graph")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in output
     assert not (tmp_path / "bad" / "model.npz").exists()
-    for config, name in ((large, "flower"), (sparse, "sparse"), (graph, "graph")):
+    for config, name in (
+        (large, "flower"),
+        (sparse, "sparse"),
+        (graph, "graph"),
+        (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
+    ):
         ours = inprocess.run(prepare(config))
         models = np.load(tmp_path / name / "model.npz")
         assert_array_equal(models["x"], ours.model)

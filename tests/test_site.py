@@ -175,6 +175,7 @@ def test_no_honest_run_is_taken_for_a_hostile_one(tmp_path, variant):
     """Every private method with the noise and the checks of deployed sites."""
     setup = small(variant, clients__per_round=0)
     node = NODE | {"lifetime-epsilon": 1e4, "state-dir": str(tmp_path)}
+    node |= {"identity-key": "not read here", "peers-file": "not read here", "max-honest": 8}
 
     class Sites(InProcessGrid):
         def client(self, node_id):

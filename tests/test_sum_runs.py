@@ -18,12 +18,21 @@ from twinflower.algorithms.summed import Summed
 from twinflower.batches import Walk
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
-from twinflower.errors import RunError, SettingError
+from twinflower.errors import DataError, RunError, SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy import Budget, gdp_mu
 from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
+from twinflower.simulation.checkpoint import Checkpoints
+from twinflower.simulation.forecast import forecast
+from twinflower.simulation.identity import make_key, read_identity
+from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import prepare
 from twinflower.strategies import SumStrategy
 from twinflower.strategies.records import record_of
 from twinflower.sums.discrete import seeded_words
@@ -403,3 +412,123 @@ def test_both_costs_are_charged():
     charges = ContextLedger(grid.context(1).state).charges()
     assert sum(c.cost for c in charges) == pytest.approx(float(study.plan.mu[0]) ** 2, rel=1e-12)
     assert sum(c.cost_alone for c in charges) == pytest.approx(3 * float(study.plan.mu[0]) ** 2, rel=1e-6)
+
+
+# --- settings ---
+
+SUMS = {
+    "clients.count": 8,
+    "rounds": 4,
+    "local.max-steps": 1,
+    "privacy.mode": "public-state",
+    "epsilon": 4.0,
+    "trust": "sum",
+    "honest-sites": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"clients.per-round": 3}, "needs all clients in every round"),
+        ({"local.max-steps": 3}, "needs one local step a round where clients keep a dual"),
+        ({"local.batch-size": 10, "local.max-steps": 0}, "needs one local step"),
+        ({"uplink-ratio": 0.5, "algorithm": "bsdp-fedpdm"}, "needs uplink-ratio 1"),
+        ({"local-start": "warm"}, "needs local-start server"),
+        ({"algorithm": "proxskip"}, "is not for proxskip"),
+        ({"algorithm": "ldp-primal-dual", "step-size": 0.5, "allocation": "static"}, "needs step-size 1"),
+        ({"algorithm": "zcdp-nfl", "objective.clip-norm": 1.0}, "is not for zcdp-nfl"),
+        ({"honest-sites": 0}, "which needs honest-sites"),
+        ({"honest-sites": 9}, "honest-sites must be from 1 to the number of clients, 8"),
+        ({"trust": "local"}, "belong to privacy.trust = sum"),
+        ({"conversion": "zcdp"}, "set privacy.conversion to exact"),
+        ({"server.max-norm": 3.0}, "set server.max-norm to 0"),
+        ({"noise-multiplier": 1e-9, "epsilon": 0.0}, "noise-multiplier"),
+    ],
+)
+def test_settings_that_sums_do_not_go_with_are_refused_in_a_sentence(keys, why):
+    """Each says why, before anything runs."""
+    with pytest.raises(SettingError, match=why) as refusal:
+        prepare(parse(SUMS, keys))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_run_prints_and_stores_both_numbers():
+    """In process and in the cohort; the plan's tables have them, and what a lost client costs."""
+    setup = prepare(parse(SUMS, {"masks": True}))
+    results = [inprocess.run(setup), *cohort.run([prepare(parse(SUMS))])]
+    assert_array_equal(results[0].model, results[1].model)
+    for result in results:
+        told = result.privacy()
+        assert told is not None
+        assert told["epsilon"] == pytest.approx(4.0)
+        assert told["mu_alone"] == pytest.approx(2 * told["mu"], rel=1e-6)
+        assert (told["trust"], told["honest_sites"]) == ("sum", 4)
+        assert f"({told['epsilon_alone']:.4g}, 0.0001)-DP" in told["guarantee"]
+        assert "together with up to 4 other clients" in told["guarantee"]
+    rows = dict(forecast(setup))
+    assert rows["epsilon in total, largest client"].startswith("4 at")
+    assert rows["epsilon in total, against everybody else"].startswith(
+        f"{results[0].privacy()['epsilon_alone']:.6g}"
+    )
+    assert "brings the total to epsilon 6.0" in rows["if a client is lost for good"]
+
+
+@pytest.mark.parametrize(
+    "keys", [{"algorithm": "ssca", "privacy.mode": "gradient"}, {"algorithm": "feddyn", "alpha": 0.1}]
+)
+def test_a_run_of_sums_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, keys):
+    """From a checkpoint, with the sites' keys and replies on the disk: the rounds behind it get the stored bytes."""
+    setup = prepare(parse(SUMS, keys, {"masks": True, "rounds": 5, "checkpoint-every": 2}))
+    whole = inprocess.run(setup)
+    setup = setup.with_state_dir(tmp_path / "state")
+
+    class Cut(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] == 4:
+                raise KeyboardInterrupt
+            return super().answer(message)
+
+    points = Checkpoints(tmp_path, 2, setup.config)
+    with pytest.raises(KeyboardInterrupt):
+        run_strategy(setup, Cut(setup), "inprocess", None, points)
+    again = run_strategy(
+        setup, InProcessGrid(setup), "inprocess", None, Checkpoints(tmp_path, 2, setup.config)
+    )
+    assert not again.failure
+    assert_array_equal(again.model, whole.model)
+
+
+def test_sites_count_on_no_more_honest_ones_than_their_policy_says(tmp_path):
+    """And they need an identity; what a run asks is compared with the site's own words."""
+    setup = prepare(parse(SUMS))
+    node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
+    with pytest.raises(SettingError, match="needs identity-key, peers-file and max-honest"):
+        site_guard(setup, read_site(node), "r")
+    keys = {"identity-key": "k", "peers-file": "p"}
+    with pytest.raises(
+        SettingError, match="counts on at most 3 honest sites; the run has privacy.honest-sites 4"
+    ):
+        site_guard(setup, read_site(node | keys | {"max-honest": 3}), "r")
+    with pytest.raises(SettingError, match="belong together"):
+        read_site(node | keys)
+    guard = site_guard(setup, read_site(node | keys | {"max-honest": 4}), "r")
+    assert isinstance(guard, SumGuard)
+    assert guard.secret
+
+
+def test_identities_are_made_once_and_read_strictly(tmp_path):
+    """A key for its owner only, and sentences for files that hold something else."""
+    keys = [make_key(tmp_path / f"{n}.pem") for n in range(2)]
+    assert (tmp_path / "0.pem").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(SettingError, match="exists"):
+        make_key(tmp_path / "0.pem")
+    peers = tmp_path / "peers"
+    peers.write_text("".join(f"{n} {key}\n" for n, key in enumerate(keys)))
+    assert read_identity(1, tmp_path / "1.pem", peers).circle.keys == tuple(map(bytes.fromhex, keys))
+    with pytest.raises(SettingError, match="gives site 0 another public key"):
+        read_identity(0, tmp_path / "1.pem", peers)
+    with pytest.raises(DataError, match="holds no Ed25519 key"):
+        read_identity(0, peers, peers)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_identity(0, tmp_path / "nowhere", peers)

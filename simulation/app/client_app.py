@@ -19,7 +19,9 @@ from twinflower.data.sets import Data
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.sums.masks import Identity
 
+from ..identity import read_identity
 from ..settings import parse_run_config
 from ..setup import Setup, prepare_node
 from .site import PARTITION, Site, discreet, read_site, simulated, told
@@ -46,7 +48,18 @@ def _site_client(context: Context) -> Client:
         config = site.config(context.run_config)
     setup = prepare_node(config).at_site(site.partition_id)
     guard = site_guard(setup, site, str(context.run_id))
-    return setup.client(site.partition_id, context, guard, site.state_dir).to_client()
+    identity = _identity(site) if setup.sums else None
+    return setup.client(site.partition_id, context, guard, site.state_dir, identity).to_client()
+
+
+def _identity(site: Site) -> Identity:
+    """Who the site is, and whom it accepts; never a simulation's."""
+    identity = read_identity(site.partition_id, Path(site.identity_key), Path(site.peers_file))
+    require(
+        len(identity.circle.keys) == site.num_partitions,
+        f"the peers-file names {len(identity.circle.keys)} sites; the node config says {site.num_partitions}",
+    )
+    return identity
 
 
 def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
@@ -67,6 +80,8 @@ def _check_policy(setup: Setup, site: Site) -> None:
     site.check_privacy(plan is not None)
     if plan is None:
         return
+    if setup.sums:
+        site.check_sums(setup.sums.honest)
     lifetime = site.lifetime_epsilon
     if lifetime is None:
         raise SettingError(

@@ -14,6 +14,9 @@ decide, or one of a few fixed ones. The site's own log has the rest.
     lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
     max-epsilon, max-delta           most that one run may plan
     min-noise-multiplier             least sigma / sensitivity
+    identity-key, peers-file         its Ed25519 key (`twinflower identity FILE`), and the public keys of all sites by
+                                     number, its own included; needed for runs in which the server sees sums only
+    max-honest                       how many sites it is willing to count on in such a run, itself included
     allow-non-private                true: runs without privacy may use the data-file
     ignore-keys                      keys of other apps on the same node, with commas between
 
@@ -80,6 +83,9 @@ class Site:
     max_epsilon: float | None = None
     max_delta: float = _DEFAULT_DELTA
     min_noise_multiplier: float | None = None
+    identity_key: str = ""
+    peers_file: str = ""
+    max_honest: int | None = None
     allow_non_private: bool = False
     ignore_keys: str = field(default="", compare=False)
 
@@ -94,6 +100,18 @@ class Site:
         require(
             private or not self.promises,
             f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none",
+        )
+
+    def check_sums(self, honest: int) -> None:
+        """SettingError for a run whose noise rests on more honest sites than this one counts on."""
+        require(
+            self.max_honest is not None,
+            "a run with privacy.trust = sum needs identity-key, peers-file and max-honest in every site's node config",
+        )
+        require(
+            honest <= (self.max_honest or 0),
+            f"this site's policy counts on at most {self.max_honest} honest sites; the run has privacy.honest-sites "
+            f"{honest}",
         )
 
     def config(self, run: Mapping[str, Any]) -> Config:
@@ -181,6 +199,9 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "max-epsilon": (float, *_ABOVE_0),
     "max-delta": (float, *_DELTA),
     "min-noise-multiplier": (float, "a finite number from 0", lambda v: 0 <= v < inf),
+    "identity-key": (str, "", _ANY),
+    "peers-file": (str, "", _ANY),
+    "max-honest": (int, "at least 1", lambda v: v >= 1),
     "allow-non-private": (bool, "", _ANY),
     "ignore-keys": (str, "", _ANY),
 }
@@ -219,6 +240,12 @@ def _check_promises(site: Site) -> None:
         not site.schema or (shape == (None, None) and bool(site.data_file)),
         "node config schema says which features and classes a data-file has: it needs data-file, and num-features and "
         "num-classes are left out",
+    )
+    sums = [bool(site.identity_key), bool(site.peers_file), site.max_honest is not None]
+    require(
+        all(sums) or not any(sums),
+        "node config identity-key, peers-file and max-honest belong together: who the site is, which sites it accepts, "
+        "and how many of them it counts on",
     )
     for kind in ("lifetime", "max"):
         delta, epsilon = f"{kind}-delta", f"{kind}-epsilon"

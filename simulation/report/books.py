@@ -11,7 +11,7 @@ from twinflower.privacy import best_guess, gdp_epsilon
 from twinflower.privacy.ledger import Book, Charge, read_ledger
 
 HEADINGS = ("data", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
-RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "first charge", "last charge")
+RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "against all others", "first charge", "last charge")
 
 
 def read_books(folder: Path) -> list[tuple[str, Book]]:
@@ -42,11 +42,13 @@ def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
 
 
 def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
-    """A row of RUN_HEADINGS for each run, in the order of the first charges."""
+    """A row of RUN_HEADINGS for each run, in the order of the first charges; against all others: of a run of sums,
+    epsilon against everybody else together, where the other one counts on noise of other sites."""
     for _, book in books:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
-            told = _epsilon(charges, book.delta), _date(min(times)), _date(max(times))
+            alone = gdp_epsilon(math.sqrt(math.fsum(charge.cost_alone for charge in charges)), book.delta)
+            told = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
             yield _data(book), run, str(len(charges)), *told
 
 

@@ -15,14 +15,16 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.page import Page
+from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.batches import Batches, Shards, Walk
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
-from twinflower.rounds import Outcome, Problem, Schedule, Uneven, rounds, start
+from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.strategies import Round
+from twinflower.sums.plan import SimulatedSums
 
 from ..checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
 from ..record import Progress, Recorder, Result, own_columns
@@ -99,10 +101,13 @@ class Cohort:
         everybody = config.sampled == config.clients.count and walk.batch_size == 0
         return _Kept(walk) if everybody and shards.sizes.sum() * shards.features.shape[1] <= _KEPT else walk
 
-    def _noise(self) -> SimulatedNoise | None:
+    def _noise(self) -> NoiseOf | None:
         """What the clients' guards would give out; None without privacy."""
-        if self.setups[0].plan is None:
+        first = self.setups[0]
+        if first.plan is None:
             return None
+        if first.sums:
+            return cast(NoiseOf, SimulatedSums(cast(Summed, first.page), first.sums, first.config.seed))
         plans = [cast(Plan, setup.plan) for setup in self.setups]
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
         walk, shards = self.setups[0].walk, self.problem.shards
@@ -141,7 +146,7 @@ class Cohort:
 
     def points(self, server: Any) -> list[Array | None]:
         """The clients' own models (N, d) of each seed, None where the server does not know them."""
-        points = client_models(self.algorithm, server)
+        points = client_models(self.setups[0].method, self.setups[0].own(server))
         if points is None or self.alone:
             return [points] * len(self.setups)
         return list(points)
@@ -197,7 +202,7 @@ def run(
     or loses a client with an update that is not finite, or draws its own numbers of steps, each is run alone.
     """
     try:
-        if len(setups) > 1 and isinstance(setups[0].page, DrawsSteps):
+        if len(setups) > 1 and isinstance(setups[0].page, DrawsSteps | Summed):
             raise Uneven
         with threadpool_limits(1), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)

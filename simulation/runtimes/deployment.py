@@ -25,6 +25,7 @@ from twinflower.data.sets import Data, OwnData, TableData
 from twinflower.data.tables import table_files
 from twinflower.errors import require
 
+from ..identity import make_key
 from ..record import to_toml
 from ..settings import Config, Value
 from ..setup import Setup, prepare
@@ -136,9 +137,11 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
     if isinstance(config.data, Data) and config.data.dir:
         own["data-dir"] = str(Path(config.data.dir).absolute())
     with deployment(secure, _empty(folder.absolute() / "logs"), tell) as running:
+        circle = acquainted(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
             own["state-dir"] = str(running.home / f"node-{number}" / "state")
-            _start(running, number, config.clients.count, own | (files[number] if files else {}))
+            of_site = (files[number] if files else {}) | circle.get(number, {})
+            _start(running, number, config.clients.count, own | of_site)
         running.run(config, folder)
         tell("ending all processes")
 
@@ -168,6 +171,22 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
 
 def _from_here(path: str) -> str:
     return str(Path(path).expanduser().absolute())
+
+
+def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:
+    """Identities for all nodes, and the file in which everybody's public key is; by number, what the node configs
+    say."""
+    sites = range(setup.config.clients.count)
+    keys = {number: home / f"identity-{number}.pem" for number in sites}
+    peers = home / "peers.txt"
+    peers.write_text(
+        "".join(f"{number} {make_key(path)}\n" for number, path in keys.items()), encoding="utf-8"
+    )
+    honest = setup.sums.honest if setup.sums else 1
+    return {
+        number: {"identity-key": str(path), "peers-file": str(peers), "max-honest": honest}
+        for number, path in keys.items()
+    }
 
 
 def _empty(logs: Path) -> Path:

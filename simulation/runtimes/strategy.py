@@ -27,7 +27,7 @@ def run_strategy(
 
     With checkpoints it goes on from the newest one, if there is one, and writes more.
     """
-    strategy = setup.strategy()
+    strategy = setup.strategy(deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
@@ -54,7 +54,10 @@ def run_strategy(
                 timeout=setup.config.server.round_timeout,
                 evaluate_fn=evaluate,
             )
-        model, points = setup.page.model(strategy.server), client_models(setup.page, strategy.server)
+        model, points = (
+            setup.page.model(strategy.server),
+            client_models(setup.method, setup.own(strategy.server)),
+        )
     except RunError as error:
         failure = str(error)
     seconds = time.perf_counter() - began

@@ -19,7 +19,7 @@ from twinflower.settings import Value, build, changed
 from twinflower.topologies import Topology
 
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
-from .sections import Clients, Evaluation, Local, NoPrivacy, Output, Private, Server
+from .sections import Clients, Evaluation, Gradient, Local, NoPrivacy, Output, Private, Server
 
 DEFAULT_CLIENTS = 10  # where clients.count is 0 and no Flower nodes say otherwise
 PATHS = (
@@ -101,6 +101,12 @@ class Config:
     def digest(self) -> str:
         """A short identity of the whole configuration."""
         return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
+
+    @property
+    def agreement(self) -> str:
+        """A short identity of what decides the result, the same on machines that have their files in other places."""
+        mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
+        return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
 
     def same_run(self, other: "Config") -> bool:
         """Whether both give the same result, wherever it is written and however long anybody waits."""
@@ -185,6 +191,8 @@ def check(config: Config) -> None:
     _ = config.walk
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
+    if isinstance(config.privacy, Gradient):
+        _check_trust(config, config.privacy)
     if isinstance(config.data, TableData):
         _check_tables(config, config.data)
 
@@ -216,6 +224,30 @@ def _check_weighting(weighting: str, method: Any) -> None:
         weighting in ("auto", *own),
         f"clients.weighting must be {own[0]} with {method.name}, whose theory is for {means[own[0]]}; got "
         f"'{weighting}'",
+    )
+
+
+def _check_trust(config: Config, privacy: Gradient) -> None:
+    """What goes with sums, and only with them."""
+    sums = privacy.trust == "sum"
+    require(
+        sums == bool(privacy.honest_sites) and (sums or not privacy.masks),
+        "privacy.honest-sites and privacy.masks belong to privacy.trust = sum, which needs honest-sites, the number of "
+        f"clients whose noise no attacker knows; got {privacy.honest_sites} and {privacy.masks} with {privacy.trust}",
+    )
+    require(
+        not sums or config.sampled == config.clients.count,
+        "privacy.trust = sum needs all clients in every round, because the mean over some of them is no function of "
+        f"earlier sums: set clients.per-round to 0; got {config.clients.per_round} of {config.clients.count}",
+    )
+    require(
+        not (sums and config.server.max_norm),
+        "privacy.trust = sum cannot limit the length of single messages, which nobody sees: set server.max-norm to 0; "
+        f"got {config.server.max_norm:g}",
+    )
+    require(
+        not sums or privacy.conversion == "exact",
+        f"privacy.trust = sum is accounted for exactly; set privacy.conversion to exact; got {privacy.conversion}",
     )
 
 

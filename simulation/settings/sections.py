@@ -15,6 +15,7 @@ from twinflower.settings import PROBABILITY, Rule, Setting, above, at_least, one
 
 _BUDGET = Rule("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9)
 WEIGHTINGS = ("auto", "clients", "rows")
+TRUSTS = ("local", "sum")
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,24 @@ class Gradient(Private):
             one_of(("exact", "zcdp")),
         ),
     ] = "exact"
+    trust: Annotated[
+        str,
+        Setting(
+            "whom a client need not hide from: nobody (local), or nobody who sees more than sums (sum)",
+            one_of(TRUSTS),
+        ),
+    ] = "local"
+    honest_sites: Annotated[
+        int,
+        Setting(
+            "with trust sum, clients that add noise no attacker knows, each one itself included",
+            at_least(0),
+            "clients",
+        ),
+    ] = 0
+    masks: Annotated[
+        bool, Setting("with trust sum, masks in a simulation, too; deployed sites always have them")
+    ] = False
 
 
 @dataclass(frozen=True)

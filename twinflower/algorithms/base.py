@@ -126,7 +126,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
             steps == 1 or not self.state.fields,
             "trust sum needs one local step a round where clients keep a dual variable: with several, that variable, "
             "which nobody sees, bends a client's path, and no bound is proved on what a record does to later sums; got "
-            f"{steps}: set max-local-steps to 1, or choose a method whose clients keep nothing (fedavg, fedprox)",
+            f"{steps}: set local.max-steps to 1, or choose a method whose clients keep nothing (fedavg, fedprox)",
         )
         require(
             self.privacy == "public-state" or (self.privacy == "gradient" and steps == 1),

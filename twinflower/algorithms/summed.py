@@ -101,9 +101,9 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return Grid(self.widths[round_ - 1], self.facts.num_clients)
 
     def weights(self, clients: Index) -> Array:
-        """N p_i of clients (..., K): how often their values count, 1 where all weigh alike."""
-        shares = self.facts.shares(clients)
-        return np.ones(clients.shape) if shares is None else self.facts.num_clients * shares
+        """N p_i of clients (...,): how often their values count, 1 where all weigh alike."""
+        shares = self.facts.shares(np.atleast_1d(clients))
+        return np.ones(clients.shape) if shares is None else self.facts.num_clients * shares.reshape(clients.shape)
 
     def init_client(self, start: Array) -> Nothing:
         """Nothing."""

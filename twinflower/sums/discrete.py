@@ -24,6 +24,7 @@ Words = Callable[[int], Bits64]
 """So many fresh, independent, uniform 64-bit words."""
 
 _MOST_BITS = 31  # (2^bits)^2 is then below 2^64
+_THROWS = 4
 
 
 def secret_words() -> Words:
@@ -75,23 +76,25 @@ def _accepted(y: Index, bits: int, words: Words) -> Mask:
 
 
 def _all_of(power: Index, a: Bits64, b: int, words: Words) -> Mask:
-    """True with probability exp(-a / 2^b)^power, entry by entry."""
+    """True with probability exp(-a / 2^b)^power, entry by entry: as many coins for each, all at once."""
+    owner = np.repeat(np.arange(len(power)), power)
+    failed = owner[~_exponential(a[owner], b, words)]
     survived = np.ones(len(power), dtype=bool)
-    done, active = 0, np.flatnonzero(power)
-    while active.size:
-        survived[active] = _exponential(a[active], b, words)
-        done += 1
-        active = active[survived[active] & (power[active] > done)]
+    survived[failed] = False
     return survived
 
 
 def _ones(count: int, words: Words) -> Index:
-    """How often in a row a coin of probability 1/e shows its face."""
+    """How often in a row a coin of probability 1/e shows its face; a few throws for all, then more where they did not
+    do."""
     ones = np.zeros(count, dtype=np.int64)
     active = np.arange(count)
     while active.size:
-        active = active[_exponential(np.full(active.size, 2, dtype=np.uint64), 1, words)]
-        ones[active] += 1
+        coins = _exponential(np.full(_THROWS * active.size, 2, dtype=np.uint64), 1, words).reshape(
+            -1, _THROWS
+        )
+        ones[active] += np.where(coins.all(1), _THROWS, coins.argmin(1))
+        active = active[coins.all(1)]
     return ones
 
 

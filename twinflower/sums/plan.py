@@ -98,6 +98,23 @@ class SumPlan:
         return costs
 
     @property
+    def shares(self) -> Array:
+        """Each site's own noise (N,), as a multiple of the most that a record moves its value; the least of all
+        rounds."""
+        largest = self.moves.max(-1, keepdims=True)
+        ratios: Array = (largest / self.moves).min(0)
+        return self.noise_multiplier / math.sqrt(self.honest) * ratios
+
+    @property
+    def factor(self) -> float:
+        """By how much mu against everybody else together is larger: sqrt(honest), but for the price of discrete
+        noise."""
+        one = np.ones(1)
+        return float(
+            round_mu(one, self.entries, SHARE)[0] / round_mu(one, self.entries, spread(self.honest))[0]
+        )
+
+    @property
     def mu(self) -> Array:
         """(N,), of all rounds, against the server and all sites but `honest`."""
         return np.sqrt(self.costs.sum(0))  # type: ignore[no-any-return]
@@ -139,7 +156,7 @@ def _loads(page: Any, bounds: Bounds, walk: Walk, sizes: Index, rounds: int) -> 
     require(
         bool(np.isfinite(moves).all() and (moves > 0).all()),
         "the releases of this run have no finite sensitivity, because its local steps stretch every difference: lower "
-        "step-size, or max-local-steps",
+        "step-size, or local.max-steps",
     )
     rows = np.array([pace.rows for pace in paces])
     longest = (moves * rows / 2)[
@@ -194,13 +211,14 @@ class SimulatedSums:
     seed: int = 0
 
     def __call__(self, round_: int, clients: Index) -> SumNoise:
-        """Of clients (K,)."""
-        draws = [_draw(seeded_words(self.seed, int(client), round_)) for client in clients]
-        return SumNoise(self.plan.grid(round_), self.algorithm.weights(clients)[:, None], draws)
+        """Of clients (...,)."""
+        draws = [_draw(seeded_words(self.seed, int(client), round_)) for client in clients.flat]
+        return SumNoise(self.plan.grid(round_), self.algorithm.weights(clients)[..., None], draws)
 
 
 def lost_site(plan: SumPlan, delta: float) -> float:
-    """epsilon, against the server and all sites but `honest`, of a client that takes part in the whole run and then in
-    a whole new one without the lost site: mu grows by sqrt(2)."""
+    """What a new cohort costs where a site is lost for good: epsilon, against the server and all sites but `honest`,
+    of a client that takes part in the whole run and then in a whole new one without the lost site: mu grows by
+    sqrt(2)."""
     mu = math.sqrt(2) * float(plan.mu.max())
     return sum_epsilon(mu, delta, plan.honest, 2 * plan.entries * plan.rounds)

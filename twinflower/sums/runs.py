@@ -1,0 +1,91 @@
+"""The plan of a run in which the server sees sums only, as runs, sites and tables know a plan (`privacy.plan.Plan`)."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..algorithms.summed import check_sums
+from ..arrays import Array, Index
+from ..batches import Walk
+from ..objectives import Bounds
+from ..privacy.ledger import Ledger
+from ..privacy.plan import Plan, Target
+from .discrete import secret_words, seeded_words
+from .plan import SumGuard, SumPlan, plain_draws
+
+
+@dataclass(frozen=True)
+class SumsPlan(Plan):
+    """multipliers (N,): of a client's own noise. shares (N,): costs mu^2 of all rounds, against the server together
+    with all clients but `sums.honest`, which `mu_limit` is about, too. counts (N,): N p_i, how often a client's values
+    count.
+    """
+
+    sums: SumPlan = field(kw_only=True)
+    counts: Array = field(kw_only=True)
+
+    @classmethod
+    def of_sums(
+        cls, page: Any, bounds: Bounds, walk: Walk, sizes: Sequence[int] | Index, rounds: int, entries: int,
+        honest: int, target: Target,
+    ) -> "SumsPlan":  # fmt: skip
+        """For clients with these numbers of rows. SettingError for a method or settings whose sums are not known to be
+        enough, and for a target that cannot be met."""
+        check_sums(page, int(walk.steps(np.asarray(sizes)).max()))
+        mu = target.mu if target.epsilon else 0.0
+        sums = SumPlan.of(page, bounds, walk, sizes, rounds, entries, honest, mu, target.noise_multiplier)
+        shares = page.facts.shares(np.arange(len(sizes)))
+        counts = np.ones(len(sizes)) if shares is None else len(sizes) * shares
+        return cls(
+            page.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
+            np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
+            float(sums.mu.max()), sums=sums, counts=counts,
+        )  # fmt: skip
+
+    def resized(self, page: Any, walk: Walk, sizes: Sequence[int] | Index) -> "SumsPlan":
+        """For clients with other numbers of rows, at the same noise multiplier."""
+        target = Target(0.0, self.delta, self.sums.noise_multiplier)
+        sums = self.sums
+        return self.of_sums(page, self.bounds, walk, sizes, sums.rounds, sums.entries, sums.honest, target)
+
+    def mu(self, shares: Array) -> Array:
+        """mu of clients (N,) with these costs."""
+        return np.sqrt(shares)  # type: ignore[no-any-return]
+
+    def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
+        """Costs (N,) of the rounds in which each client was asked, from (round, clients) pairs."""
+        costs = np.zeros_like(self.shares)
+        for round_, clients in asked:
+            costs[np.asarray(clients)] += self.sums.costs[round_ - 1, clients]
+        return costs
+
+    @property
+    def attacker(self) -> str:
+        """Against whom the first number holds."""
+        others = self.sums.sites - self.sums.honest
+        if others < 2:
+            return "the server together with one other client" if others else "the server alone"
+        return f"the server together with up to {others} other clients"
+
+    def guard(
+        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf
+    ) -> SumGuard:
+        """See `Plan.guard`."""
+        return SumGuard(
+            self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, plain_draws, secret=True,
+            run=run, config=config, row_norm=row_norm, plan=self.sums, number=client,
+            words=lambda round_: secret_words(), weight=float(self.counts[client]),
+        )  # fmt: skip
+
+    def seeded_guard(
+        self, client: int, ledger: Ledger, seed: int, *, run: str = "", row_norm: float = math.inf
+    ) -> SumGuard:
+        """The same with a simulation's noise, by its address."""
+        return SumGuard(
+            self.bounds, float(self.multipliers[client]), self.budget, ledger, plain_draws, run=run,
+            row_norm=row_norm, plan=self.sums, number=client,
+            words=lambda round_: seeded_words(seed, client, round_), weight=float(self.counts[client]),
+        )  # fmt: skip
