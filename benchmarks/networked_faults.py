@@ -66,14 +66,14 @@ def gone(clients: list[int], first: int) -> Fate:
 
 def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tuple[int | str, float]:
     """Rounds until the goal, and how far the model is from everybody's optimum in the end."""
-    page: Any = setup.page
+    algorithm: Any = setup.algorithm
     problem, best = Problem(setup.objective, setup.shards, setup.start), setup.optimum
     steps = rounds(
-        page, problem, setup.walk, most, lambda n: np.flatnonzero(fate(n)[0]),
+        algorithm, problem, setup.schedule, most, lambda n: np.flatnonzero(fate(n)[0]),
         lost=lambda n, clients: ~fate(n)[1][clients],
     )  # fmt: skip
     for at in steps:
-        error = ((page.client_models(at.server) - best) ** 2).sum(-1).mean() / (best @ best)
+        error = ((algorithm.client_models(at.server) - best) ** 2).sum(-1).mean() / (best @ best)
         if error < GOAL:
             return at.round, float(error)
     return f"> {most}", float(error)
@@ -108,7 +108,7 @@ def main() -> None:
     )
     for name in TOPOLOGIES:
         setups = [job(topology__name=name, degree=4.0, rho=rho) for rho in (0.005, 0.02, 0.1)]
-        numbers = spectrum(setups[0].page.facts.neighbours)  # type: ignore[attr-defined]
+        numbers = spectrum(setups[0].algorithm.info.neighbours)  # type: ignore[attr-defined]
         told = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)
         print(
             f"| {name} | {numbers.edges} | {numbers.diameter} | {numbers.connectivity:.3g} | {told} |",

@@ -54,11 +54,11 @@ def digest(value: Any) -> str:
 def entry_of(result: Result) -> Entry:
     """What a run computed."""
     up, down = (sum(getattr(r, name) for r in result.rounds) for name in ("uplink_bits", "downlink_bits"))
-    facts = {"finished": result.model is not None, "uplink_bits": up, "downlink_bits": down}
-    facts["participation"] = digest([(r.round, tuple(map(int, r.asked)), r.accepted) for r in result.rounds])
+    info = {"finished": result.model is not None, "uplink_bits": up, "downlink_bits": down}
+    info["participation"] = digest([(r.round, tuple(map(int, r.asked)), r.accepted) for r in result.rounds])
     arrays = {"model": result.model, "client models": result.points}
-    facts |= {name: digest(array) for name, array in arrays.items() if array is not None}
-    return facts | metrics_of(result.rows) | privacy_of(result.privacy())
+    info |= {name: digest(array) for name, array in arrays.items() if array is not None}
+    return info | metrics_of(result.rows) | privacy_of(result.privacy())
 
 
 def metrics_of(rows: list[dict[str, Any]]) -> Entry:

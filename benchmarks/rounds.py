@@ -191,7 +191,7 @@ def methods_table(rounds: int) -> list[str]:
     setups = {"fedpdm": job()}  # one copy of the rows
     for name, keys in METHODS.items():
         small = prepare(settings(keys))
-        setups[name] = replace(setups["fedpdm"], config=small.config, page=small.page)
+        setups[name] = replace(setups["fedpdm"], config=small.config, algorithm=small.algorithm)
     makers = {"cohort": lambda setup: cohort_round([setup]), "inprocess": inprocess_round}
     lines = ["| method | runtime | ms per round | time against FedPDM |", "|---|---|---|---|"]
     for runtime, make in makers.items():

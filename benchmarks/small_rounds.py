@@ -64,9 +64,9 @@ def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     features, signs = (np.stack(parts) for parts in zip(*map(_stacked, setups), strict=True))
     signs = 2.0 * signs - 1.0
     setup = setups[0]
-    bounds, z, pace = setup.plan.bounds, float(setup.plan.multipliers[0]), setup.walk.pace(ROWS)
-    plain = z * setup.page.release(bounds, pace, 1)._replace(weight=1.0).spread
-    sigmas = plain / np.sqrt(setup.page.weights(bounds))
+    bounds, z, workload = setup.plan.bounds, float(setup.plan.multipliers[0]), setup.schedule.workload(ROWS)
+    plain = z * setup.algorithm.release(bounds, workload, 1)._replace(weight=1.0).spread
+    sigmas = plain / np.sqrt(setup.algorithm.weights(bounds))
     clients = np.arange(CLIENTS)
     sent = np.zeros((len(setups), CLIENTS, FEATURES))
     mean, dual = np.zeros((len(setups), 1, FEATURES)), np.zeros_like(sent)
@@ -99,7 +99,7 @@ def nfl_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     count = setups[0].config.clients.count
     rows = [[setup.shards.rows(k) for k in range(count)] for setup in setups]
     a, y = (np.array([[getattr(r, part) for r in each] for each in rows]) for part in ("features", "labels"))
-    near = adjacency(setups[0].page.facts.neighbours).toarray()
+    near = adjacency(setups[0].algorithm.info.neighbours).toarray()
     degrees, d, clients, plan = near.sum(1)[:, None], a.shape[-1], np.arange(count), setups[0].plan
     weight = 1 + 2 * RHO * degrees
     sigma = plan.multipliers[0] * 2 * plan.bounds.gradient / a.shape[2] / weight

@@ -52,8 +52,10 @@ def job(method: str, batch: int) -> Setup:
         setup.partition, rows=np.arange(len(labels)), offsets=np.arange(0, len(labels) + 1, ROWS)
     )
     start = objective.start(np.random.default_rng(1))
-    page = replace(setup.page, facts=setup.page.facts._replace(sizes=()))
-    return replace(setup, dataset=data, partition=division, objective=objective, start=start, page=page)
+    algorithm = replace(setup.algorithm, info=setup.algorithm.info._replace(sizes=()))
+    return replace(
+        setup, dataset=data, partition=division, objective=objective, start=start, algorithm=algorithm
+    )
 
 
 def told_by_hand(x: np.ndarray, features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
@@ -79,7 +81,7 @@ def by_hand(setup: Setup, rounds: int) -> np.ndarray:
         rho, gamma = A1 / t**ALPHA, A2 / t ** (ALPHA + 0.05)
         told = []
         for i in range(CLIENTS):
-            (rows,) = setup.walk.batches(setup.shards, i, setup.config.seed, t)
+            (rows,) = setup.schedule.batches(setup.shards, i, setup.config.seed, t)
             told.append(told_by_hand(x, rows.features, rows.labels))
         g = np.mean([each[0] for each in told], axis=0)
         slope = (1 - rho) * slope + rho * (g - 2 * TAU * x)
@@ -122,17 +124,17 @@ def duel(method: str, batch: int, rounds: int = 10, turns: int = 5) -> str:
 
 def server_step(method: str, rounds: int = 300) -> str:
     """Time of the server's step less that of its mean over the clients' uploads: medians, and best times."""
-    page = job(method, 1).page
+    algorithm = job(method, 1).algorithm
     d = HIDDEN * (FEATURES + CLASSES)
     rng, clients = np.random.default_rng(0), np.arange(CLIENTS)
     told = rng.normal(size=(CLIENTS, d + (method == "ssca-constrained")))
-    server = page.init_server(0.1 * rng.normal(size=d), CLIENTS, np.array(0, np.uint64))
+    server = algorithm.init_server(0.1 * rng.normal(size=d), CLIENTS, np.array(0, np.uint64))
     whole, mean = [], []
     for t in range(1, rounds + 1):
         began = time.perf_counter()
-        server = page.server_update(server, Vector(told), clients, t)
+        server = algorithm.server_update(server, Vector(told), clients, t)
         between = time.perf_counter()
-        page.mean(told, clients)
+        algorithm.mean(told, clients)
         whole.append(1e3 * (between - began))
         mean.append(1e3 * (time.perf_counter() - between))
     whole, mean = whole[rounds // 3 :], mean[rounds // 3 :]  # the allocator has settled

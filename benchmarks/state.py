@@ -23,18 +23,18 @@ from flwr.app import Context, RecordDict
 from rounds import job
 from threadpoolctl import threadpool_limits
 
-from twinflower.clients import PageClient
+from twinflower.clients import AlgorithmClient
 from twinflower.clients.store import write_whole
 
 ROUNDS = 100
 
 
-def client(state_dir: str) -> PageClient:
+def client(state_dir: str) -> AlgorithmClient:
     """Client 0 of the job, with its state in memory or in a folder."""
     return job().client(0, Context(1, 1, {}, RecordDict(), {}), state_dir=state_dir)
 
 
-def round_ms(one: PageClient) -> list[float]:
+def round_ms(one: AlgorithmClient) -> list[float]:
     """Milliseconds of rounds 1, 2, ... of a client."""
     x0, times = np.zeros(one.objective.d), []
     for round_ in range(1, ROUNDS + 1):

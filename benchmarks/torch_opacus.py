@@ -54,7 +54,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from twinflower import algorithms, clients, strategies
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger
 from twinflower.objectives import Bounds
 from twinflower.privacy import gdp_mu
@@ -168,12 +168,17 @@ def _forever(loader: DataLoader):
 
 
 def ours(
-    run: Run, step_size: float, relation: str, method: str, walk: Walk, privacy: str = "public-state"
+    run: Run,
+    step_size: float,
+    relation: str,
+    method: str,
+    schedule: LocalSchedule,
+    privacy: str = "public-state",
 ) -> Net:
     """One of our methods, by the name of its classes."""
     private = relation != "none"
     settings = {"rho": RHO} if method == "FedPDM" else {}
-    page = getattr(algorithms, method)(
+    algorithm = getattr(algorithms, method)(
         privacy=privacy if private else "none", step_size=step_size, **settings
     )
     objective = ModuleObjective(run.net(), row_shape=(1, 8, 8), clip_norm=CLIP_NORM if private else 0.0)
@@ -183,16 +188,16 @@ def ours(
         rows = load_data(i, SITES)
         guard = None
         if private:
-            paces, asked = walk.paces([len(rows.labels)]), [[0]] * run.rounds
-            plan = Plan.of(page, bounds(relation), paces, asked, Target(run.epsilon, DELTA))
+            workloads, asked = schedule.workloads([len(rows.labels)]), [[0]] * run.rounds
+            plan = Plan.of(algorithm, bounds(relation), workloads, asked, Target(run.epsilon, DELTA))
             guard = plan.guard(0, ContextLedger(context.state))
         client = getattr(clients, f"{method}Client")
         return client(
-            context, page, objective, rows, objective.start(), i, SITES, walk, run.seed, guard
+            context, algorithm, objective, rows, objective.start(), i, SITES, schedule, run.seed, guard
         ).to_client()
 
     grid, start = OneProcess(ClientApp(client_fn), SITES, {}), ArrayRecord([objective.start()])
-    result = getattr(strategies, method)(page).start(grid, start, run.rounds)
+    result = getattr(strategies, method)(algorithm).start(grid, start, run.rounds)
     net = run.net()
     net.load_state_dict(objective.state_dict(*result.arrays.to_numpy_ndarrays()))
     return net
@@ -236,10 +241,10 @@ class Row(NamedTuple):
         )
 
 
-SGD, ALL = Walk(16, 8), Walk(0, 1)
+SGD, ALL = LocalSchedule(16, 8), LocalSchedule(0, 1)
 FLOWER, OPACUS = "FedAvg of Flower", "FedAvg of Flower, Opacus"
 flower_sgd, flower_all = partial(plain_flower, batch=16, steps=8), partial(plain_flower, batch=0, steps=1)
-our_sgd, our_all = partial(ours, walk=SGD, privacy="gradient"), partial(ours, walk=ALL)
+our_sgd, our_all = partial(ours, schedule=SGD, privacy="gradient"), partial(ours, schedule=ALL)
 ADD, REPLACE = "add or remove", "replace"
 ROWS = [
     Row(f"{FLOWER}, 8 steps of 16", "none", 1.0, flower_sgd),

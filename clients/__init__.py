@@ -1,4 +1,4 @@
-"""Flower clients, one NumPyClient class per algorithm; each is the client side of a page in
+"""Flower clients, one NumPyClient class per algorithm; each is the client side of an algorithm in
 twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
@@ -14,14 +14,14 @@ from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
 from .scaffold import ScaffoldClient
-from .shell import PageClient
+from .shell import AlgorithmClient
 from .ssca import SSCAClient
 from .ssca_constrained import ConstrainedSSCAClient
 from .sums import SumClient
 from .zcdp_nfl import ZCDPNFLClient
 
-CLIENTS: dict[str, type[PageClient]] = {
-    c.page_class.name: c
+CLIENTS: dict[str, type[AlgorithmClient]] = {
+    c.algorithm_class.name: c
     for c in (
         FedPDMClient,
         BSDPFedPDMClient,
@@ -43,6 +43,7 @@ CLIENTS: dict[str, type[PageClient]] = {
 
 __all__ = [
     "CLIENTS",
+    "AlgorithmClient",
     "BSDPFedPDMClient",
     "ConstrainedSSCAClient",
     "ContextLedger",
@@ -55,7 +56,6 @@ __all__ = [
     "LDPPrimalDualClient",
     "NetworkedSubgradientClient",
     "PADMMClient",
-    "PageClient",
     "ProxSkipClient",
     "SSCAClient",
     "ScaffoldClient",

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class BSDPFedPDMClient(PageClient):
+class BSDPFedPDMClient(AlgorithmClient):
     """Keeps its dual. Receives the kept entries of x0, uses that zero-padded point everywhere, sends k
     entries of y: `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = BSDPFedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.dp_nfl import DPNFL as DPNFLPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class DPNFLClient(PageClient):
-    """zCDP-NFL's client, with the noise of another accounting:
+class DPNFLClient(AlgorithmClient):
+    """The client of zCDP-NFL, with noise calibrated by the older accounting of DP-NFL:
     `twinflower.algorithms.dp_nfl.DPNFL.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = DPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = DPNFLPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.fedavg import FedAvg as FedAvgPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class FedAvgClient(PageClient):
+class FedAvgClient(AlgorithmClient):
     """Keeps nothing. Receives x0, takes local gradient steps, sends where they end and how many they were:
     `twinflower.algorithms.fedavg.FedAvg.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = FedAvgPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedAvgPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM as FedPDMPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class FedPDMClient(PageClient):
+class FedPDMClient(AlgorithmClient):
     """Keeps its dual (and its last x for a warm start). Receives x0, takes local steps on the augmented
     Lagrangian, updates the dual, sends y: `twinflower.algorithms.fedpdm.FedPDM.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = FedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage

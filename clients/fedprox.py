@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.fedprox import FedProx as FedProxPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class FedProxClient(PageClient):
+class FedProxClient(AlgorithmClient):
     """Keeps nothing. Receives x0, takes local gradient steps that are pulled towards it, sends where they end
     and how many they were: `twinflower.algorithms.fedprox.FedProx.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = FedProxPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedProxPage

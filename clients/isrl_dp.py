@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class ISRLDPClient(PageClient):
+class ISRLDPClient(AlgorithmClient):
     """Keeps nothing. Receives x0, sends the (noisy) mean gradient of one batch:
     `twinflower.algorithms.isrl_dp.ISRLDP.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = ISRLDPPage
+    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPPage

@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class LDPPrimalDualClient(PageClient):
+class LDPPrimalDualClient(AlgorithmClient):
     """Keeps its last message, its dual and its point. Receives the mean of everybody's last message, with which it ends
     the round before, and sends one (noisy) gradient step: `twinflower.algorithms.ldp_primal_dual.LDPPrimalDual`.
 
@@ -16,4 +16,4 @@ class LDPPrimalDualClient(PageClient):
     lost its state is refused, because the duals would not sum to 0 any more.
     """
 
-    page_class: ClassVar[type[Page]] = LDPPrimalDualPage
+    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class NetworkedSubgradientClient(PageClient):
+class NetworkedSubgradientClient(AlgorithmClient):
     """Keeps nothing. Receives its own last message and the mean of its neighbourhood, takes one subgradient step:
     `twinflower.algorithms.networked_subgradient.NetworkedSubgradient.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = NetworkedSubgradientPage
+    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.p_admm import PADMM as PADMMPage
-from twinflower.algorithms.page import Page
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class PADMMClient(PageClient):
+class PADMMClient(AlgorithmClient):
     """zCDP-NFL's client, which solves its local problem exactly:
     `twinflower.algorithms.p_admm.PADMM.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = PADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = PADMMPage

@@ -2,16 +2,16 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.scaffold import Scaffold as ScaffoldPage
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class ScaffoldClient(PageClient):
+class ScaffoldClient(AlgorithmClient):
     """Keeps its control variate c_i before and after its last reply. Receives x0, c and the last of its rounds
     that was counted, takes local steps corrected by c - c_i, sends where they end and how many they were:
     `twinflower.algorithms.scaffold.Scaffold.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = ScaffoldPage
+    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldPage

@@ -1,4 +1,4 @@
-"""The client side that all methods share: a Flower NumPyClient around a page's `client_update`.
+"""The client side that all methods share: a Flower NumPyClient around an algorithm's `client_update`.
 
 State, dual variables first of all, lives in Flower's `context.state`, or on the site's disk (`store`), and nowhere
 else. A round computes first and writes last: if anything fails on the way, the state is what it was. The last reply
@@ -19,8 +19,8 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
-from twinflower.algorithms.page import Page
-from twinflower.batches import Shards, Walk
+from twinflower.algorithms.algorithm import Algorithm
+from twinflower.batches import LocalSchedule, Shards
 from twinflower.errors import ReplyError, require
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
@@ -54,57 +54,57 @@ class _Asked(NamedTuple):
     closing: bool
 
 
-class PageClient(NumPyClient):
-    """Base of all clients; a subclass names its `page_class` and documents its client side.
+class AlgorithmClient(NumPyClient):
+    """Base of all clients; a subclass names its `algorithm_class` and documents its client side.
 
-    context: Flower's, whose state holds the duals. page: the algorithm with its settings, the same as the
+    context: Flower's, whose state holds the duals. algorithm: the algorithm with its settings, the same as the
     server's. objective, rows: this client's f_i and its data. start: the public starting point (d,).
-    client, num_clients: partition number and count. seed: of the batches. walk: how local steps take rows.
-    guard: the client's privacy, for pages whose `privacy` is not "none". store: where the state lives, if not in the
-    context.
+    client, num_clients: partition number and count. seed: of the batches. schedule: how local steps take rows.
+    guard: the client's privacy, for algorithms whose `privacy` is not "none". store: where the state lives, if not in
+    the context.
     """
 
-    page_class: ClassVar[type[Page]]
+    algorithm_class: ClassVar[type[Algorithm]]
 
     def __init__(
         self,
         context: Context,
-        page: Page,
+        algorithm: Algorithm,
         objective: Objective,
         rows: Batch,
         start: NDArray[np.float64],
         client: int,
         num_clients: int,
-        walk: Walk | None = None,
+        schedule: LocalSchedule | None = None,
         seed: int = 0,
         guard: Guard | None = None,
         store: StateStore | None = None,
     ) -> None:
         require(
-            type(page) is self.page_class,
-            f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
+            type(algorithm) is self.algorithm_class,
+            f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got {type(algorithm).__name__}",
         )
         self.context = context
-        self.page = page
+        self.algorithm = algorithm
         self.objective = objective
         self.shards = Shards.site(rows, client)
         self.start = start
         self.client = client
         self.num_clients = num_clients
-        self.walk = walk or Walk()
+        self.schedule = schedule or LocalSchedule()
         self.seed = seed
         self.guard = guard
         self.store = store or ContextStore(context.state)
-        if isinstance(page, RestrictsObjective):
-            page.check(objective)
-        check_clipping(objective, page.privacy)
+        if isinstance(algorithm, RestrictsObjective):
+            algorithm.check(objective)
+        check_clipping(objective, algorithm.privacy)
         if isinstance(objective, ChecksRows):
             objective.check_rows(rows)
         if guard is not None:
             guard.check_rows(rows.features)
         require(
-            (guard is None) == (page.privacy == "none"),
-            f"privacy '{page.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
+            (guard is None) == (algorithm.privacy == "none"),
+            f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
         )
 
     def to_client(self) -> Client:
@@ -165,7 +165,7 @@ class PageClient(NumPyClient):
         round_ = _round_of(config)
         session, settled = self._session_of(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
-            raise ReplyError("the request's session must be a short text and settled a round")
+            raise ReplyError("the request's session must be a short text, and its 'settled' a round number")
         return _Asked(round_, session, settled, config.get("closing") is True)
 
     def _session_of(self, config: dict[str, Any]) -> str:
@@ -188,21 +188,21 @@ class PageClient(NumPyClient):
             raise ReplyError("the request belongs to another session than this run's")
 
     def _bind(self, session: str) -> None:
-        """The run is this session's from now on; only a request that is in order gets so far."""
+        """Bind this run to the session; called only after the request was validated."""
         if _SESSION not in self.context.state:
             self.context.state[_SESSION] = ConfigRecord({"session": session})
 
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
-        inbox, before = self.page.inbox.unpack(parameters, d), self._state(last)
+        inbox, before = self.algorithm.inbox.unpack(parameters, d), self._state(last)
         noise = self._open(asked, inbox, before)
-        batches = self.walk.batches(self.shards, self.client, self.seed, round_)
+        batches = self.schedule.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
-            state, upload, report = self.page.client_update(
+            state, upload, report = self.algorithm.client_update(
                 before, inbox, LocalWork(self.objective, batches, noise, round_)
             )
-        reply = self.page.upload.pack(upload, d)
+        reply = self.algorithm.upload.pack(upload, d)
         for array in reply:
             if not np.isfinite(array).all():
                 raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
@@ -221,9 +221,9 @@ class PageClient(NumPyClient):
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the last inbox; a function of what was released before and of what is public."""
-        inbox, before = self.page.inbox.unpack(parameters, self.objective.d), self._state(last)
+        inbox, before = self.algorithm.inbox.unpack(parameters, self.objective.d), self._state(last)
         self._bind(asked.session)
-        state = self.page.finish(before, inbox) if isinstance(self.page, Closes) else before
+        state = self.algorithm.finish(before, inbox) if isinstance(self.algorithm, Closes) else before
         return self._kept(state, [], last, asked, {})
 
     def _open(self, asked: _Asked, inbox: Any, state: Any) -> Noise:
@@ -231,26 +231,28 @@ class PageClient(NumPyClient):
         if self.guard is None:
             self._bind(asked.session)
             return no_noise
-        pace = self.walk.pace(self._num_rows)
-        release = self.page.release(self.guard.bounds, pace, asked.round)
+        workload = self.schedule.workload(self._num_rows)
+        release = self.algorithm.release(self.guard.bounds, workload, asked.round)
         if self.guard.secret:
             with np.errstate(all="ignore"):  # what overflows is refused
-                rounded = rounding(self.page, state, inbox, self.guard.bounds, pace, asked.round)
-            self.guard.check_size(release, pace.rows, rounded, [*inbox, *state])
+                rounded = rounding(self.algorithm, state, inbox, self.guard.bounds, workload, asked.round)
+            self.guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         self._bind(asked.session)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:
         """The state after the last round, or the first."""
         if last is None:
-            return self.page.init_client(self.start)
-        shapes = self.page.state.shapes(self.objective.d)
-        return self.page.state.kind(**{n: _state_array(last.arrays, n, shape) for n, shape in shapes.items()})
+            return self.algorithm.init_client(self.start)
+        shapes = self.algorithm.state.shapes(self.objective.d)
+        return self.algorithm.state.kind(
+            **{n: _state_array(last.arrays, n, shape) for n, shape in shapes.items()}
+        )
 
     def _kept(
         self, state: Any, reply: Arrays, last: Kept | None, asked: _Asked, told: dict[str, Any]
     ) -> Kept:
-        """The round to keep. born, the round in which this state began, tells the server of a state that was lost."""
+        """The round to store. The server detects lost client state by `born`, the round in which the state began."""
         born = last.metrics["born"] if last else asked.round
         arrays = {_STATE + n: _encoded(a) for n, a in zip(state._fields, state, strict=True) if a.size}
         arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ssca import SSCA as SSCAPage
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class SSCAClient(PageClient):
+class SSCAClient(AlgorithmClient):
     """Keeps nothing. Receives x, sends the (noisy) mean gradient of one batch:
     `twinflower.algorithms.ssca.SSCA.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = SSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = SSCAPage

@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAPage
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class ConstrainedSSCAClient(PageClient):
+class ConstrainedSSCAClient(AlgorithmClient):
     """Keeps nothing. Receives x, sends (noisy) gradients and values of the constraints on one batch:
     `twinflower.algorithms.ssca_constrained.ConstrainedSSCA.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = ConstrainedSSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAPage

@@ -30,7 +30,7 @@ _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # kept on the disk, whatever a server say
 
 
 class Kept(NamedTuple):
-    """A round that was done: arrays of the state and of the reply by name, and the reply's metrics."""
+    """A completed round: arrays of the client's state and of its reply by name, and the reply's metrics."""
 
     arrays: Mapping[str, Array]
     metrics: ConfigRecord
@@ -178,7 +178,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """The file with this content and its name on the disk; before that, what was there stays."""
+    """Replace the file atomically and flush it to disk; until then the old content stays."""
     temporary = path.with_name(f"{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

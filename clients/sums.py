@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Protocol, cast
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, RecordDict
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
 from twinflower.errors import DataError, ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.work import Report
 
-from .shell import Answer, Arrays, PageClient, _Asked
+from .shell import AlgorithmClient, Answer, Arrays, _Asked
 from .store import write_whole
 
 ROSTER, ANNOUNCEMENT = "roster", "announcement"
@@ -106,11 +106,11 @@ class Masks:
         return Session.join(self.identity, secret, session, self.settings, roster)
 
 
-class SumClient(PageClient):
+class SumClient(AlgorithmClient):
     """Sends its values in whole cells modulo 2^64, with noise and under masks; masks: None for a simulation without
     them, whose sums are the same to the bit."""
 
-    page_class: ClassVar[type[Page]] = Summed
+    algorithm_class: ClassVar[type[Algorithm]] = Summed
 
     def __init__(self, *args: Any, masks: Masks | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -127,7 +127,7 @@ class SumClient(PageClient):
         return told | {ANNOUNCEMENT: self.masks.announce(session)}
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
-        """See `PageClient.answer`; the list of sites is checked before anything is charged or computed."""
+        """See `AlgorithmClient.answer`; the list of sites is checked before anything is charged or computed."""
         asked = self._read(config)
         kept = self.store.at(asked.session, asked.round)
         if kept and kept.metrics[_INBOX] != inbox_digest(parameters).hex():

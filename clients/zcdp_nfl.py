@@ -2,16 +2,16 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
 
-from .shell import PageClient
+from .shell import AlgorithmClient
 
 
-class ZCDPNFLClient(PageClient):
+class ZCDPNFLClient(AlgorithmClient):
     """Keeps its dual and its last message, before and after its last reply. Receives its neighbours' sum, the dual
     steps since that reply and its round; takes one linearised ADMM step and sends where it ends, with noise:
     `twinflower.algorithms.zcdp_nfl.ZCDPNFL.client_update`.
     """
 
-    page_class: ClassVar[type[Page]] = ZCDPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLPage

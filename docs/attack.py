@@ -21,7 +21,7 @@ import numpy as np
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_true_sensitivities
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
@@ -33,11 +33,13 @@ FORMS = {"as-published": "published: noise on y, private dual", "public-state": 
 
 def moves_of(privacy: str) -> np.ndarray:
     """How far each release moves when the record is replaced, in units of the sensitivity that scaled its noise."""
-    page = FedPDM(rho=RHO, step_size=ETA, step_decay=0.5, privacy=privacy, sensitivity="norm")
+    algorithm = FedPDM(rho=RHO, step_size=ETA, step_decay=0.5, privacy=privacy, sensitivity="norm")
     objective = make_objective("logistic", 4, 2)
     data, other = (Batch(r.features[:1], r.labels[:1]) for r in neighbours(2, 4, 1.0))
     inbox = Inbox(np.array([1e3, 0, 0, 0]), np.empty(0, dtype=np.int64), np.zeros((), np.uint64))
-    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), [inbox] * ROUNDS)
+    moves = replay(
+        algorithm, objective, data, other, LocalSchedule(0, 1), objective.bounds(1.0), [inbox] * ROUNDS
+    )
     return np.array([m.moved / m.sensitivity for m in moves])
 
 

@@ -1,6 +1,6 @@
 """The server's side of a run on disk, from which it goes on to the same bits.
 
-A checkpoint holds the page's server state, the rounds and metrics so far, and what a strategy needs besides; where
+A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what a strategy needs besides; where
 sampling and noise stand follows from the round. A file is written completely or not at all, the newest `_KEPT` stay,
 and a damaged one falls back to the one before it.
 """
@@ -34,7 +34,7 @@ class Checkpoint(NamedTuple):
     """Arrays by name and everything else as JSON knows it."""
 
     arrays: dict[str, NDArray[Any]]
-    facts: dict[str, Any]
+    info: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Checkpoints:
     def save(self, round_: int, checkpoint: Checkpoint) -> None:
         """Write the round's checkpoint and drop the oldest."""
         buffer = io.BytesIO()
-        told = checkpoint.facts | ({"config": self.config.items()} if self.config else {})
-        facts = np.frombuffer(json.dumps(told).encode(), np.uint8)
-        np.savez(buffer, facts=facts, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
+        told = checkpoint.info | ({"config": self.config.items()} if self.config else {})
+        info = np.frombuffer(json.dumps(told).encode(), np.uint8)
+        np.savez(buffer, info=info, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
         try:
             self._path(round_).parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(round_), buffer.getvalue())
@@ -79,7 +79,7 @@ class Checkpoints:
                     f"warning: {self._path(round_)} is damaged; going on from the checkpoint before it"
                 )
                 continue
-            self._require_settings(found.facts.get("config"))
+            self._require_settings(found.info.get("config"))
             return found, warnings
         if warnings:
             raise DataError(
@@ -119,7 +119,7 @@ class Checkpoints:
 def _read(path: Path) -> Checkpoint:
     with np.load(path, allow_pickle=False) as file:  # every member has a checksum of its own
         arrays = {name[6:]: file[name] for name in file.files if name.startswith("array-")}
-        return Checkpoint(arrays, json.loads(file["facts"].tobytes()))
+        return Checkpoint(arrays, json.loads(file["info"].tobytes()))
 
 
 # --- trees of NamedTuples of arrays
@@ -163,23 +163,23 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 
 def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
     """A strategy's snapshot and the metrics so far."""
-    facts = {
+    info = {
         "round": snapshot.round,
         "session": snapshot.session,
         "rounds": [done._asdict() for done in snapshot.rounds],
         "born": list(snapshot.born.items()),
         "rows": rows,
     }
-    return Checkpoint(named("server-", flatten(snapshot.server)), facts)
+    return Checkpoint(named("server-", flatten(snapshot.server)), info)
 
 
 def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Inverse of `of_strategy`; server is a state of the same page, as a template."""
-    facts = checkpoint.facts
-    require("session" in facts, "the checkpoint is the cohort runtime's: resume the run on that")
+    """Inverse of `of_strategy`; server is a state of the same algorithm, as a template."""
+    info = checkpoint.info
+    require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
-    rounds = [to_round(done) for done in facts["rounds"]]
-    return Snapshot(facts["round"], facts["session"], state, rounds, dict(facts["born"])), facts["rows"]
+    rounds = [to_round(done) for done in info["rounds"]]
+    return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"])), info["rows"]
 
 
 def to_round(told: dict[str, Any]) -> Round:

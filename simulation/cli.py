@@ -71,7 +71,7 @@ Tick = Callable[[dict[str, Any]], None]
 @app.command("list")
 def list_() -> None:
     """Algorithms, data sets, experiments, and the other words that settings know."""
-    _table("algorithms", [(name, page.title) for name, page in ALGORITHMS.items()])
+    _table("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
     _table("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
     files = sorted(Path("experiments").glob("*.toml"))
     _table("experiments", [(str(path), read_experiment(path).title) for path in files])

@@ -61,16 +61,18 @@ def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
 
 def _spread(setup: Setup, client: int, round_: int) -> float:
     """sigma / noise multiplier of a client's release, which its rows and its neighbours decide."""
-    pace = setup.walk.pace(int(setup.partition.sizes[client]))
-    release = setup.page.release(cast(Plan, setup.plan).bounds, pace, round_)
-    return release.spread * at_stake(setup.page, client, round_)
+    workload = setup.schedule.workload(int(setup.partition.sizes[client]))
+    release = setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
+    return release.spread * at_stake(setup.algorithm, client, round_)
 
 
 def _used(setup: Setup, round_: int, client: int) -> Used:
     plan = cast(Plan, setup.plan)
     multiplier = float(plan.multipliers[client])
-    release = setup.page.release(plan.bounds, setup.walk.pace(int(setup.partition.sizes[client])), round_)
-    stake = at_stake(setup.page, client, round_)
+    release = setup.algorithm.release(
+        plan.bounds, setup.schedule.workload(int(setup.partition.sizes[client])), round_
+    )
+    stake = at_stake(setup.algorithm, client, round_)
     return Used(
         round_,
         client,
@@ -95,14 +97,14 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
     if plan is None:
         return [("guarantee", _NO_NOISE)]
     sizes = setup.partition.sizes
-    paces = [setup.walk.pace(int(m)) for m in (sizes.min(), sizes.max())]
+    workloads = [setup.schedule.workload(int(m)) for m in (sizes.min(), sizes.max())]
     rows = [
         ("mode", plan.mode),
         ("rounds a client takes part in", _between(plan.rounds_in)),
         ("rows of a client", _between(sizes)),
         (
             "local steps x rows, smallest and largest client",
-            "; ".join(f"{p.steps} x {p.rows}" for p in paces),
+            "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
         ("releases of a round that a record can touch", _between(plan.touched)),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),

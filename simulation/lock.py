@@ -16,9 +16,9 @@ _ROLES = ("command", "run")
 def claimed(folder: Path, role: str = "run") -> Iterator[None]:
     """Keep other runs out of a results folder while this process works in it.
 
-    The lock is the kernel's, on a file in the folder: it ends with the process, however that ends, and a file left
-    behind means nothing. role: "run" for the process that writes results, "command" for a command line that may have
-    started that process. Raises SettingError if another process holds the same role.
+    The operating system holds the lock on a file in the folder and releases it when the process ends, however it ends;
+    a leftover lock file has no effect. role: "run" for the process that writes results, "command" for the command line
+    that may have started it. Raises SettingError if another process holds the lock for the same role.
     """
     path = folder / f".{role}.lock"
     file = _lock(path)

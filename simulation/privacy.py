@@ -3,12 +3,12 @@
 import math
 from typing import Any
 
-from twinflower.algorithms import Page
+from twinflower.algorithms import Algorithm
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule
 from twinflower.arrays import Array, Index
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan, Target
@@ -18,35 +18,43 @@ from .settings import Config
 from .settings.sections import AsPublished, Gradient, Private
 
 
-def make_plan(config: Config, page: Page, objective: Model, walk: Walk, sizes: Index) -> Plan | None:
+def make_plan(
+    config: Config, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index
+) -> Plan | None:
     """The plan of a private run; None without privacy. SettingError for targets that make no sense."""
     privacy = config.privacy
     if not isinstance(privacy, Private):
         return None
     conversion = privacy.conversion if isinstance(privacy, Gradient) else "exact"
     target = Target(privacy.epsilon, privacy.delta, privacy.noise_multiplier, conversion)
-    bounds, paces = objective.bounds(config.data.row_norm), walk.paces(sizes)
+    bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     if isinstance(privacy, Gradient) and privacy.trust == "sum":
         honest, d = privacy.honest_sites, objective.d
-        return SumsPlan.of_sums(page, bounds, walk, sizes, config.rounds, d, honest, target)
+        return SumsPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(page, bounds, paces, asked, target)
-    assert isinstance(page, FedPDM)  # no other method has this mode
+        return Plan.of(algorithm, bounds, workloads, asked, target)
+    assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
     )
-    return Plan.as_published(page, bounds, paces, sizes, asked, target, rule)
+    return Plan.as_published(algorithm, bounds, workloads, sizes, asked, target, rule)
 
 
-def uncoupled(plan: Plan, page: Any, walk: Walk, sizes: Index) -> list[str]:
+def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
     """Why a run with several local steps has the noise of the norm bound, and what to do about it."""
-    pace = max((walk.pace(int(m)) for m in sizes), key=lambda pace: pace.steps)
-    if plan.mode != "public-state" or not isinstance(page, LocalMethod) or page.sensitivity != "coupled":
+    workload = max((schedule.workload(int(m)) for m in sizes), key=lambda workload: workload.steps)
+    if (
+        plan.mode != "public-state"
+        or not isinstance(algorithm, LocalMethod)
+        or algorithm.sensitivity != "coupled"
+    ):
         return []
-    if pace.steps == 1 or math.isfinite(plan.bounds.curvature):
+    if workload.steps == 1 or math.isfinite(plan.bounds.curvature):
         return []
-    now, one = (page.release(plan.bounds, p, 1).sensitivity for p in (pace, pace._replace(steps=1)))
+    now, one = (
+        algorithm.release(plan.bounds, p, 1).sensitivity for p in (workload, workload._replace(steps=1))
+    )
     return [
         "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
         f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
@@ -90,11 +98,11 @@ def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
 
 
 def in_odds(mu: float) -> str:
-    """What mu-GDP leaves to the best attacker."""
+    """What the best attacker can achieve under mu-GDP, as a clause."""
     return (
-        "an attacker who knows all else and two candidates for a record is right about which of them it is in at most "
-        f"{best_guess(mu):.1%} of the cases from even odds, and detects one in at most {detection(mu):.1%} at 5% false "
-        "alarms"
+        "an attacker who knows everything else and has two equally likely candidates for a record picks the right one "
+        f"with probability at most {best_guess(mu):.1%}, and detects a given record with probability at most "
+        f"{detection(mu):.1%} at a false-positive rate of 5%"
     )
 
 

@@ -47,7 +47,7 @@ COLUMNS = (
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
-    *dict.fromkeys(name for page in ALGORITHMS.values() for name in columns_of(page)),
+    *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
 _FAR = 100.0  # an objective this many times its start will not come back
@@ -96,7 +96,7 @@ class Recorder:
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate x and add a row; own are the method's own columns (`own_columns`)."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
-        per_upload = self.setup.page.upload.paper_bits(self.setup.objective.d)
+        per_upload = self.setup.algorithm.upload.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
         row = {"round": round_, **self.setup.evaluate(x)} | {
             "uplink_bits": sum(r.uplink_bits for r in self.rounds),
@@ -142,16 +142,16 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     def of_seed(array: Array) -> Array:
         return np.asarray(array if seed is None else array[seed])
 
-    page, server = setup.method, setup.own(server)
-    metrics = page.server_metrics(server) if isinstance(page, ServerMetrics) else {}
+    algorithm, server = setup.method, setup.own(server)
+    metrics = algorithm.server_metrics(server) if isinstance(algorithm, ServerMetrics) else {}
     told = {name: float(of_seed(value)) for name, value in metrics.items()}
-    points = client_models(page, server)
-    x = of_seed(page.model(server))
+    points = client_models(algorithm, server)
+    x = of_seed(algorithm.model(server))
     if points is not None:
         points = of_seed(points)
         x = points.mean(0)
         told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
-    told |= setup.assess(of_seed(page.model(server)))
+    told |= setup.assess(of_seed(algorithm.model(server)))
     if setup.config.evaluation.reference:
         best = setup.optimum
         size = float(best @ best)
@@ -166,7 +166,7 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
 class Result:
     """A run that came to an end, well (model) or not (failure, a sentence).
 
-    points (N, d): the clients' own models, for methods whose server knows them (`Page.points`).
+    points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.points`).
     """
 
     setup: Setup
@@ -187,10 +187,10 @@ class Result:
 
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
         """Whether the last row satisfies the constraints; None without any, or without a model."""
-        page = self.setup.method
-        if self.model is None or not isinstance(page, Constrained):
+        algorithm = self.setup.method
+        if self.model is None or not isinstance(algorithm, Constrained):
             return None
-        return page.satisfied(metrics)
+        return algorithm.satisfied(metrics)
 
     def warnings(self) -> list[str]:
         """What is allowed but surely not meant, and what went badly without ending the run."""

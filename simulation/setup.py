@@ -1,4 +1,4 @@
-"""From a configuration to the things that run: data, clients' rows, objective, page, start, evaluation."""
+"""From a configuration to the things that run: data, clients' rows, objective, algorithm, start, evaluation."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from twinflower.algorithms import Page
+from twinflower.algorithms import Algorithm
 from twinflower.algorithms.abilities import (
     DrawsSteps,
     Forecasts,
@@ -19,12 +19,12 @@ from twinflower.algorithms.abilities import (
     NeedsEveryClient,
     RestrictsObjective,
 )
-from twinflower.algorithms.page import Facts
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
-from twinflower.batches import Shards, Walk
+from twinflower.batches import LocalSchedule, Shards
 from twinflower.central import minimise
-from twinflower.clients import CLIENTS, PageClient, SumClient
+from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
@@ -65,8 +65,8 @@ class Setup:
     dataset: Dataset
     partition: Partition
     objective: Model
-    page: Page
-    walk: Walk
+    algorithm: Algorithm
+    schedule: LocalSchedule
     start: Array
     plan: Plan | None = None
     site: int = 0
@@ -81,13 +81,13 @@ class Setup:
         )
 
     @property
-    def method(self) -> Page:
+    def method(self) -> Algorithm:
         """The algorithm as it is written, also where the server sees sums only."""
-        return self.page.page if isinstance(self.page, Summed) else self.page  # type: ignore[no-any-return]
+        return self.algorithm.algorithm if isinstance(self.algorithm, Summed) else self.algorithm  # type: ignore[no-any-return]
 
     def own(self, server: Any) -> Any:
         """The state of `method`'s server."""
-        return server.own if isinstance(self.page, Summed) else server
+        return server.own if isinstance(self.algorithm, Summed) else server
 
     @property
     def sums(self) -> SumPlan | None:
@@ -97,7 +97,7 @@ class Setup:
     @property
     def regulariser(self) -> Regulariser:
         """h of the problem."""
-        return self.page.regulariser
+        return self.algorithm.regulariser
 
     @cached_property
     def _training(self) -> Batch:
@@ -118,9 +118,9 @@ class Setup:
         method = with_sizes(self.method, partition.sizes if self.by_rows else ())
         sizes, plan = partition.sizes, self.plan
         if isinstance(plan, SumsPlan):
-            plan = plan.resized(method, self.walk, sizes)
-        page = through_sums(method, plan, self.walk, sizes)
-        return replace(self, dataset=dataset, partition=partition, page=page, plan=plan)
+            plan = plan.resized(method, self.schedule, sizes)
+        algorithm = through_sums(method, plan, self.schedule, sizes)
+        return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan)
 
     @cached_property
     def _test(self) -> Batch:
@@ -136,8 +136,12 @@ class Setup:
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's own numbers on a model (d,) and all training rows."""
-        page = self.method
-        return page.model_metrics(x, self.objective, self._training) if isinstance(page, ModelMetrics) else {}
+        algorithm = self.method
+        return (
+            algorithm.model_metrics(x, self.objective, self._training)
+            if isinstance(algorithm, ModelMetrics)
+            else {}
+        )
 
     @cached_property
     def optimum(self) -> Array:
@@ -148,20 +152,20 @@ class Setup:
         """What the method expects of its private run; with `reference = true` measured from the true start."""
         if self.plan is None:
             return []
-        advice = uncoupled(self.plan, self.method, self.walk, self.partition.sizes)
+        advice = uncoupled(self.plan, self.method, self.schedule, self.partition.sizes)
         return self._expected(self.plan) + [("warning", text) for text in advice]
 
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
         away = float(((self.optimum - self.start) ** 2).sum()) if self.config.evaluation.reference else None
-        pace = self.walk.pace(int(self.partition.sizes.min()))
+        workload = self.schedule.workload(int(self.partition.sizes.min()))
         if not isinstance(self.method, Forecasts):
             return []
-        return self.method.forecast(plan.bounds, float(plan.multipliers.max()), pace, self.start, away)
+        return self.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, self.start, away)
 
     @property
     def neighbours(self) -> Neighbours:
         """Of each client in the graph of a networked method; empty for others."""
-        return self.page.facts.neighbours
+        return self.algorithm.info.neighbours
 
     def graph(self) -> list[tuple[str, str]]:
         """The graph in numbers, as rows of a table, with a rho that suits it where the loss has a public curvature."""
@@ -252,7 +256,7 @@ class Setup:
         """Where one partition's state outlives its process, in a folder of the site's; None without one."""
         if not folder:
             return None
-        settings = f"{self.page} {self.objective.d} {self.start.sum()!r}"
+        settings = f"{self.algorithm} {self.objective.d} {self.start.sum()!r}"
         owner = f"{number} {hashlib.sha256(settings.encode()).hexdigest()[:16]}"
         return FileStore(
             Path(folder).expanduser() / f"{self.config.data.name}-{number}.state".replace(":", "-"), owner
@@ -265,22 +269,22 @@ class Setup:
         guard: Guard | None = None,
         state_dir: str | None = None,
         identity: Identity | None = None,
-    ) -> PageClient:
+    ) -> AlgorithmClient:
         """The NumPyClient of one partition around Flower's context; with a guard, a state-dir and an identity of the
         site's own, or the run's."""
         store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
-        kind: Callable[..., PageClient] = CLIENTS[self.config.algorithm]
+        kind: Callable[..., AlgorithmClient] = CLIENTS[self.config.algorithm]
         if self.sums:
             kind = partial(SumClient, masks=self._masks(number, context, identity, store))
         return kind(
             context,
-            self.page,
+            self.algorithm,
             self.objective,
             self.shards.rows(number),
             self.start,
             number,
             self.config.clients.count,
-            self.walk,
+            self.schedule,
             self.config.seed,
             guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
             store,
@@ -320,15 +324,15 @@ class Setup:
         if self.sums:
             kind = partial(SumStrategy, masks=deployed or getattr(self.config.privacy, "masks", False))
         return kind(
-            self.page, clients.count, clients.per_round, self.config.seed, server.node_timeout,
+            self.algorithm, clients.count, clients.per_round, self.config.seed, server.node_timeout,
             min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
             first_round=clients.first_round,
         )  # fmt: skip
 
 
-def weighting_of(config: Config, page: Page | type[Page]) -> str:
-    """ "clients" or "rows": the run's weighting, or the page's own."""
-    return page.weightings[0] if config.clients.weighting == "auto" else config.clients.weighting
+def weighting_of(config: Config, algorithm: Algorithm | type[Algorithm]) -> str:
+    """ "clients" or "rows": the run's weighting, or the algorithm's own."""
+    return algorithm.weightings[0] if config.clients.weighting == "auto" else config.clients.weighting
 
 
 @lru_cache(maxsize=2)
@@ -364,21 +368,21 @@ def prepare_rows(config: Config, data: Dataset) -> Setup:
 
 def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbours]) -> Setup:
     """What runs, on these rows."""
-    walk = config.walk
+    schedule = config.schedule
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
     h = _regulariser(config, objective)
     division = _divide(config, data)
-    page = _with_facts(replace(config.method, regulariser=h), config, division, graph(config))
-    if isinstance(page, RestrictsObjective):
-        page.check(objective)
-    check_clipping(objective, page.privacy)
-    for layout in (page.inbox, page.upload):
+    algorithm = _with_info(replace(config.method, regulariser=h), config, division, graph(config))
+    if isinstance(algorithm, RestrictsObjective):
+        algorithm.check(objective)
+    check_clipping(objective, algorithm.privacy)
+    for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
-    plan = make_plan(config, page, objective, walk, division.sizes)
-    page = through_sums(page, plan, walk, division.sizes)
-    return Setup(config, data, division, objective, page, walk, _start(config, objective), plan)
+    plan = make_plan(config, algorithm, objective, schedule, division.sizes)
+    algorithm = through_sums(algorithm, plan, schedule, division.sizes)
+    return Setup(config, data, division, objective, algorithm, schedule, _start(config, objective), plan)
 
 
 def _weight_at_zero(config: Config) -> dict[str, float]:
@@ -436,35 +440,37 @@ def _graph(config: Config) -> Neighbours:
     return () if config.topology is None else config.topology.build(config.clients.count)
 
 
-def _with_facts(page: Any, config: Config, division: Partition, neighbours: Neighbours) -> Page:
-    """The page that knows the run it is in, if it asks for that; what all clients must do is checked here."""
+def _with_info(algorithm: Any, config: Config, division: Partition, neighbours: Neighbours) -> Algorithm:
+    """The algorithm that knows the run it is in, if it asks for that; what all clients must do is checked here."""
     require(
-        not isinstance(page, NeedsEveryClient) or config.sampled == config.clients.count,
-        f"{page.name} needs all clients in every round: set clients.per-round to 0; got {config.clients.per_round} "
-        f"of {config.clients.count}",
+        not isinstance(algorithm, NeedsEveryClient) or config.sampled == config.clients.count,
+        f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
+        f"{config.clients.per_round} of {config.clients.count}",
     )
-    key = config.seed if isinstance(page, DrawsSteps) else 0
-    facts = Facts(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
-    by_rows = weighting_of(config, page) == "rows"
-    return with_sizes(replace(page, facts=facts), division.sizes if by_rows else ())
+    key = config.seed if isinstance(algorithm, DrawsSteps) else 0
+    info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
+    by_rows = weighting_of(config, algorithm) == "rows"
+    return with_sizes(replace(algorithm, info=info), division.sizes if by_rows else ())
 
 
-def through_sums(page: Page, plan: Plan | None, walk: Walk, sizes: Index) -> Page:
-    """The page as it runs: through sums where the plan says so."""
+def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
+    """The algorithm as it runs: through sums where the plan says so."""
     if not isinstance(plan, SumsPlan):
-        return page
-    return Summed(page, tuple(walk.steps(sizes).tolist()), plan.sums.widths)
+        return algorithm
+    return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
 
 
-def with_sizes(page: Any, sizes: Index | Sequence[int]) -> Page:
-    """The page for clients with these numbers of rows, (N,) or (seeds, N), as weights in F; for none, or for sizes that
-    are all alike, the mean over the clients is the same."""
+def with_sizes(algorithm: Any, sizes: Index | Sequence[int]) -> Algorithm:
+    """The algorithm for clients with these numbers of rows, (N,) or (seeds, N), as weights in F.
+
+    Without sizes, or if all are equal, F is the plain mean over the clients.
+    """
     told = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
-    return replace(page, facts=page.facts._replace(sizes=told))  # type: ignore[no-any-return]
+    return replace(algorithm, info=algorithm.info._replace(sizes=told))  # type: ignore[no-any-return]
 
 
 def _as_tuple(sizes: Index) -> Any:
-    """A page is hashed, so its numbers are tuples."""
+    """An algorithm is hashed, so its numbers are tuples."""
     return tuple(map(_as_tuple, sizes)) if sizes.ndim else int(sizes)
 
 

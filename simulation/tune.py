@@ -280,7 +280,7 @@ def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
 
 
 def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str, list[Score]]) -> str:
-    """The experiment file: head, rules, grid, run, tuned curves, scores."""
+    """The tuned experiment file: header, [tune] rules, [grid], [run], tuned curves and scores."""
     raw = tuning.raw
     lines = _flat({key: raw[key] for key in _HEAD if key in raw})
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}

@@ -1,4 +1,4 @@
-"""Flower strategies, one class per algorithm; each is the server side of a page in twinflower.algorithms."""
+"""Flower strategies, one class per algorithm; each is the server side of an algorithm in twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
@@ -20,7 +20,7 @@ from .sums import SumStrategy
 from .zcdp_nfl import ZCDPNFL
 
 STRATEGIES: dict[str, type[StarStrategy]] = {
-    s.page_class.name: s
+    s.algorithm_class.name: s
     for s in (
         FedPDM,
         BSDPFedPDM,

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMPage
-from twinflower.algorithms.page import Page
 
 from .star import StarStrategy
 
@@ -16,4 +16,4 @@ class BSDPFedPDM(StarStrategy):
     A missing client is one sender less for the entries it would have sent.
     """
 
-    page_class: ClassVar[type[Page]] = BSDPFedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage

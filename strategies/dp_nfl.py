@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.dp_nfl import DPNFL as DPNFLPage
-from twinflower.algorithms.page import Page
 
 from .relay import RelayStrategy
 
@@ -14,4 +14,4 @@ class DPNFL(RelayStrategy):
     A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
     """
 
-    page_class: ClassVar[type[Page]] = DPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = DPNFLPage

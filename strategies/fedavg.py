@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.fedavg import FedAvg as FedAvgPage
-from twinflower.algorithms.page import Page
 
 from .star import StarStrategy
 
@@ -16,4 +16,4 @@ class FedAvg(StarStrategy):
     A missing client is left out of the mean.
     """
 
-    page_class: ClassVar[type[Page]] = FedAvgPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedAvgPage

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.feddyn import FedDyn as FedDynPage
-from twinflower.algorithms.page import Page
 
 from .star import StarStrategy
 
@@ -17,4 +17,4 @@ class FedDyn(StarStrategy):
     a step that was never counted.
     """
 
-    page_class: ClassVar[type[Page]] = FedDynPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedDynPage

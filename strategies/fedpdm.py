@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM as FedPDMPage
-from twinflower.algorithms.page import Page
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class FedPDM(StarStrategy):
     A missing client is left out of the mean ("sampled") or stands in with its last y ("memory").
     """
 
-    page_class: ClassVar[type[Page]] = FedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage

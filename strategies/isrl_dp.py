@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPPage
-from twinflower.algorithms.page import Page
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class ISRLDP(StarStrategy):
     A missing client is left out of the mean.
     """
 
-    page_class: ClassVar[type[Page]] = ISRLDPPage
+    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPPage

@@ -6,8 +6,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualPage
-from twinflower.algorithms.page import Page
 from twinflower.errors import require
 
 from .star import StarStrategy
@@ -20,15 +20,15 @@ class LDPPrimalDual(StarStrategy):
     Needs all clients in every round: asks again those that did not answer, `retries` times, then stops the run.
     """
 
-    page_class: ClassVar[type[Page]] = LDPPrimalDualPage
+    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **kwargs: Any
     ) -> Result:
         """As `StarStrategy.start`, for the number of rounds that the budget was shared between."""
-        planned = self.page.facts.rounds
+        planned = self.algorithm.info.rounds
         require(
             num_rounds == planned,
-            f"the page's facts plan {planned} rounds, and the noise of each rests on that; got {num_rounds}",
+            f"the algorithm's info plans {planned} rounds, and the noise of each rests on that; got {num_rounds}",
         )
         return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)

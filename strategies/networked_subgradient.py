@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientPage
-from twinflower.algorithms.page import Page
 
 from .relay import RelayStrategy
 
@@ -15,4 +15,4 @@ class NetworkedSubgradient(RelayStrategy):
     A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
     """
 
-    page_class: ClassVar[type[Page]] = NetworkedSubgradientPage
+    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage

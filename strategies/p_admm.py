@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.p_admm import PADMM as PADMMPage
-from twinflower.algorithms.page import Page
 
 from .relay import RelayStrategy
 
@@ -14,4 +14,4 @@ class PADMM(RelayStrategy):
     A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
     """
 
-    page_class: ClassVar[type[Page]] = PADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = PADMMPage

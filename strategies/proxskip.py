@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.proxskip import ProxSkip as ProxSkipPage
 
 from .star import StarStrategy
@@ -15,4 +15,4 @@ class ProxSkip(StarStrategy):
     A client that does not answer is asked again, and the run stops if that does not help.
     """
 
-    page_class: ClassVar[type[Page]] = ProxSkipPage
+    algorithm_class: ClassVar[type[Algorithm]] = ProxSkipPage

@@ -14,9 +14,9 @@ from .star import StarStrategy
 
 
 class RelayStrategy(StarStrategy):
-    """Base of the networked strategies, for pages that derive from `twinflower.algorithms.relay.Relayed`.
+    """Base of the networked strategies, for algorithms that derive from `twinflower.algorithms.relay.Relayed`.
 
-    The page's server state is the relay's memory. Who is dead is not asked any more, and is named in the log once.
+    The algorithm's server state is the relay's memory. Who is dead is not asked any more, and is named in the log once.
     """
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
@@ -38,6 +38,6 @@ class RelayStrategy(StarStrategy):
 
     @property
     def _alive(self) -> np.ndarray:
-        page = self.page
-        assert isinstance(page, OnGraph)  # as every page class of a relay is
-        return page.alive(self.server)
+        algorithm = self.algorithm
+        assert isinstance(algorithm, OnGraph)  # as every algorithm class of a relay is
+        return algorithm.alive(self.server)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.scaffold import Scaffold as ScaffoldPage
 
 from .star import StarStrategy
@@ -17,4 +17,4 @@ class Scaffold(StarStrategy):
     a step that was never counted.
     """
 
-    page_class: ClassVar[type[Page]] = ScaffoldPage
+    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldPage

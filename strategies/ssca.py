@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ssca import SSCA as SSCAPage
 
 from .star import StarStrategy
@@ -15,4 +15,4 @@ class SSCA(StarStrategy):
     A missing client is left out; the others then stand for all rows.
     """
 
-    page_class: ClassVar[type[Page]] = SSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = SSCAPage

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAPage
 
 from .star import StarStrategy
@@ -16,4 +16,4 @@ class ConstrainedSSCA(StarStrategy):
     A missing client is left out; the others then stand for all rows.
     """
 
-    page_class: ClassVar[type[Page]] = ConstrainedSSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAPage

@@ -1,9 +1,9 @@
 """The server side that all star-shaped methods share, on Flower's Message-API `Strategy`.
 
 Every round: sample partitions with the run's own seeded generator, send each of their nodes one
-message, check every reply, go on with the good ones in ascending partition order, and let the page's
+message, check every reply, go on with the good ones in ascending partition order, and let the algorithm's
 `server_update` do the mathematics. A reply that is missing or bad is named in the log and left out; how
-the method copes with a missing client stands in the page. The messages are those of Flower's NumPyClient
+the method copes with a missing client stands in the algorithm. The messages are those of Flower's NumPyClient
 (fitins / fitres), so any NumPyClient that answers them can take part.
 """
 
@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
-from twinflower.algorithms.page import Page, stack, unstack
+from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
 from twinflower.randomness import FIRST_ROUNDS, participants
@@ -52,8 +52,8 @@ class Round(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a strategy needs to go on: the last round that was done, the name of the training, the page's server state,
-    all rounds, and the round in which each client's state began."""
+    """What a strategy needs to resume: the last completed round, the training session, the algorithm's server
+    state, all rounds, and the round in which each client's state began."""
 
     round: int
     session: str
@@ -75,9 +75,9 @@ class _Asked(NamedTuple):
 
 
 class StarStrategy(Strategy):
-    """Base of all star strategies; a subclass names its `page_class` and documents its server side.
+    """Base of all star strategies; a subclass names its `algorithm_class` and documents its server side.
 
-    page: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
+    algorithm: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
     say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
     coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
     a round that needs all of them (`NeedsEveryClient`); it answers with the bytes it has stored. min_replies: a
@@ -86,11 +86,11 @@ class StarStrategy(Strategy):
     clients_per_round of them from round 2 on, "sampled" samples the first round like the others.
     """
 
-    page_class: ClassVar[type[Page]]
+    algorithm_class: ClassVar[type[Algorithm]]
 
     def __init__(
         self,
-        page: Page,
+        algorithm: Algorithm,
         num_clients: int = 0,
         clients_per_round: int = 0,
         seed: int = 0,
@@ -102,14 +102,14 @@ class StarStrategy(Strategy):
         first_round: str = "sampled",
     ) -> None:
         require(
-            type(page) is self.page_class,
-            f"{type(self).__name__} needs a {self.page_class.__name__} page; got {type(page).__name__}",
+            type(algorithm) is self.algorithm_class,
+            f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got {type(algorithm).__name__}",
         )
         require(
             first_round in FIRST_ROUNDS,
             f"first-round must be one of {', '.join(FIRST_ROUNDS)}; got '{first_round}'",
         )
-        self.page = page
+        self.algorithm = algorithm
         self.num_clients = num_clients
         self.clients_per_round = clients_per_round
         self.seed = seed
@@ -136,7 +136,7 @@ class StarStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the settings."""
-        log(INFO, "\t%s", self.page)
+        log(INFO, "\t%s", self.algorithm)
 
     def start(
         self,
@@ -158,7 +158,7 @@ class StarStrategy(Strategy):
         self._send = partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
         result = super().start(grid, initial_arrays, num_rounds - self._first, timeout, *args, **kwargs)
-        if isinstance(self.page, Closes):
+        if isinstance(self.algorithm, Closes):
             self._close(num_rounds + 1)
         return result
 
@@ -171,14 +171,14 @@ class StarStrategy(Strategy):
         self._born.clear()
         self._waiting.clear()
         self._session, self._first = secrets.token_hex(8), 0
-        self.server = self.page.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
+        self.server = self.algorithm.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
         if self._snapshot:
             self._restore(self._snapshot)
 
     @property
     def _entries(self) -> int:
         """d, the number of entries of the model."""
-        return int(self.page.model(self.server).shape[-1])
+        return int(self.algorithm.model(self.server).shape[-1])
 
     def resume(self, snapshot: Snapshot) -> None:
         """Let the next start go on from here."""
@@ -248,7 +248,7 @@ class StarStrategy(Strategy):
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
         """Messages to the nodes of clients (K,), which are then those that were asked."""
-        inboxes = unstack(self.page.broadcast(self.server, server_round, clients), len(clients))
+        inboxes = unstack(self.algorithm.broadcast(self.server, server_round, clients), len(clients))
         self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
         return self._messages(self._asked, server_round, config)
 
@@ -270,18 +270,18 @@ class StarStrategy(Strategy):
         """Check the replies, update the server with the good ones, return the model."""
         server_round += self._first
         good, rejected = self.check_replies(server_round, replies, set(self._asked))
-        if isinstance(self.page, NeedsEveryClient):
+        if isinstance(self.algorithm, NeedsEveryClient):
             self._ask_again(server_round, good, rejected)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s left out: %s", server_round, client, reason)
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
-        if isinstance(self.page, NeedsEveryClient) and rejected:
-            raise RunError(_incomplete(server_round, rejected, self.page.name, self.retries))
+        if isinstance(self.algorithm, NeedsEveryClient) and rejected:
+            raise RunError(_incomplete(server_round, rejected, self.algorithm.name, self.retries))
         if self._enough(server_round, len(good), rejected):
             uploads = stack([good[c][0] for c in clients])
-            self.server = self.page.server_update(self.server, uploads, np.array(clients), server_round)
-        model = self.page.model(self.server)
+            self.server = self.algorithm.server_update(self.server, uploads, np.array(clients), server_round)
+        model = self.algorithm.model(self.server)
         if not np.isfinite(model).all():
             raise RunError(f"the model diverged in round {server_round}: lower step-size")
         self.rounds[-1] = self.rounds[-1]._replace(seconds=time.perf_counter() - self._began)
@@ -326,7 +326,7 @@ class StarStrategy(Strategy):
         """One node's message; nodes whose inboxes hold the very same arrays share the packed ones."""
         same = tuple(map(id, inbox))  # the arrays live in _asked, so no id is used twice
         if same not in packed:
-            packed[same] = record_of(self.page.inbox.pack(inbox, self._entries))
+            packed[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
         return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
@@ -390,7 +390,7 @@ class StarStrategy(Strategy):
         if metrics.get("session", self._session) != self._session:
             raise ReplyError("the reply belongs to another run")
         arrays = [from_npy(array.data) for array in records.values()]
-        upload = self.page.upload.unpack(arrays, self._entries, asked.inbox)
+        upload = self.algorithm.upload.unpack(arrays, self._entries, asked.inbox)
         self._check_norms(arrays)
         self._check_birth(asked.client, metrics.get("born"))
         return upload, dict(metrics)
@@ -404,7 +404,7 @@ class StarStrategy(Strategy):
         known = self._born.get(client)
         if type(born) is not int or born == known:
             return
-        if known is not None and isinstance(self.page, NeedsClientState):
+        if known is not None and isinstance(self.algorithm, NeedsClientState):
             raise ReplyError(
                 f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
             )
@@ -413,7 +413,7 @@ class StarStrategy(Strategy):
         self._born[client] = born
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
-        up, down = self.page.upload.bits(self._entries), self.page.inbox.bits(self._entries)
+        up, down = self.algorithm.upload.bits(self._entries), self.algorithm.inbox.bits(self._entries)
         asked, accepted = tuple(a.client for a in self._asked.values()), len(metrics)
         steps, stopped = _mean(metrics, "local-steps"), _mean(metrics, "stopped")
         return Round(

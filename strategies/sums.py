@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
 from twinflower.errors import RunError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
@@ -27,7 +27,7 @@ class SumStrategy(StarStrategy):
     if it stays away, the run stops, and can be resumed when it is back. masks: False for a simulation without them.
     """
 
-    page_class: ClassVar[type[Page]] = Summed
+    algorithm_class: ClassVar[type[Algorithm]] = Summed
 
     def __init__(self, *args: Any, masks: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

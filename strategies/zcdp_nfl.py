@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
 
 from .relay import RelayStrategy
@@ -15,4 +15,4 @@ class ZCDPNFL(RelayStrategy):
     A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
     """
 
-    page_class: ClassVar[type[Page]] = ZCDPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLPage

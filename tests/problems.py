@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twinflower.batches import Shards
-from twinflower.clients import PageClient
+from twinflower.clients import AlgorithmClient
 from twinflower.objectives import Batch, LinearModel, make_objective
 from twinflower.rounds import Problem, rounds, sampled
 from twinflower.simulation.settings import parse
@@ -318,11 +318,11 @@ class Step(NamedTuple):
     report: Report
 
 
-def run(page, shards, objective, walk, number, k=0, *, start=None, **keys) -> Iterator[Step]:
+def run(algorithm, shards, objective, schedule, number, k=0, *, start=None, **keys) -> Iterator[Step]:
     """The training loop, k clients in a round (0: all); further keywords are those of `rounds`."""
     problem = Problem(objective, shards, np.zeros(objective.d) if start is None else start)
     keys = {"sampling": sampled(shards.num_clients, k or shards.num_clients)} | keys
-    for at in rounds(page, problem, walk, number, **keys):
+    for at in rounds(algorithm, problem, schedule, number, **keys):
         yield Step(at.server, at.states.all(), at.uploads, at.report)
 
 
@@ -332,7 +332,7 @@ def last(steps: Iterable[Any]) -> Any:
     return final
 
 
-def state_of(client: PageClient) -> Any:
+def state_of(client: AlgorithmClient) -> Any:
     """The state that a client of the in-process grid keeps now."""
     session = client.context.state["twinflower.done"]["session"]
     return client._state(client.store.last(session))
@@ -365,6 +365,6 @@ def central_optimum(objective: LinearModel, h: Any, rows: Batch, steps: int = 20
     return x
 
 
-def bits_of(page, d):
+def bits_of(algorithm, d):
     """Bits of one upload and of one inbox on the wire."""
-    return page.upload.bits(d), page.inbox.bits(d)
+    return algorithm.upload.bits(d), algorithm.inbox.bits(d)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from transcription import slow_run_of
 
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.data.partition import partition
 from twinflower.data.sets import load_dataset
 from twinflower.errors import RunError
@@ -253,7 +253,7 @@ class Undefined(L1):
 )
 def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_every, value, tmp_path):
     setup = small("fedpdm", rounds=rounds, evaluation__every=evaluate_every)
-    setup = replace(setup, page=replace(setup.page, regulariser=Undefined(0.004, value)))
+    setup = replace(setup, algorithm=replace(setup.algorithm, regulariser=Undefined(0.004, value)))
     (tmp_path / "model.npz").write_text("of an earlier run")
     result = run(setup)
     write_run(result, tmp_path)
@@ -265,7 +265,7 @@ def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_ever
 
 def test_stacked_seeds_with_a_broken_model_all_fail():
     setups = prepare_seeds(small("fedpdm", rounds=2).config, [0, 1])
-    setups = [replace(s, page=replace(s.page, regulariser=Undefined(0.004))) for s in setups]
+    setups = [replace(s, algorithm=replace(s.algorithm, regulariser=Undefined(0.004))) for s in setups]
     assert [(r.model, "diverged in round 1" in r.failure) for r in cohort.run(setups)] == [(None, True)] * 2
 
 
@@ -298,8 +298,8 @@ def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
 @both_runtimes
 def test_fresh_batches(run, fresh):
     setup = small("fedpdm", fresh_batches=fresh, seed=3)
-    assert setup.walk == Walk(10, 3, fresh)
-    first, second = (setup.walk.batches(setup.shards, 4, 3, t).places for t in (1, 2))
+    assert setup.schedule == LocalSchedule(10, 3, fresh)
+    first, second = (setup.schedule.batches(setup.shards, 4, 3, t).places for t in (1, 2))
     assert np.array_equal(first, second) == (not fresh)
     *_, last = slow_run_of(setup)
     assert_allclose(run(setup).model, last.x0, rtol=0, atol=1e-11)
@@ -381,7 +381,7 @@ def test_every_regulariser_gets_its_numbers(name, h):
     numbers = {"weight": 0.2, "l1": 0.2, "l2": 0.3, "bound": 0.4, "radius": 0.5}
     own = {f"regulariser.{key}": numbers[key] for key in settings_of(REGULARISERS[name]) if key in numbers}
     setup = small("fedpdm", regulariser__name=name, **own)
-    assert setup.regulariser == setup.page.regulariser == h
+    assert setup.regulariser == setup.algorithm.regulariser == h
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_a_weight_at_the_slope_is_warned_of(name):
 
 
 def test_the_strategy_is_given_the_start():
-    """A page that evaluates round 0 sees the public start, bit for bit."""
+    """An algorithm that evaluates round 0 sees the public start, bit for bit."""
     setup, seen = small("fedpdm", start_scale=0.5, rounds=1), []
     setup.strategy().start(
         InProcessGrid(setup),

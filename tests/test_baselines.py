@@ -7,10 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, central_optimum, convex_problem, last, random_shards, run, small, state_of
 
 from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
+from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
-from twinflower.algorithms.page import NO_FACTS, Facts
-from twinflower.batches import Pace, Shards, Walk
+from twinflower.batches import LocalSchedule, Shards, Workload
 from twinflower.errors import SettingError
 from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy.release import coupled_sensitivity, gradient_release
@@ -41,8 +41,8 @@ def seeded_noise(scale):
 def test_fedprox_without_a_pull_is_fedavg():
     shards, objective = convex_problem()
     settings = {"step_size": 0.5, "step_decay": 0.3}
-    avg = last(run(FedAvg(L1(0.01), **settings), shards, objective, Walk(4, 5), 20, k=3))
-    prox = last(run(FedProx(L1(0.01), **settings, mu=0.0), shards, objective, Walk(4, 5), 20, k=3))
+    avg = last(run(FedAvg(L1(0.01), **settings), shards, objective, LocalSchedule(4, 5), 20, k=3))
+    prox = last(run(FedProx(L1(0.01), **settings, mu=0.0), shards, objective, LocalSchedule(4, 5), 20, k=3))
     assert_array_equal(prox[0].x0, avg[0].x0)
 
 
@@ -50,9 +50,9 @@ def test_fedprox_without_a_pull_is_fedavg():
 def test_fedavg_with_one_local_step_is_isrl_dp(composite):
     shards, objective = convex_problem()
     settings = {"step_size": 0.5, "step_decay": 0.5, "composite": composite, "privacy": "gradient"}
-    walk, noise = Walk(4, 1), seeded_noise(0.3)
-    avg = last(run(FedAvg(L1(0.02), **settings), shards, objective, walk, 30, k=3, noise=noise))
-    isrl = last(run(ISRLDP(L1(0.02), **settings), shards, objective, walk, 30, k=3, noise=noise))
+    schedule, noise = LocalSchedule(4, 1), seeded_noise(0.3)
+    avg = last(run(FedAvg(L1(0.02), **settings), shards, objective, schedule, 30, k=3, noise=noise))
+    isrl = last(run(ISRLDP(L1(0.02), **settings), shards, objective, schedule, 30, k=3, noise=noise))
     assert_allclose(isrl[0].x0, avg[0].x0, rtol=0, atol=1e-14)
     assert np.linalg.norm(avg[0].x0) > 0.1
 
@@ -62,8 +62,8 @@ def test_scaffold_with_equal_clients_is_fedavg():
     shards = Shards(one.features, one.labels, np.tile(one.order, 5), 12 * np.arange(5), np.full(5, 12))
     objective = make_objective("logistic", 4, 2, l2=0.1)
     settings = {"step_size": 0.8, "step_decay": 0.3}
-    avg = last(run(FedAvg(L1(0.01), **settings), shards, objective, Walk(0, 6), 30))
-    scaffold = last(run(Scaffold(L1(0.01), **settings), shards, objective, Walk(0, 6), 30))
+    avg = last(run(FedAvg(L1(0.01), **settings), shards, objective, LocalSchedule(0, 6), 30))
+    scaffold = last(run(Scaffold(L1(0.01), **settings), shards, objective, LocalSchedule(0, 6), 30))
     assert_allclose(scaffold[0].x0, avg[0].x0, rtol=0, atol=1e-13)
     assert np.linalg.norm(scaffold[0].control) > 1e-3
 
@@ -72,19 +72,19 @@ def test_scaffold_with_equal_clients_is_fedavg():
 @pytest.mark.parametrize("h", [ZERO, ElasticNet(0.01, 0.1), Ball(0.5)])
 def test_feddyn_is_fedpdm_when_all_take_part(k, h):
     shards, objective = convex_problem()
-    dyn = last(run(FedDyn(h, alpha=0.4, step_size=0.9), shards, objective, Walk(4, 5), 40, k=k))
-    pdm = last(run(FedPDM(h, rho=0.4, step_size=0.9), shards, objective, Walk(4, 5), 40, k=k))
+    dyn = last(run(FedDyn(h, alpha=0.4, step_size=0.9), shards, objective, LocalSchedule(4, 5), 40, k=k))
+    pdm = last(run(FedPDM(h, rho=0.4, step_size=0.9), shards, objective, LocalSchedule(4, 5), 40, k=k))
     agrees = np.allclose(dyn[0].x0, pdm[0].x0, rtol=0, atol=1e-12)
     agrees &= np.allclose(dyn[1].after, pdm[1].dual, rtol=0, atol=1e-12)
     assert agrees == (k == 6)
 
 
-@pytest.mark.parametrize("page", [FedAvg, FedProx, Scaffold, ISRLDP])
-def test_one_full_batch_step_of_everybody_is_proximal_gradient_descent(page):
+@pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, ISRLDP])
+def test_one_full_batch_step_of_everybody_is_proximal_gradient_descent(algorithm):
     shards, objective = convex_problem()
     h, eta, x = L1(0.02), 0.7, np.zeros(5)
     rows = shards.everyone()
-    for server, *_ in run(page(h, step_size=eta), shards, objective, Walk(0, 1), 50):
+    for server, *_ in run(algorithm(h, step_size=eta), shards, objective, LocalSchedule(0, 1), 50):
         x = h.prox(x - eta * objective.grad(x, rows), eta)
         assert_allclose(server.x0, x, rtol=0, atol=1e-13)
     assert 0 < np.count_nonzero(x) < 5
@@ -94,12 +94,12 @@ def test_one_full_batch_step_of_everybody_is_proximal_gradient_descent(page):
 
 
 PROBLEM = {"sizes": [20, 13, 31, 20, 8], "features": 4, "classes": 2}
-ETA, DECAY, WALK, N, K, ROUNDS = 0.8, 0.5, Walk(batch_size=4), 5, 3, 25
+ETA, DECAY, WALK, N, K, ROUNDS = 0.8, 0.5, LocalSchedule(batch_size=4), 5, 3, 25
 
-# How F weighs the clients: what a page is told of their sizes, and the weights p_i
+# How F weighs the clients: what an algorithm is told of their sizes, and the weights p_i
 WEIGHTS = {
-    "clients": (NO_FACTS, np.full(5, 1 / 5)),
-    "rows": (Facts(5, 25, (20, 13, 31, 20, 8)), np.array([20, 13, 31, 20, 8]) / 92),
+    "clients": (NO_INFO, np.full(5, 1 / 5)),
+    "rows": (RunInfo(5, 25, (20, 13, 31, 20, 8)), np.array([20, 13, 31, 20, 8]) / 92),
 }
 both_weightings = pytest.mark.parametrize("weighting", WEIGHTS)
 
@@ -138,7 +138,7 @@ def weights_of(p, sampled):
 @pytest.mark.parametrize("gamma", [0.0, 0.02])
 def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
     """McMahan et al., Algorithm 1, equal weights or n_k / m_t; Li et al., Algorithm 2 with gradient steps for (2)."""
-    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     w = np.zeros(4)
     for eta, sampled in rounds_of(shards):
         ends, lengths = [], []
@@ -150,14 +150,14 @@ def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
             lengths.append(sum(eta * (1 - eta * mu) ** j for j in range(len(batches))))
         mine = weights_of(p, sampled)
         w = soft(np.average(ends, 0, mine), gamma * np.average(lengths, 0, mine))
-    page = FedProx(L1(gamma), step_size=ETA, step_decay=DECAY, mu=mu, facts=facts)
-    server, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
+    algorithm = FedProx(L1(gamma), step_size=ETA, step_decay=DECAY, mu=mu, info=info)
+    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, w, rtol=0, atol=1e-12)
     assert np.any(w)
 
 
-@pytest.mark.parametrize("page", [FedAvg, FedProx, Scaffold, FedDyn])
-def test_subgradients_in_local_steps_are_a_loss_with_h_inside(page):
+@pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, FedDyn])
+def test_subgradients_in_local_steps_are_a_loss_with_h_inside(algorithm):
     """One extra term in every local gradient and no prox: the same method on f_i + h."""
     shards, objective = problem()
     h = L1(0.03)
@@ -168,16 +168,16 @@ def test_subgradients_in_local_steps_are_a_loss_with_h_inside(page):
         def grad(self, x, rows):
             return objective.grad(x, rows) + 0.03 * np.sign(x)
 
-    inside = page(h, step_size=ETA, composite="local-subgradient")
+    inside = algorithm(h, step_size=ETA, composite="local-subgradient")
     ours = last(run(inside, shards, objective, WALK, ROUNDS, k=K))
-    theirs = last(run(page(step_size=ETA), shards, Inside(), WALK, ROUNDS, k=K))
+    theirs = last(run(algorithm(step_size=ETA), shards, Inside(), WALK, ROUNDS, k=K))
     assert_allclose(ours[0].x0, theirs[0].x0, rtol=0, atol=1e-14)
 
 
 @both_weightings
 def test_scaffold_is_its_algorithm(weighting):
     """Karimireddy et al., Algorithm 1, option II, eta_g = 1; with p_i for 1/N, and so sum_i p_i c_i for c."""
-    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     x, c, c_i = np.zeros(4), np.zeros(4), np.zeros((N, 4))
     for eta, sampled in rounds_of(shards):
         dy, dc = [], []
@@ -191,8 +191,8 @@ def test_scaffold_is_its_algorithm(weighting):
             c_i[i] = plus  # line 14
         x = x + np.average(dy, 0, weights_of(p, sampled))  # lines 16, 17
         c = c + np.dot(weights_of(p, sampled), dc)
-    page = Scaffold(step_size=ETA, step_decay=DECAY, facts=facts)
-    server, states, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
+    algorithm = Scaffold(step_size=ETA, step_decay=DECAY, info=info)
+    server, states, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, x, rtol=0, atol=1e-12)
     assert_allclose(server.control, c, rtol=0, atol=1e-12)
     assert_allclose(server.control, p @ states.after, rtol=0, atol=1e-12)
@@ -202,7 +202,7 @@ def test_scaffold_is_its_algorithm(weighting):
 @both_weightings
 def test_feddyn_is_its_algorithm(weighting):
     """Acar et al., Algorithm 1, with gradient steps for its arg min, and p_i for its 1/m."""
-    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     alpha, theta, h, linear = 0.5, np.zeros(4), np.zeros(4), np.zeros((N, 4))
     for eta, sampled in rounds_of(shards):
         thetas = []
@@ -215,8 +215,8 @@ def test_feddyn_is_its_algorithm(weighting):
         mine = weights_of(p, sampled)
         h = h - alpha * sum(share * (own - theta) for share, own in zip(mine, thetas, strict=True))
         theta = np.average(thetas, 0, mine) - h / alpha
-    page = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha, facts=facts)
-    server, states, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K))
+    algorithm = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha, info=info)
+    server, states, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, theta, rtol=0, atol=1e-12)
     assert_allclose(server.drift, h, rtol=0, atol=1e-12)
     assert_allclose(states.after, linear, rtol=0, atol=1e-12)
@@ -226,7 +226,7 @@ def test_feddyn_is_its_algorithm(weighting):
 @pytest.mark.parametrize("output", ["last", "average", "weighted"])
 def test_isrl_dp_is_its_algorithm(output, weighting):
     """Lowy and Razaviyayn, Algorithm 1: noisy mini-batch gradients, projection, weighted average."""
-    (shards, objective), (facts, p) = problem(), WEIGHTS[weighting]
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     noise = seeded_noise(0.2)
     w, path = np.zeros(4), []
     for t, (eta, sampled) in enumerate(rounds_of(shards), 1):
@@ -236,11 +236,11 @@ def test_isrl_dp_is_its_algorithm(output, weighting):
         path.append(w)
     weights = {"last": [0] * (ROUNDS - 1) + [1], "average": [1] * ROUNDS, "weighted": range(1, ROUNDS + 1)}
     expected = np.average(path, axis=0, weights=list(weights[output]))
-    page = ISRLDP(
-        Ball(0.7), step_size=ETA, step_decay=DECAY, final_model=output, privacy="gradient", facts=facts
+    algorithm = ISRLDP(
+        Ball(0.7), step_size=ETA, step_decay=DECAY, final_model=output, privacy="gradient", info=info
     )
-    server, *_ = last(run(page, shards, objective, WALK, ROUNDS, k=K, noise=noise))
-    assert_allclose(page.model(server), expected, rtol=0, atol=1e-12)
+    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K, noise=noise))
+    assert_allclose(algorithm.model(server), expected, rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------ what they converge to
@@ -269,19 +269,19 @@ def test_fedavg_stops_at_its_biased_fixed_point_and_scaffold_at_the_optimum():
     gap = np.linalg.norm(biased - optimum)
     assert gap > 0.1 * np.linalg.norm(optimum)
 
-    def end(page):
-        return last(run(page, shards, objective, Walk(0, steps), 600))[0].x0
+    def end(algorithm):
+        return last(run(algorithm, shards, objective, LocalSchedule(0, steps), 600))[0].x0
 
     assert np.linalg.norm(end(FedAvg(step_size=eta)) - biased) < 1e-9 * gap
     assert np.linalg.norm(end(Scaffold(step_size=eta)) - optimum) < 1e-9 * gap
     assert np.linalg.norm(end(FedDyn(step_size=eta, alpha=0.3)) - optimum) < 1e-9 * gap
 
 
-@pytest.mark.parametrize("page", [Scaffold(step_size=0.1), FedDyn(step_size=0.5, alpha=0.3)])
-def test_scaffold_and_feddyn_reach_the_optimum_with_sampled_clients(page):
+@pytest.mark.parametrize("algorithm", [Scaffold(step_size=0.1), FedDyn(step_size=0.5, alpha=0.3)])
+def test_scaffold_and_feddyn_reach_the_optimum_with_sampled_clients(algorithm):
     shards, objective = convex_problem()
     best = central_optimum(objective, ZERO, shards.everyone())
-    server, *_ = last(run(page, shards, objective, Walk(0, 5), 4000, k=2))
+    server, *_ = last(run(algorithm, shards, objective, LocalSchedule(0, 5), 4000, k=2))
     assert_allclose(server.x0, best, atol=1e-8)
 
 
@@ -291,8 +291,10 @@ def test_with_a_server_prox_scaffold_keeps_a_bias_of_its_step_and_feddyn_none():
     h = L1(0.02)
     best = central_optimum(objective, h, shards.everyone())
 
-    def distance(page, rounds):
-        return np.linalg.norm(last(run(page, shards, objective, Walk(0, 5), rounds))[0].x0 - best)
+    def distance(algorithm, rounds):
+        return np.linalg.norm(
+            last(run(algorithm, shards, objective, LocalSchedule(0, 5), rounds))[0].x0 - best
+        )
 
     biases = [distance(Scaffold(h, step_size=eta), int(80 / eta)) for eta in (0.4, 0.2, 0.1)]
     assert biases[0] > 1e-3
@@ -311,16 +313,18 @@ def test_reach_is_the_way_against_a_constant_gradient(mu, steps):
     assert_allclose(reach(0.3, mu, np.array(steps)), ways, rtol=1e-13)
 
 
-@pytest.mark.parametrize("page", [FedAvg(L1(0.02), step_size=0.4), FedProx(L1(0.02), step_size=0.4, mu=0.5)])
-def test_the_server_prox_rests_where_mean_local_gradients_balance_h(page):
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(L1(0.02), step_size=0.4), FedProx(L1(0.02), step_size=0.4, mu=0.5)]
+)
+def test_the_server_prox_rests_where_mean_local_gradients_balance_h(algorithm):
     """0 in dh(x0) + (x0 - mean x) / s; and x0 - mean x is s times a mean of local gradients."""
     shards, objective = convex_problem()
-    server, *_ = last(run(page, shards, objective, Walk(0, 5), 3000))
-    inbox = page.broadcast(server, 1, np.arange(6))
-    batches = Walk(0, 5).batches(shards, np.arange(6), 0, 1)
-    _, uploads, _ = page.client_update(None, inbox, LocalWork(objective, batches, no_noise, 1))
+    server, *_ = last(run(algorithm, shards, objective, LocalSchedule(0, 5), 3000))
+    inbox = algorithm.broadcast(server, 1, np.arange(6))
+    batches = LocalSchedule(0, 5).batches(shards, np.arange(6), 0, 1)
+    _, uploads, _ = algorithm.client_update(None, inbox, LocalWork(objective, batches, no_noise, 1))
     x0 = server.x0
-    pull = (uploads.y.mean(0) - x0) / reach(0.4, page.pull, np.array(5))
+    pull = (uploads.y.mean(0) - x0) / reach(0.4, algorithm.pull, np.array(5))
     assert_allclose(pull[x0 != 0], 0.02 * np.sign(x0[x0 != 0]), atol=1e-10)
     assert (np.abs(pull) <= 0.02 + 1e-10).all()
     assert 0 < np.count_nonzero(x0) < 5
@@ -344,14 +348,14 @@ def total(server):
     return server.control if hasattr(server, "control") else server.drift
 
 
-@pytest.mark.parametrize("page", WITH_SUMS.values(), ids=WITH_SUMS)
-def test_the_server_keeps_the_mean_of_the_clients_variables_whatever_is_lost(page):
+@pytest.mark.parametrize("algorithm", WITH_SUMS.values(), ids=WITH_SUMS)
+def test_the_server_keeps_the_mean_of_the_clients_variables_whatever_is_lost(algorithm):
     """Half of the replies vanish after their clients have moved their own state."""
     shards, objective = problem()
     coins = np.random.default_rng(5)
     lost = np.array(coins.random((61, N)) < 0.5)
     noise = seeded_noise(0.1)
-    steps = run(page, shards, objective, WALK, 60, k=K, noise=noise, lost=lambda t, who: lost[t, who])
+    steps = run(algorithm, shards, objective, WALK, 60, k=K, noise=noise, lost=lambda t, who: lost[t, who])
     for server, states, *_ in steps:
         mine = confirmed(states, server.heard)
         assert_allclose(mine.mean(0), total(server), rtol=0, atol=1e-13)
@@ -393,35 +397,37 @@ def test_the_sum_survives_faults_on_the_wire(variant):
 # ------------------------------------------------------------------------------------------------- privacy
 
 
-@pytest.mark.parametrize("page", WITH_SUMS.values(), ids=WITH_SUMS)
-def test_a_clients_variable_is_a_function_of_its_messages(page):
+@pytest.mark.parametrize("algorithm", WITH_SUMS.values(), ids=WITH_SUMS)
+def test_a_clients_variable_is_a_function_of_its_messages(algorithm):
     """An onlooker who sees the wire knows every c_i and every dual: nothing private is carried."""
     shards, objective = problem()
-    known, server = np.zeros((N, 4)), page.init_server(np.zeros(4), N, KEY)
-    for after, states, uploads, _ in run(page, shards, objective, WALK, 20, k=K, noise=seeded_noise(0.3)):
+    known, server = np.zeros((N, 4)), algorithm.init_server(np.zeros(4), N, KEY)
+    for after, states, uploads, _ in run(
+        algorithm, shards, objective, WALK, 20, k=K, noise=seeded_noise(0.3)
+    ):
         t = int(after.heard.max())
         clients = participants(0, t, N, K)
-        x0 = page.thinned(server.x0)[0]
-        if isinstance(page, Scaffold):
-            known[clients] += page._change(uploads, x0, page.thinned(server.control)[0], t)
+        x0 = algorithm.thinned(server.x0)[0]
+        if isinstance(algorithm, Scaffold):
+            known[clients] += algorithm._change(uploads, x0, algorithm.thinned(server.control)[0], t)
         else:
-            known[clients] += page._change(uploads, x0)
+            known[clients] += algorithm._change(uploads, x0)
         assert_allclose(states.after, known, rtol=0, atol=1e-13)
         server = after
 
 
-@pytest.mark.parametrize("walk", [Walk(0, 6), Walk(4, 5)])
+@pytest.mark.parametrize("schedule", [LocalSchedule(0, 6), LocalSchedule(4, 5)])
 @pytest.mark.parametrize(
-    "page",
+    "algorithm",
     [
         FedAvg(step_size=1.1, privacy="public-state"),
         FedProx(step_size=1.1, mu=0.6, privacy="public-state"),
         Scaffold(step_size=1.1, privacy="public-state"),
         FedDyn(step_size=1.1, alpha=0.6, privacy="public-state"),
     ],
-    ids=lambda page: page.name,
+    ids=lambda algorithm: algorithm.name,
 )
-def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(page, walk):
+def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(algorithm, schedule):
     """The same public state and batches on neighbouring data, in every round of a noisy run."""
     rows, l2 = 12, 0.1
     shards = random_shards([rows], 4, 2, seed=2)
@@ -429,20 +435,20 @@ def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(page, walk
     features[5], labels[5] = -features[5], labels[5]  # the opposite record
     other = Shards.grouped(features, labels, shards.order, np.array([0, rows]))
     objective = make_objective("logistic", 4, 2, l2=l2)
-    server, state = page.init_server(np.zeros(4), 1, KEY), page.init_client(np.zeros((1, 4)))
+    server, state = algorithm.init_server(np.zeros(4), 1, KEY), algorithm.init_client(np.zeros((1, 4)))
     bounds, client, moved = Bounds(1.0, 0.25, (l2, l2)), np.array([0]), []
     for t in range(1, 16):
-        inbox = page.broadcast(server, t, client)
-        here, there = (walk.batches(s, client, 0, t) for s in (shards, other))
-        _, exact, _ = page.client_update(state, inbox, LocalWork(objective, here, no_noise, t))
-        _, twin, _ = page.client_update(state, inbox, LocalWork(objective, there, no_noise, t))
+        inbox = algorithm.broadcast(server, t, client)
+        here, there = (schedule.batches(s, client, 0, t) for s in (shards, other))
+        _, exact, _ = algorithm.client_update(state, inbox, LocalWork(objective, here, no_noise, t))
+        _, twin, _ = algorithm.client_update(state, inbox, LocalWork(objective, there, no_noise, t))
         moved.append(np.linalg.norm(exact.y - twin.y))
-        state, upload, _ = page.client_update(
+        state, upload, _ = algorithm.client_update(
             state, inbox, LocalWork(objective, here, seeded_noise(0.5)(t), t)
         )
-        server = page.server_update(server, upload, client, t)
-    sensitivity = page.release(bounds, walk.pace(rows), 1).sensitivity
-    assert sensitivity == coupled_sensitivity(bounds, 1.1, page.pull, walk.pace(rows))
+        server = algorithm.server_update(server, upload, client, t)
+    sensitivity = algorithm.release(bounds, schedule.workload(rows), 1).sensitivity
+    assert sensitivity == coupled_sensitivity(bounds, 1.1, algorithm.pull, schedule.workload(rows))
     assert 0.1 * sensitivity < max(moved) <= sensitivity
 
 
@@ -454,16 +460,16 @@ def test_gradient_noise_enters_every_step_and_is_charged_so():
         draws.append(draw)
         return value
 
-    for page in (FedAvg, FedProx, Scaffold, FedDyn, ISRLDP):
+    for algorithm in (FedAvg, FedProx, Scaffold, FedDyn, ISRLDP):
         draws.clear()
-        noisy = page(privacy="gradient")
-        last(run(noisy, shards, objective, Walk(4, 3), 1, noise=lambda *_: noise))
-        assert draws == ([0] if page is ISRLDP else [0, 1, 2])
-    pace, bounds = Pace(6, 4, 3), Bounds(1.0, 0.25)
-    assert FedAvg(privacy="gradient").release(bounds, pace, 1) == gradient_release(bounds, pace)
-    assert ISRLDP(privacy="gradient").release(bounds, pace, 1) == gradient_release(bounds, pace)._replace(
-        touched=1
-    )
+        noisy = algorithm(privacy="gradient")
+        last(run(noisy, shards, objective, LocalSchedule(4, 3), 1, noise=lambda *_: noise))
+        assert draws == ([0] if algorithm is ISRLDP else [0, 1, 2])
+    workload, bounds = Workload(6, 4, 3), Bounds(1.0, 0.25)
+    assert FedAvg(privacy="gradient").release(bounds, workload, 1) == gradient_release(bounds, workload)
+    assert ISRLDP(privacy="gradient").release(bounds, workload, 1) == gradient_release(
+        bounds, workload
+    )._replace(touched=1)
 
 
 def test_isrl_dp_has_no_state_to_make_public():
@@ -485,12 +491,12 @@ def test_subgradients_support_h_from_below(h):
 
 
 @pytest.mark.parametrize("h", [Box(-1, 1), Ball(1.0), WeightedL1Box(1.0, -1, 1)])
-@pytest.mark.parametrize("page", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP])
-def test_an_indicator_has_no_subgradient_for_local_steps(page, h):
+@pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP])
+def test_an_indicator_has_no_subgradient_for_local_steps(algorithm, h):
     with pytest.raises(
         SettingError, match=f"got {type(h).__name__}, which holds an indicator: use composite"
     ):
-        page(h, composite="local-subgradient")
+        algorithm(h, composite="local-subgradient")
 
 
 def test_public_state_noise_is_refused_where_its_bound_does_not_hold():
@@ -509,7 +515,7 @@ def test_subgradient_steps_break_the_coupled_bound():
 
 
 @pytest.mark.parametrize(
-    ("page", "settings", "text"),
+    ("algorithm", "settings", "text"),
     [
         (
             FedAvg,
@@ -529,9 +535,9 @@ def test_subgradient_steps_break_the_coupled_bound():
         (Scaffold, {"privacy": "as-published"}, "privacy must be one of none, public-state, gradient"),
     ],
 )
-def test_bad_settings_are_named(page, settings, text):
+def test_bad_settings_are_named(algorithm, settings, text):
     with pytest.raises(SettingError, match=text):
-        page(**settings)
+        algorithm(**settings)
 
 
 def test_bits_of_the_messages():

@@ -4,14 +4,21 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinflower.batches import Shards, Walk
+from twinflower.batches import LocalSchedule, Shards
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 
 RAGGED, EQUAL = [7, 12, 3, 1, 10], [8, 8, 8]
-WALKS = [Walk(3), Walk(3, 11), Walk(3, 11, fresh=False), Walk(5, 2), Walk(20), Walk(0, 4)]
+WALKS = [
+    LocalSchedule(3),
+    LocalSchedule(3, 11),
+    LocalSchedule(3, 11, fresh=False),
+    LocalSchedule(5, 2),
+    LocalSchedule(20),
+    LocalSchedule(0, 4),
+]
 
-every_walk = pytest.mark.parametrize("walk", WALKS, ids=str)
+every_walk = pytest.mark.parametrize("schedule", WALKS, ids=str)
 even_and_ragged = pytest.mark.parametrize("sizes", [RAGGED, EQUAL], ids=str)
 
 
@@ -23,9 +30,9 @@ def draw_shards(rng, sizes):
     return Shards.grouped(rng.uniform(1, 2, (total, 4)), np.arange(total), order, offsets)
 
 
-def walked(walk, shards, client, seed=0, round_=1):
+def walked(schedule, shards, client, seed=0, round_=1):
     """Row numbers (T, b) of one client's steps."""
-    return np.array([batch.labels for batch in walk.batches(shards, client, seed, round_)])
+    return np.array([batch.labels for batch in schedule.batches(shards, client, seed, round_)])
 
 
 # --- one client ---
@@ -36,7 +43,7 @@ def test_an_epoch_takes_no_row_twice_and_full_epochs_take_all_equally(m, b):
     shards = draw_shards(np.random.default_rng(1), [6, m])
     size, per_epoch = min(b, m), max(m // b, 1)
     epochs = 1000
-    rows = walked(Walk(b, epochs * per_epoch), shards, 1).reshape(epochs, per_epoch * size)
+    rows = walked(LocalSchedule(b, epochs * per_epoch), shards, 1).reshape(epochs, per_epoch * size)
     assert (np.diff(np.sort(rows), axis=1) > 0).all()
     own, counts = np.unique(rows, return_counts=True)
     assert_array_equal(own, np.sort(shards.rows(1).labels))
@@ -46,38 +53,38 @@ def test_an_epoch_takes_no_row_twice_and_full_epochs_take_all_equally(m, b):
 
 def test_epochs_are_shuffled_anew():
     shards = draw_shards(np.random.default_rng(2), [12])
-    epochs = walked(Walk(3, 12), shards, 0).reshape(3, 12)
+    epochs = walked(LocalSchedule(3, 12), shards, 0).reshape(3, 12)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 def test_more_steps_go_on_where_fewer_end():
     shards = draw_shards(np.random.default_rng(3), [10])
-    assert_array_equal(walked(Walk(3, 20), shards, 0)[:7], walked(Walk(3, 7), shards, 0))
+    assert_array_equal(walked(LocalSchedule(3, 20), shards, 0)[:7], walked(LocalSchedule(3, 7), shards, 0))
 
 
 def test_default_steps_are_one_less_than_an_epoch():
     sizes = np.arange(1, 61)
     for b in range(1, 15):
-        assert Walk(b).steps(sizes).tolist() == [max(m // b - 1, 1) for m in sizes]
-        assert Walk(b, 4).steps(sizes).tolist() == [4] * 60
-    assert Walk(0, 4).steps(sizes).tolist() == [4] * 60
+        assert LocalSchedule(b).steps(sizes).tolist() == [max(m // b - 1, 1) for m in sizes]
+        assert LocalSchedule(b, 4).steps(sizes).tolist() == [4] * 60
+    assert LocalSchedule(0, 4).steps(sizes).tolist() == [4] * 60
 
 
 @every_walk
 @pytest.mark.parametrize("client", range(len(RAGGED)))
-def test_a_walk_keeps_the_pace_that_it_tells(walk, client):
+def test_a_walk_keeps_the_pace_that_it_tells(schedule, client):
     shards, m = draw_shards(np.random.default_rng(4), RAGGED), RAGGED[client]
-    pace, rows = walk.pace(m), walked(walk, shards, client)
-    assert rows.shape == (pace.steps, pace.rows) and pace.rows == min(walk.batch_size or m, m)
-    assert pace.steps == walk.steps(np.array(m)) == walk.batches(shards, client, 0, 1).steps
-    assert pace.per_epoch == max(m // (walk.batch_size or m), 1)
+    workload, rows = schedule.workload(m), walked(schedule, shards, client)
+    assert rows.shape == (workload.steps, workload.rows) and workload.rows == min(schedule.batch_size or m, m)
+    assert workload.steps == schedule.steps(np.array(m)) == schedule.batches(shards, client, 0, 1).steps
+    assert workload.per_epoch == max(m // (schedule.batch_size or m), 1)
     # what a gradient release relies on: no record is in more than one batch of an epoch
-    assert np.unique(rows, return_counts=True)[1].max() <= -(-pace.steps // pace.per_epoch)
+    assert np.unique(rows, return_counts=True)[1].max() <= -(-workload.steps // workload.per_epoch)
 
 
 def test_fresh_batches_change_from_round_to_round_and_fixed_ones_do_not():
     shards = draw_shards(np.random.default_rng(5), [12, 12])
-    fresh, fixed = Walk(3, 8), Walk(3, 8, fresh=False)
+    fresh, fixed = LocalSchedule(3, 8), LocalSchedule(3, 8, fresh=False)
     first = walked(fresh, shards, 1, round_=1)
     assert_array_equal(walked(fresh, shards, 1, round_=1), first)
     assert_array_equal(walked(fixed, shards, 1, round_=1), first)
@@ -88,14 +95,14 @@ def test_fresh_batches_change_from_round_to_round_and_fixed_ones_do_not():
 
 def test_clients_draw_orders_of_their_own():
     shards = Shards.grouped(np.ones((24, 1)), np.arange(24), np.arange(24), np.array([0, 12, 24]))
-    assert (walked(Walk(3, 4), shards, 0) != walked(Walk(3, 4), shards, 1) - 12).any()
+    assert (walked(LocalSchedule(3, 4), shards, 0) != walked(LocalSchedule(3, 4), shards, 1) - 12).any()
 
 
 @even_and_ragged
 def test_full_batches_are_all_own_rows_in_every_step(sizes):
     shards = draw_shards(np.random.default_rng(6), sizes)
     for client in range(len(sizes)):
-        steps = list(Walk(0, 3).batches(shards, client, 0, 1))
+        steps = list(LocalSchedule(0, 3).batches(shards, client, 0, 1))
         assert len(steps) == 3 and all(batch.weights is None for batch in steps)
         for batch in steps:
             assert_array_equal(batch.labels, shards.rows(client).labels)
@@ -107,13 +114,13 @@ def test_full_batches_are_all_own_rows_in_every_step(sizes):
 
 @every_walk
 @even_and_ragged
-def test_a_cohorts_batches_are_its_clients(walk, sizes):
+def test_a_cohorts_batches_are_its_clients(schedule, sizes):
     shards = draw_shards(np.random.default_rng(7), sizes)
     clients = np.array([2, 0, 1]) if sizes is EQUAL else np.array([0, 3, 4, 1])
-    together = walk.batches(shards, clients, 5, 2)
+    together = schedule.batches(shards, clients, 5, 2)
     steps = list(together)
     for place, client in enumerate(clients):
-        alone = list(walk.batches(shards, client, 5, 2))
+        alone = list(schedule.batches(shards, client, 5, 2))
         assert together.steps[place] == len(alone)
         for ours, own in zip(steps, alone, strict=False):  # idle steps follow
             weights = np.ones(ours.labels.shape) if ours.weights is None else ours.weights
@@ -126,15 +133,15 @@ def test_a_cohorts_batches_are_its_clients(walk, sizes):
 
 
 @every_walk
-def test_weighted_means_are_the_clients_own_means(walk):
+def test_weighted_means_are_the_clients_own_means(schedule):
     shards = draw_shards(np.random.default_rng(8), RAGGED)
     objective = make_objective("least-squares", 4, 0)
     x = np.random.default_rng(9).normal(size=(len(RAGGED), 4))
-    together = walk.batches(shards, np.arange(len(RAGGED)), 0, 1)
+    together = schedule.batches(shards, np.arange(len(RAGGED)), 0, 1)
     for step, ours in enumerate(together):
         grads, values = objective.grad(x, ours), objective.value(x, ours)
         for client in np.flatnonzero(step < together.steps):
-            own = list(walk.batches(shards, client, 0, 1))[step]
+            own = list(schedule.batches(shards, client, 0, 1))[step]
             if ours.weights is not None:
                 means = ours.weights[client] @ ours.features[client]
                 assert_allclose(means, own.features.mean(0), rtol=1e-15)
@@ -144,15 +151,15 @@ def test_weighted_means_are_the_clients_own_means(walk):
 
 @every_walk
 @even_and_ragged
-def test_stacked_seeds_are_single_runs(walk, sizes):
+def test_stacked_seeds_are_single_runs(schedule, sizes):
     seeds, parts = [4, 9], [draw_shards(np.random.default_rng(seed), sizes) for seed in (10, 11)]
     features, labels = parts[0].features, parts[0].labels
     parts = [Shards(features, labels, p.order, p.starts, p.sizes) for p in parts]
     clients = np.array([[0, 2], [1, 2]])
-    together = walk.batches(Shards.stacked(parts), clients, np.array(seeds)[:, None], 3)
+    together = schedule.batches(Shards.stacked(parts), clients, np.array(seeds)[:, None], 3)
     for s, seed in enumerate(seeds):
         for k, client in enumerate(clients[s]):
-            alone = list(walk.batches(parts[s], client, seed, 3))
+            alone = list(schedule.batches(parts[s], client, seed, 3))
             assert together.steps[s, k] == len(alone)
             for ours, own in zip(together, alone, strict=False):
                 there = slice(None) if ours.weights is None else ours.weights[s, k] > 0
@@ -160,13 +167,13 @@ def test_stacked_seeds_are_single_runs(walk, sizes):
 
 
 @every_walk
-def test_a_site_walks_as_in_the_whole(walk):
+def test_a_site_walks_as_in_the_whole(schedule):
     shards = draw_shards(np.random.default_rng(12), RAGGED)
     for client in range(len(RAGGED)):
         site = Shards.site(shards.rows(client), client)
         assert site.num_clients == 1
         assert_array_equal(site.rows(client).features, shards.rows(client).features)
-        assert_array_equal(walked(walk, site, client), walked(walk, shards, client))
+        assert_array_equal(walked(schedule, site, client), walked(schedule, shards, client))
 
 
 # --- everyone ---
@@ -213,4 +220,4 @@ def test_grouped_rows_are_their_clients():
 )
 def test_walks_that_cannot_be_are_refused(settings, text):
     with pytest.raises(SettingError, match=text):
-        Walk(*settings)
+        LocalSchedule(*settings)

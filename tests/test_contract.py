@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.page import stack, unstack
+from twinflower.algorithms.algorithm import stack, unstack
 from twinflower.clients import CLIENTS
 from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
 from twinflower.randomness import participants
@@ -26,8 +26,8 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 def test_the_tables_agree():
     assert set(ALGORITHMS) == set(STRATEGIES) == set(CLIENTS)
     assert set(ALGORITHMS) == {keys["algorithm"] for keys in VARIANTS.values()}
-    for name, page in ALGORITHMS.items():
-        assert STRATEGIES[name].page_class is CLIENTS[name].page_class is page
+    for name, algorithm in ALGORITHMS.items():
+        assert STRATEGIES[name].algorithm_class is CLIENTS[name].algorithm_class is algorithm
 
 
 def noise_of(setup, clients, round_):
@@ -35,22 +35,24 @@ def noise_of(setup, clients, round_):
     if setup.plan is None:
         return no_noise
     if setup.sums:
-        return SimulatedSums(setup.page, setup.sums)(round_, clients)
+        return SimulatedSums(setup.algorithm, setup.sums)(round_, clients)
     bounds, z = setup.plan.bounds, setup.plan.multipliers[np.atleast_1d(clients)]
-    paces = [setup.walk.pace(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
-    sigma = z[:, None] * np.array([[setup.page.release(bounds, pace, round_).spread] for pace in paces])
+    workloads = [setup.schedule.workload(int(m)) for m in np.atleast_1d(setup.shards.extent(clients)[1])]
+    sigma = z[:, None] * np.array(
+        [[setup.algorithm.release(bounds, workload, round_).spread] for workload in workloads]
+    )
     if np.ndim(clients):
         return GaussianNoise(sigma, seeded_cohort([0], clients, round_))
     return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
 
 
 def one_round(setup, clients, server=None, states=None, round_=2):
-    page = setup.page
-    server = server or page.init_server(setup.start, setup.config.clients.count, np.array(0, np.uint64))
-    states = states or stack([page.init_client(setup.start)] * len(clients))
-    inbox = page.broadcast(server, round_, clients)
-    batches = setup.walk.batches(setup.shards, clients, 0, round_)
-    return page.client_update(
+    algorithm = setup.algorithm
+    server = server or algorithm.init_server(setup.start, setup.config.clients.count, np.array(0, np.uint64))
+    states = states or stack([algorithm.init_client(setup.start)] * len(clients))
+    inbox = algorithm.broadcast(server, round_, clients)
+    batches = setup.schedule.batches(setup.shards, clients, 0, round_)
+    return algorithm.client_update(
         states, inbox, LocalWork(setup.objective, batches, noise_of(setup, clients, round_), round_)
     )
 
@@ -58,14 +60,14 @@ def one_round(setup, clients, server=None, states=None, round_=2):
 @every_variant
 def test_a_slice_of_the_cohort_is_one_client(variant):
     setup = small(variant)
-    page, clients = setup.page, np.array([1, 4, 6])
-    server = page.init_server(setup.start, 8, np.array(0, np.uint64))
+    algorithm, clients = setup.algorithm, np.array([1, 4, 6])
+    server = algorithm.init_server(setup.start, 8, np.array(0, np.uint64))
     states, uploads, report = one_round(setup, clients)
     for place, i in enumerate(clients):
-        inbox = page.broadcast(server, 2, i)
-        batches = setup.walk.batches(setup.shards, int(i), 0, 2)
-        alone = page.client_update(
-            page.init_client(setup.start),
+        inbox = algorithm.broadcast(server, 2, i)
+        batches = setup.schedule.batches(setup.shards, int(i), 0, 2)
+        alone = algorithm.client_update(
+            algorithm.init_client(setup.start),
             inbox,
             LocalWork(setup.objective, batches, noise_of(setup, i, 2), 2),
         )
@@ -79,7 +81,7 @@ def test_a_slice_of_the_cohort_is_one_client(variant):
 def test_client_update_changes_nothing_it_was_given(variant):
     setup = small(variant)
     clients = np.array([0, 3])
-    states = stack([setup.page.init_client(setup.start)] * 2)
+    states = stack([setup.algorithm.init_client(setup.start)] * 2)
     before = [array.copy() for array in states]
     one_round(setup, clients, states=states)
     for array, old in zip(states, before, strict=True):
@@ -89,33 +91,33 @@ def test_client_update_changes_nothing_it_was_given(variant):
 @every_variant
 def test_messages_survive_the_wire(variant):
     setup = small(variant)
-    page, d = setup.page, setup.objective.d
-    server = page.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
-    inbox = page.broadcast(server, 3, np.array(2))
-    batches = setup.walk.batches(setup.shards, 2, 0, 3)
-    _, upload, _ = page.client_update(
-        page.init_client(setup.start),
+    algorithm, d = setup.algorithm, setup.objective.d
+    server = algorithm.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
+    inbox = algorithm.broadcast(server, 3, np.array(2))
+    batches = setup.schedule.batches(setup.shards, 2, 0, 3)
+    _, upload, _ = algorithm.client_update(
+        algorithm.init_client(setup.start),
         inbox,
         LocalWork(setup.objective, batches, noise_of(setup, np.array(2), 3), 3),
     )
-    back = page.inbox.unpack(page.inbox.pack(inbox, d), d)
+    back = algorithm.inbox.unpack(algorithm.inbox.pack(inbox, d), d)
     for sent, received in zip(inbox, back, strict=True):
         assert_array_equal(received, sent)
-    wire = page.upload.pack(upload, d)
-    for sent, received in zip(upload, page.upload.unpack(wire, d, inbox), strict=True):
+    wire = algorithm.upload.pack(upload, d)
+    for sent, received in zip(upload, algorithm.upload.unpack(wire, d, inbox), strict=True):
         assert_array_equal(received, sent)
-    bits_up, bits_down = page.upload.bits(d), page.inbox.bits(d)
-    for bits, arrays in ((bits_up, wire), (bits_down, page.inbox.pack(inbox, d))):
+    bits_up, bits_down = algorithm.upload.bits(d), algorithm.inbox.bits(d)
+    for bits, arrays in ((bits_up, wire), (bits_down, algorithm.inbox.pack(inbox, d))):
         assert 0 <= sum(8 * a.nbytes for a in arrays) - bits < 8  # filled up to a byte
 
 
 @every_variant
 def test_a_nodes_inbox_is_its_part_of_everybodys(variant):
     setup = small(variant)
-    server = setup.page.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
+    server = setup.algorithm.init_server(setup.start + 0.1, 8, np.array(5, np.uint64))
     nodes = np.array([0, 2, 7])
-    for node, part in zip(nodes, unstack(setup.page.broadcast(server, 4, nodes), 3), strict=True):
-        for ours, alone in zip(part, setup.page.broadcast(server, 4, node), strict=True):
+    for node, part in zip(nodes, unstack(setup.algorithm.broadcast(server, 4, nodes), 3), strict=True):
+        for ours, alone in zip(part, setup.algorithm.broadcast(server, 4, node), strict=True):
             assert_array_equal(ours, alone)
 
 
@@ -136,8 +138,8 @@ def test_only_sampled_clients_have_a_state_and_nobody_is_left_out(variant):
 def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
     setup = small(variant)
     context = Context(1, 1, {}, RecordDict(), {})
-    server = setup.page.init_server(setup.start, 8, np.array(0, np.uint64))
-    request = setup.page.inbox.pack(setup.page.broadcast(server, 1, np.array(1)), setup.objective.d)
+    server = setup.algorithm.init_server(setup.start, 8, np.array(0, np.uint64))
+    request = setup.algorithm.inbox.pack(setup.algorithm.broadcast(server, 1, np.array(1)), setup.objective.d)
     first, rows, metrics = setup.client(1, context).fit(request, {"round": 1})
     kept = dict(context.state.items())
     again, _, same = setup.client(1, context).fit(request, {"round": 1})
@@ -149,22 +151,22 @@ def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
 
 @every_variant
 def test_a_later_round_goes_on_from_the_stored_state(variant):
-    """Two calls of fresh client objects over one context equal two rounds of the page."""
+    """Two calls of fresh client objects over one context equal two rounds of the algorithm."""
     setup = small(variant, clients__per_round=0)
-    page, d = setup.page, setup.objective.d
+    algorithm, d = setup.algorithm, setup.objective.d
     context = Context(1, 1, {}, RecordDict(), {})
-    server = page.init_server(setup.start + 0.05, 8, np.array(0, np.uint64))
-    state = page.init_client(setup.start)
+    server = algorithm.init_server(setup.start + 0.05, 8, np.array(0, np.uint64))
+    state = algorithm.init_client(setup.start)
     for round_ in (1, 2):
-        inbox = page.broadcast(server, round_, np.array(1))
+        inbox = algorithm.broadcast(server, round_, np.array(1))
         reply, _, _ = setup.client(1, context).fit(
-            page.inbox.pack(inbox, setup.objective.d), {"round": round_}
+            algorithm.inbox.pack(inbox, setup.objective.d), {"round": round_}
         )
-        batches = setup.walk.batches(setup.shards, 1, 0, round_)
-        state, upload, _ = page.client_update(
+        batches = setup.schedule.batches(setup.shards, 1, 0, round_)
+        state, upload, _ = algorithm.client_update(
             state, inbox, LocalWork(setup.objective, batches, noise_of(setup, np.array(1), round_), round_)
         )
-        for ours, theirs in zip(page.upload.pack(upload, d), reply, strict=True):
+        for ours, theirs in zip(algorithm.upload.pack(upload, d), reply, strict=True):
             assert_array_equal(ours, theirs)
 
 
@@ -193,10 +195,12 @@ def test_blocks_share_the_uploads_of_the_round_before_unless_the_server_keeps_th
     """Its memory is taken again; what a server holds on to is not overwritten."""
     setup = small(variant, clients__per_round=0)
     problem = Problem(setup.objective, setup.shards, setup.start)
-    first, second = rounds(setup.page, problem, setup.walk, 2, block=3)
+    first, second = rounds(setup.algorithm, problem, setup.schedule, 2, block=3)
     assert np.shares_memory(first.uploads[0], second.uploads[0]) == (not kept)
-    whole, _ = rounds(setup.page, problem, setup.walk, 2)
-    assert_allclose(setup.page.model(first.server), setup.page.model(whole.server), rtol=1e-9, atol=1e-12)
+    whole, _ = rounds(setup.algorithm, problem, setup.schedule, 2)
+    assert_allclose(
+        setup.algorithm.model(first.server), setup.algorithm.model(whole.server), rtol=1e-9, atol=1e-12
+    )
     if kept:
         assert_allclose(first.server.sent, whole.server.sent, rtol=1e-9, atol=1e-12)
 

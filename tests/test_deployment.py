@@ -469,7 +469,7 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
     ]
     roster = roster_of([mask.announce(session) for mask in masks])
     joined = [mask.join(session, roster) for mask in masks]
-    server = setup.page.init_server(setup.start, count, np.array(0, np.uint64))
+    server = setup.algorithm.init_server(setup.start, count, np.array(0, np.uint64))
     for round_ in (1, 2, 3):
         kept = [store.at(session, round_) for store in stores]
         sent = np.array([from_npy(k.arrays["reply.0"].data) for k in kept])
@@ -478,8 +478,8 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
         assert (abs(bare.view(np.int64)) < 2**48).all()
         assert (abs(sent.view(np.int64)) > 2**60).mean() > 0.8  # 7/8 of uniform words
         assert_array_equal(add(sent), add(bare))
-        server = setup.page.advance(server, add(bare), round_)
-    assert_array_equal(np.load(folder / "model.npz")["x"], setup.page.model(server))
+        server = setup.algorithm.advance(server, add(bare), round_)
+    assert_array_equal(np.load(folder / "model.npz")["x"], setup.algorithm.model(server))
     told = read_summary(folder)["privacy"]
     assert told["epsilon"] == pytest.approx(20.0)
     assert told["epsilon_alone"] > told["epsilon"]

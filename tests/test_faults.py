@@ -84,29 +84,29 @@ def test_a_bad_reply_is_named_and_left_out_and_the_run_goes_on(variant, fault, c
     assert (last.accepted, list(last.rejected)) == (2, [VICTIM])
     assert (last.rejected[VICTIM] == "no reply") == (fault == "no reply")
     assert f"round {ROUND}: client {VICTIM} left out: {last.rejected[VICTIM]}" in caplog.text
-    assert np.isfinite(setup.page.model(strategy.server)).all()
+    assert np.isfinite(setup.algorithm.model(strategy.server)).all()
     # the others' duals, and the server's mean over them, are as if the victim had not answered
     silent, without = faulty(setup, FAULTS["no reply"]), setup.strategy()
     without.start(silent, record_of([setup.start]), num_rounds=ROUND)
-    assert_array_equal(setup.page.model(strategy.server), setup.page.model(without.server))
+    assert_array_equal(setup.algorithm.model(strategy.server), setup.algorithm.model(without.server))
     for node, dual in duals(silent).items():
         assert_array_equal(duals(grid)[node], dual)
 
 
 def test_indices_out_of_range_or_twice_are_left_out():
     setup = small("bsdp-top-k", rounds=1)
-    page, d = setup.page, setup.objective.d
-    inbox = page.broadcast(page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0))
-    batches = setup.walk.batches(setup.shards, 0, 0, 1)
-    _, upload, _ = page.client_update(
-        page.init_client(setup.start), inbox, LocalWork(setup.objective, batches, no_noise, 1)
+    algorithm, d = setup.algorithm, setup.objective.d
+    inbox = algorithm.broadcast(algorithm.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0))
+    batches = setup.schedule.batches(setup.shards, 0, 0, 1)
+    _, upload, _ = algorithm.client_update(
+        algorithm.init_client(setup.start), inbox, LocalWork(setup.objective, batches, no_noise, 1)
     )
     k = len(upload.indices)
     for place, index in ((k - 1, d), (k - 1, 1023), (1, upload.indices[0])):
         bad = upload.indices.copy()
         bad[place] = index
         with pytest.raises(ReplyError, match="indices must be distinct, ascending and below 650"):
-            page.upload.unpack(page.upload.pack(upload._replace(indices=bad), d), d, inbox)
+            algorithm.upload.unpack(algorithm.upload.pack(upload._replace(indices=bad), d), d, inbox)
 
 
 def test_when_all_replies_are_bad_the_run_says_so_and_stops():

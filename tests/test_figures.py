@@ -1,4 +1,4 @@
-"""Facts about figures: scales, bounds, colours, legends, bands, and what is written on them."""
+"""RunInfo about figures: scales, bounds, colours, legends, bands, and what is written on them."""
 
 import csv
 import itertools
@@ -262,11 +262,14 @@ LAYOUTS = {
 def test_no_legend_covers_a_panel(tmp_path, text):
     figure = drawn(tmp_path, text)
     figure.canvas.draw()
-    page, shown = figure.bbox, legends(figure)
+    algorithm, shown = figure.bbox, legends(figure)
     assert shown
     for legend in shown:
         box = legend.get_window_extent()
-        assert page.x0 <= box.x0 < box.x1 <= page.x1 and page.y0 <= box.y0 < box.y1 <= page.y1
+        assert (
+            algorithm.x0 <= box.x0 < box.x1 <= algorithm.x1
+            and algorithm.y0 <= box.y0 < box.y1 <= algorithm.y1
+        )
         for ax in figure.axes:
             parts = [ax.get_window_extent(), ax.xaxis.label.get_window_extent(), ax.title.get_window_extent()]
             assert not any(box.overlaps(part) for part in parts if part.height)

@@ -95,15 +95,22 @@ def test_clients_work_in_a_plain_client_app(variant, client_class):
     def client_fn(context: Context):
         rows = setup.shards.rows(0)
         return client_class(
-            context, setup.page, setup.objective, rows, setup.start, client=0, num_clients=8, walk=setup.walk
+            context,
+            setup.algorithm,
+            setup.objective,
+            rows,
+            setup.start,
+            client=0,
+            num_clients=8,
+            schedule=setup.schedule,
         ).to_client()
 
     app, context = ClientApp(client_fn), Context(1, 1, {}, RecordDict(), {})
-    inbox = setup.page.broadcast(
-        setup.page.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0)
+    inbox = setup.algorithm.broadcast(
+        setup.algorithm.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0)
     )
     request = {
-        "fitins.parameters": record_of(setup.page.inbox.pack(inbox, setup.objective.d)),
+        "fitins.parameters": record_of(setup.algorithm.inbox.pack(inbox, setup.objective.d)),
         "fitins.config": ConfigRecord({"round": 1}),
     }
     reply = app(Message(RecordDict(request), 1, "train"), context).content
@@ -111,14 +118,14 @@ def test_clients_work_in_a_plain_client_app(variant, client_class):
     metrics = {"round": 1, "session": "1", "born": 1, "local-steps": 3, "stopped": False}
     assert dict(reply["fitres.metrics"]) == metrics
     arrays = [array.numpy() for array in reply["fitres.parameters"].values()]
-    setup.page.upload.unpack(arrays, setup.objective.d, inbox)
+    setup.algorithm.upload.unpack(arrays, setup.objective.d, inbox)
     question = Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), 1, "get_properties")
     answer = app(question, context).content["getpropertiesres.properties"]
     assert dict(answer) == {"partition-id": 0, "num-partitions": 8}
 
 
 def test_a_strategy_refuses_a_foreign_page():
-    with pytest.raises(ValueError, match="FedPDM needs a FedPDM page; got str"):
+    with pytest.raises(ValueError, match="FedPDM needs a FedPDM algorithm; got str"):
         FedPDM("fedpdm")  # type: ignore[arg-type]
 
 

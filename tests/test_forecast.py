@@ -58,9 +58,11 @@ def test_the_printed_numbers_multiply_to_the_sigmas_that_a_run_draws(drawn, vari
 def test_a_ring_is_told_with_its_own_degrees():
     """(11) with two neighbours, where the release is planned for none."""
     setup = small("zcdp-nfl-private", topology__name="ring", clip_norm=0.3)
-    (first, *_), page = noise_rows(setup), setup.page
-    rows = setup.walk.pace(int(setup.partition.sizes[0])).rows
-    assert_allclose(float(first[4]), 2 * 0.3 / (rows * (1 / page.step(1) + 2 * page.rho * 2)), rtol=1e-5)
+    (first, *_), algorithm = noise_rows(setup), setup.algorithm
+    rows = setup.schedule.workload(int(setup.partition.sizes[0])).rows
+    assert_allclose(
+        float(first[4]), 2 * 0.3 / (rows * (1 / algorithm.step(1) + 2 * algorithm.rho * 2)), rtol=1e-5
+    )
     assert ("neighbours of a client", "2") in forecast(setup)
 
 

@@ -205,7 +205,7 @@ def test_replies(variant, share):
         for upload, metrics in good.values():
             assert not broken
             assert metrics["round"] == 1
-            assert packed_as(content["fitres.parameters"], setup.page.upload.pack(upload, d))
+            assert packed_as(content["fitres.parameters"], setup.algorithm.upload.pack(upload, d))
             assert all(np.isfinite(part).all() for part in upload)
     assert tracemalloc.get_traced_memory()[0] - before < ROOM
 
@@ -234,7 +234,7 @@ def test_requests(variant, first, share):
         requests = strategy.configure_train(2, ArrayRecord(), ConfigRecord(), grid)
     request = requests[0]
     request.metadata.__dict__["_message_id"] = "1"
-    context, page, d = grid.context(request.metadata.dst_node_id), setup.page, setup.objective.d
+    context, algorithm, d = grid.context(request.metadata.dst_node_id), setup.algorithm, setup.objective.d
     before, clean = state_and_ledger(context), RecordDict(dict(context.state.items()))
     draw = np.random.default_rng(len(variant))
     for _ in range(500 // len(VARIANTS) // share + 1):
@@ -253,8 +253,10 @@ def test_requests(variant, first, share):
         metrics = reply.content["fitres.metrics"]
         assert metrics["round"] == content["fitins.config"]["round"]
         if "refused" not in metrics and metrics["round"] > int(not first):
-            inbox = page.inbox.unpack([from_npy(a.data) for a in content["fitins.parameters"].values()], d)
-            assert packed_as(content["fitins.parameters"], page.inbox.pack(inbox, d))
+            inbox = algorithm.inbox.unpack(
+                [from_npy(a.data) for a in content["fitins.parameters"].values()], d
+            )
+            assert packed_as(content["fitins.parameters"], algorithm.inbox.pack(inbox, d))
         context.state.clear()
         context.state.update(clean)
 

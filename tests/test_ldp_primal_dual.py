@@ -11,10 +11,10 @@ from grids import Lossy
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, last, random_shards, small, state_of
 
+from twinflower.algorithms.algorithm import RunInfo, stack
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
-from twinflower.algorithms.page import Facts, stack
-from twinflower.batches import Pace, Walk
+from twinflower.batches import LocalSchedule, Workload
 from twinflower.errors import SettingError
 from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy import gdp_epsilon
@@ -31,16 +31,16 @@ from twinflower.strategies.records import record_of
 N, D = 6, 5
 
 
-def page_for(h=ZERO, rounds=60, n=N, **settings):
-    return LDPPrimalDual(h, Facts(n, rounds), **settings)
+def algorithm_for(h=ZERO, rounds=60, n=N, **settings):
+    return LDPPrimalDual(h, RunInfo(n, rounds), **settings)
 
 
-def run(page, shards, objective, number, noise=None, start=None):
+def run(algorithm, shards, objective, number, noise=None, start=None):
     """Server and states after every round, all clients at once; the states are finished."""
     clients, noises = np.arange(shards.num_clients), noise and (lambda t, _: noise(t))
-    steps = problems.run(page, shards, objective, Walk(0, 1), number, noise=noises, start=start)
+    steps = problems.run(algorithm, shards, objective, LocalSchedule(0, 1), number, noise=noises, start=start)
     for t, (server, states, *_) in enumerate(steps, 1):
-        yield server, page.finish(states, page.broadcast(server, t + 1, clients))
+        yield server, algorithm.finish(states, algorithm.broadcast(server, t + 1, clients))
 
 
 def paper_loop(shards, objective, h, gamma, s, rounds, noises, start):
@@ -62,18 +62,18 @@ def paper_loop(shards, objective, h, gamma, s, rounds, noises, start):
 def test_the_page_is_the_papers_recursion(gamma, scale):
     shards, objective = convex_problem()
     h, start = WeightedL1Box(0.01, -0.3, 0.3), np.linspace(-0.2, 0.4, D)
-    page, s = page_for(h, step_size=gamma, scale=scale), scale or N
+    algorithm, s = algorithm_for(h, step_size=gamma, scale=scale), scale or N
     zeta = 0.1 * np.random.default_rng(1).normal(size=(40, N, D))
 
     def noise(t):
         return lambda value, *_: value - gamma * zeta[t - 1]
 
-    server, states = last(run(page, shards, objective, 40, noise, start))
+    server, states = last(run(algorithm, shards, objective, 40, noise, start))
     sent, x, dual = paper_loop(shards, objective, h, gamma, s, 40, zeta, start)
     assert_allclose(states.sent, sent, atol=1e-12)
     assert_allclose(states.x, x, atol=1e-12)
     assert_allclose(states.dual, dual, atol=1e-12)
-    assert_array_equal(page.client_models(server), states.x)
+    assert_array_equal(algorithm.client_models(server), states.x)
     assert np.abs(states.dual.sum(0)).max() < 1e-12
 
 
@@ -81,12 +81,12 @@ def test_the_first_point_is_the_prox_of_the_start():
     """x^1 = prox_{gamma s / n g}(start): the first gradient is taken there, and round 0's points lie there."""
     shards, objective = convex_problem()
     h, start = WeightedL1Box(0.4, -0.3, 0.3), np.linspace(-0.2, 0.4, D)
-    page = page_for(h)
+    algorithm = algorithm_for(h)
     first = h.prox(start, 0.25)
     assert np.abs(first - start).max() > 0.05
-    server = page.init_server(start, N, np.array(0, np.uint64))
-    assert_array_equal(page.client_models(server), np.stack([first] * N))
-    server, _ = next(run(page, shards, objective, 1, start=start))
+    server = algorithm.init_server(start, N, np.array(0, np.uint64))
+    assert_array_equal(algorithm.client_models(server), np.stack([first] * N))
+    server, _ = next(run(algorithm, shards, objective, 1, start=start))
     slopes = np.stack([objective.grad(first, shards.rows(i)) for i in range(N)])
     assert_allclose(server.sent, first - 0.25 * slopes, atol=1e-14)
 
@@ -103,7 +103,7 @@ def test_the_box_of_algorithm_1_as_printed_diverges():
         dual, x = dual + apart, sent - gamma * apart
         sizes.append(np.linalg.norm(x))
     assert sizes[-1] > 1e6 > 1e3 > sizes[9]
-    right, _ = last(run(page_for(), shards, objective, 60))
+    right, _ = last(run(algorithm_for(), shards, objective, 60))
     assert np.linalg.norm(right.mean) < 10
 
 
@@ -122,7 +122,7 @@ def test_the_lyapunov_function_falls_at_the_theorys_rate(scale):
     assert gamma <= min(0.25, 1 / steepest) or scale == 0.0
     gamma = min(gamma, 1 / steepest)
     before = N * best @ best + gamma * (dual**2).sum()
-    for _, states in run(page_for(h, step_size=gamma, scale=scale), shards, objective, 200):
+    for _, states in run(algorithm_for(h, step_size=gamma, scale=scale), shards, objective, 200):
         phi = ((states.x - best) ** 2).sum() + gamma * ((states.dual - dual) ** 2).sum()
         assert phi <= (1 - gamma * min(mu, 1)) * before + 1e-15
         before = phi
@@ -135,19 +135,19 @@ def test_it_reaches_the_optimum(gamma, scale, rounds):
     shards, objective = convex_problem()
     h = L1(0.02)
     best = central_optimum(objective, h, shards.everyone())
-    page = page_for(h, step_size=gamma, scale=scale)
-    server, states = last(run(page, shards, objective, rounds))
-    assert_allclose(page.model(server), best, atol=1e-10)
+    algorithm = algorithm_for(h, step_size=gamma, scale=scale)
+    server, states = last(run(algorithm, shards, objective, rounds))
+    assert_allclose(algorithm.model(server), best, atol=1e-10)
     assert_allclose(states.x, np.broadcast_to(best, (N, D)), atol=1e-10)
 
 
 def test_gamma_1_is_central_proximal_gradient():
     shards, objective = convex_problem()
     h, x = L1(0.02), np.zeros(D)
-    page = page_for(h, step_size=1.0, scale=4.0)
-    for server, _ in run(page, shards, objective, 60):
+    algorithm = algorithm_for(h, step_size=1.0, scale=4.0)
+    for server, _ in run(algorithm, shards, objective, 60):
         x = h.prox(x - 4 / N * objective.grad(x, shards.everyone()), 4 / N)
-        assert_allclose(page.model(server), x, atol=1e-12)
+        assert_allclose(algorithm.model(server), x, atol=1e-12)
 
 
 def test_the_support_is_the_optimums():
@@ -156,8 +156,8 @@ def test_the_support_is_the_optimums():
     best = central_optimum(objective, h, shards.everyone())
     assert 0 < np.count_nonzero(best) < D
     assert np.abs(best).max() == 0.1
-    page = page_for(h)
-    x = page.model(last(run(page, shards, objective, 1500))[0])
+    algorithm = algorithm_for(h)
+    x = algorithm.model(last(run(algorithm, shards, objective, 1500))[0])
     assert_array_equal(np.flatnonzero(x), np.flatnonzero(best))
     assert_allclose(x, best, atol=1e-10)
 
@@ -168,10 +168,10 @@ def test_duals_are_stable_below_four_thirds(gamma, stable):
     step = np.array([[1 - gamma, -gamma * (1 - gamma)], [1.0, 1 - gamma]])
     assert (np.abs(np.linalg.eigvals(step)).max() < 1) == stable
     if stable:
-        page_for(step_size=gamma)
+        algorithm_for(step_size=gamma)
     else:
         with pytest.raises(SettingError, match="below 4/3"):
-            page_for(step_size=gamma)
+            algorithm_for(step_size=gamma)
 
 
 # --------------------------------------------------------------------------------------------- the budget
@@ -210,9 +210,9 @@ def papers_variances(rho, bound, n, m, gamma, mu, rounds):
 def test_the_dynamic_noise_is_the_papers(scale):
     """sigma_t = gamma xi_t of (11) with s B in the place of B."""
     rho, m, rounds, gamma = zcdp_rho_papers(1.0, 1e-4), 20, 30, 0.25
-    page = page_for(step_size=gamma, scale=scale, rounds=rounds, privacy="public-state")
+    algorithm = algorithm_for(step_size=gamma, scale=scale, rounds=rounds, privacy="public-state")
     z = math.sqrt(rounds) / zcdp_mu(rho)
-    ours = [z * page.release(BOUNDS, Pace(1, m, 1), t).spread for t in range(1, rounds + 1)]
+    ours = [z * algorithm.release(BOUNDS, Workload(1, m, 1), t).spread for t in range(1, rounds + 1)]
     s = scale or N
     theirs = gamma * np.sqrt(papers_variances(rho, s * 1.0, N, m, gamma, s * 0.1 / N, rounds))
     assert_allclose(ours, theirs, rtol=1e-12)
@@ -223,8 +223,8 @@ def test_allocations_too_long_for_the_literal_formula():
     with pytest.raises(ZeroDivisionError):
         papers_variances(1.0, 1.0, 6, 20, 0.9, 1.0, 8000)
     for gamma, theta in ((0.9, 1.0), (1.0, 1.0), (0.25, 0.1)):
-        page = page_for(step_size=gamma, rounds=8000, strong_convexity=theta)
-        weights = page.weights(BOUNDS)
+        algorithm = algorithm_for(step_size=gamma, rounds=8000, strong_convexity=theta)
+        weights = algorithm.weights(BOUNDS)
         assert np.isfinite(1 / np.sqrt(weights)).all()
         assert weights.sum() == pytest.approx(8000, rel=1e-12)
         assert (np.diff(weights) >= -1e-12).all()
@@ -254,26 +254,26 @@ def test_the_papers_shares_leave_four_thirds_of_the_least_noise():
 def test_huge_early_noise_does_not_stay_in_the_duals():
     """A run whose literal first noise is e^50 times the last one: the duals still sum to 0, and the end is near x*."""
     shards, objective = convex_problem()
-    page = page_for(rounds=8000, privacy="public-state")
-    bounds, pace = objective.bounds(2.0), Pace(1, 12, 1)
+    algorithm = algorithm_for(rounds=8000, privacy="public-state")
+    bounds, workload = objective.bounds(2.0), Workload(1, 12, 1)
     rng = np.random.default_rng(0)
 
     def noise(t):
-        sigma = 1e-3 * page.release(bounds, pace, t).spread
+        sigma = 1e-3 * algorithm.release(bounds, workload, t).spread
         return lambda value, *_: value + sigma * rng.normal(size=value.shape)
 
-    server, states = last(run(page, shards, objective, 8000, noise))
-    assert page.log_contraction(0.1) / 4 * 8000 < -50
+    server, states = last(run(algorithm, shards, objective, 8000, noise))
+    assert algorithm.log_contraction(0.1) / 4 * 8000 < -50
     assert np.abs(states.dual.sum(0)).max() < 1e-12
     best = central_optimum(objective, ZERO, shards.everyone())
     assert ((server.mean - best) ** 2).sum() < 1e-3 * (best @ best)
 
 
 def test_a_round_beyond_the_plan_has_no_share():
-    page = page_for(rounds=5, privacy="public-state")
+    algorithm = algorithm_for(rounds=5, privacy="public-state")
     for round_ in (0, 6):
         with pytest.raises(SettingError, match=f"between 5 rounds; round {round_} has no share"):
-            page.release(BOUNDS, Pace(1, 20, 1), round_)
+            algorithm.release(BOUNDS, Workload(1, 20, 1), round_)
 
 
 def test_gamma_1_contracts_like_proximal_gradient():
@@ -282,15 +282,15 @@ def test_gamma_1_contracts_like_proximal_gradient():
     h = L1(0.02)
     best = central_optimum(objective, h, shards.everyone())
     steepest = 0.25 * max((shards.rows(i).features ** 2).sum(1).max() for i in range(N)) + objective.l2
-    page, before = page_for(h, step_size=1.0, scale=N / steepest), best @ best
-    for server, _ in run(page, shards, objective, 150):
-        after = ((page.model(server) - best) ** 2).sum()
+    algorithm, before = algorithm_for(h, step_size=1.0, scale=N / steepest), best @ best
+    for server, _ in run(algorithm, shards, objective, 150):
+        after = ((algorithm.model(server) - best) ** 2).sum()
         assert after <= (1 - objective.l2 / steepest) * before + 1e-15
         before = after
 
 
 def test_shares_pass_through_their_corners():
-    weights = page_for(rounds=9, allocation="shares", shares="1, 16, 4").weights(BOUNDS)
+    weights = algorithm_for(rounds=9, allocation="shares", shares="1, 16, 4").weights(BOUNDS)
     assert_allclose(weights / weights[0], [1, 2, 4, 8, 16, 2**3.5, 8, 2**2.5, 4], rtol=1e-12)
 
 
@@ -298,15 +298,15 @@ def test_the_noise_of_every_round_has_the_planned_variance():
     rounds, seeds = 12, 400
     shards = random_shards([10] * N, D, 2)
     objective = make_objective("logistic", D, 2, l2=0.1)
-    page = page_for(rounds=rounds, privacy="public-state", step_size=1.2)
+    algorithm = algorithm_for(rounds=rounds, privacy="public-state", step_size=1.2)
     z = 0.7
-    bounds, pace = objective.bounds(1.0), Pace(1, 10, 1)
+    bounds, workload = objective.bounds(1.0), Workload(1, 10, 1)
     moved = np.zeros((rounds, seeds))
     clients = np.arange(N)
     for seed in range(seeds):
 
         def noise(t, seed=seed):
-            sigma = z * page.release(bounds, pace, t).spread
+            sigma = z * algorithm.release(bounds, workload, t).spread
             return GaussianNoise(np.full((N, 1), sigma), seeded_cohort([seed], clients, t))
 
         clean = []
@@ -319,9 +319,9 @@ def test_the_noise_of_every_round_has_the_planned_variance():
 
             return add
 
-        list(run(page, shards, objective, rounds, note))
+        list(run(algorithm, shards, objective, rounds, note))
         moved[:, seed] = clean
-    planned = [(z * page.release(bounds, pace, t).spread) ** 2 for t in range(1, rounds + 1)]
+    planned = [(z * algorithm.release(bounds, workload, t).spread) ** 2 for t in range(1, rounds + 1)]
     error = 5 * math.sqrt(2 / (seeds * N * D))
     assert_allclose(moved.mean(1), planned, rtol=error)
     assert planned[0] / planned[-1] == pytest.approx((1 - 1.2 * 0.1) ** (-(rounds - 1) / 2))
@@ -331,11 +331,12 @@ def test_replay_over_a_whole_run():
     """Given what was sent, a replaced record moves each message by its sensitivity and leaves the duals alone."""
     data, other = neighbours(12, 3, 1.0)
     objective = make_objective("logistic", 3, 2, l2=0.1)
-    page = page_for(L1(0.01), rounds=40, privacy="public-state", step_size=1.1)
+    algorithm = algorithm_for(L1(0.01), rounds=40, privacy="public-state", step_size=1.1)
     rng = np.random.default_rng(0)
-    inboxes = [page.broadcast(page.init_server(1e3 * np.eye(3)[0] + rng.normal(size=3), 1, np.array(0)), t, np.array(0))
-               for t in range(1, 41)]  # fmt: skip
-    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), inboxes)
+    starts = [1e3 * np.eye(3)[0] + rng.normal(size=3) for _ in range(40)]
+    inboxes = [algorithm.broadcast(algorithm.init_server(start, 1, np.array(0)), t, np.array(0))
+               for t, start in enumerate(starts, 1)]  # fmt: skip
+    moves = replay(algorithm, objective, data, other, LocalSchedule(0, 1), objective.bounds(1.0), inboxes)
     assert len(moves) == 40
     assert all(move.moved <= move.sensitivity * (1 + 1e-9) and move.agrees for move in moves)
 
@@ -349,8 +350,8 @@ def test_replay_over_a_whole_run():
             )
             return after._replace(sent=clean[0]), upload, report
 
-    wrong = Wrong(L1(0.01), Facts(N, 40), privacy="public-state")
-    moves = replay(wrong, objective, data, other, Walk(0, 1), objective.bounds(1.0), inboxes)
+    wrong = Wrong(L1(0.01), RunInfo(N, 40), privacy="public-state")
+    moves = replay(wrong, objective, data, other, LocalSchedule(0, 1), objective.bounds(1.0), inboxes)
     assert any(move.moved > move.sensitivity * 1.01 for move in moves)
     assert not all(move.same_state for move in moves)
 
@@ -374,7 +375,7 @@ def test_the_closing_message_brings_every_client_its_point():
     setup = small("ldp-primal-dual", rounds=6)
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
-    points = setup.page.client_models(strategy.server)
+    points = setup.algorithm.client_models(strategy.server)
     for node in range(1, 9):
         assert_array_equal(state_of(grid.client(node)).x, points[node - 1])
 
@@ -432,23 +433,23 @@ def told(setup):
 
 
 def test_the_floor_is_what_the_noise_leaves():
-    """Least squares around 0 with all curvature theta_2: the floor is exact, and 400 runs of the page agree with it."""
+    """Least squares around 0 with all curvature theta_2: the floor is exact, and 400 runs agree with it."""
     rounds, theta, sigma = 40, 0.5, 0.3
-    page = page_for(rounds=rounds, step_size=0.25, strong_convexity=theta)
-    bounds, pace = Bounds(1.0, 0.0, (theta, theta)), Pace(1, 1, 1)
-    z = sigma / page.release(bounds, pace, 1)._replace(weight=1.0).spread
-    words = dict(page.forecast(bounds, z, pace, np.zeros(D), away=1e9))["expected noise floor"]
+    algorithm = algorithm_for(rounds=rounds, step_size=0.25, strong_convexity=theta)
+    bounds, workload = Bounds(1.0, 0.0, (theta, theta)), Workload(1, 1, 1)
+    z = sigma / algorithm.release(bounds, workload, 1)._replace(weight=1.0).spread
+    words = dict(algorithm.forecast(bounds, z, workload, np.zeros(D), away=1e9))["expected noise floor"]
     floor = float(words.split("= ")[1].split(",")[0])
     rng, ends = np.random.default_rng(0), []
-    sigmas = sigma / np.sqrt(page.weights(bounds))
+    sigmas = sigma / np.sqrt(algorithm.weights(bounds))
     bowl, shards = SimpleNamespace(d=D, grad=lambda x, rows: theta * x), random_shards([1] * N, D, 0)
 
     def noise(t):
         return lambda value, *_: value + sigmas[t - 1] * rng.normal(size=value.shape)
 
     for _ in range(400):
-        server, _ = last(run(page, shards, bowl, rounds, noise))
-        ends.append(page.model(server) @ page.model(server))
+        server, _ = last(run(algorithm, shards, bowl, rounds, noise))
+        ends.append(algorithm.model(server) @ algorithm.model(server))
     assert np.mean(ends) == pytest.approx(floor, rel=5 * math.sqrt(2 / (400 * D)))
 
 
@@ -475,17 +476,17 @@ def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
 
 def test_a_contraction_is_never_faster_than_the_step():
     """min(mu_f, 1): with much curvature a round still forgets no more than gamma (Lemma 4.4)."""
-    page = page_for(rounds=5, step_size=0.25, strong_convexity=3.0)
-    weights = page.weights(Bounds(1.0, 0.0, (3.0, 3.0)))
+    algorithm = algorithm_for(rounds=5, step_size=0.25, strong_convexity=3.0)
+    weights = algorithm.weights(Bounds(1.0, 0.0, (3.0, 3.0)))
     assert_allclose(weights[:-1] / weights[1:], math.sqrt(1 - 0.25))
 
 
 def test_the_outlook_measures_curvature_with_the_scale():
     """L_f = (s/n) L: with s = 1 the same step is allowed that s = n warns of."""
-    bounds, pace = Bounds(1.0, 10.0, (0.1, 0.1)), Pace(1, 10, 1)
+    bounds, workload = Bounds(1.0, 10.0, (0.1, 0.1)), Workload(1, 10, 1)
     warned = [
         "at most min(1/4, 1/L_f)"
-        in str(page_for(step_size=0.2, scale=s).forecast(bounds, 1.0, pace, np.zeros(D)))
+        in str(algorithm_for(step_size=0.2, scale=s).forecast(bounds, 1.0, workload, np.zeros(D)))
         for s in (0.0, 1.0)
     ]
     assert warned == [True, False]
@@ -520,5 +521,5 @@ def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
 
 def test_facts_come_from_the_run():
     setup = small("ldp-primal-dual", rounds=7)
-    assert setup.page.facts == Facts(8, 7, row_norm=1.0)
-    assert prepare(replace(setup.config, rounds=9)).page.facts.rounds == 9
+    assert setup.algorithm.info == RunInfo(8, 7, row_norm=1.0)
+    assert prepare(replace(setup.config, rounds=9)).algorithm.info.rounds == 9

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import convex_problem, last, small
 
 from twinflower.algorithms import FedPDM, LDPPrimalDual
-from twinflower.algorithms.page import Facts
-from twinflower.batches import Walk
+from twinflower.algorithms.algorithm import RunInfo
+from twinflower.batches import LocalSchedule
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
 from twinflower.privacy.simulated import SimulatedNoise
@@ -21,7 +21,7 @@ from twinflower.rounds import Problem, rounds, sampled, start
 from twinflower.simulation.runtimes import inprocess
 
 ROOT = Path(__file__).resolve().parent.parent
-WALK = Walk(4, 3)
+WALK = LocalSchedule(4, 3)
 
 
 @pytest.fixture
@@ -72,8 +72,10 @@ def test_a_lost_reply_moves_the_client_and_not_the_server(problem):
 
 
 def test_a_method_that_needs_every_client_stops_where_a_reply_is_lost(problem):
-    algorithm = LDPPrimalDual(L1(0.01), Facts(6, 5))
-    steps = rounds(algorithm, problem, Walk(0, 1), 5, lost=lambda t, clients: (clients == 4) & (t == 2))
+    algorithm = LDPPrimalDual(L1(0.01), RunInfo(6, 5))
+    steps = rounds(
+        algorithm, problem, LocalSchedule(0, 1), 5, lost=lambda t, clients: (clients == 4) & (t == 2)
+    )
     assert next(steps).round == 1
     with pytest.raises(RunError, match="round 2: 1 replies are lost, and ldp-primal-dual needs all of them"):
         next(steps)
@@ -102,20 +104,20 @@ def spoilt(problem, clients):
 def test_an_update_that_is_not_finite_is_forgotten_and_left_out(problem):
     algorithm, bad = fedpdm(), spoilt(problem, [3])
     with np.errstate(all="ignore"):
-        at = next(rounds(algorithm, bad, Walk(0, 2), 1))
+        at = next(rounds(algorithm, bad, LocalSchedule(0, 2), 1))
     assert_array_equal(at.counted, [0, 1, 2, 4, 5])
     assert not at.states.all().dual[3].any()
-    good = next(rounds(algorithm, problem, Walk(0, 2), 1, lambda t: at.counted))
+    good = next(rounds(algorithm, problem, LocalSchedule(0, 2), 1, lambda t: at.counted))
     assert_allclose(at.server.x0, good.server.x0, rtol=0, atol=1e-14)
     with np.errstate(all="ignore"), pytest.raises(RunError, match="round 1: 6 of 6 updates are not finite"):
-        next(rounds(algorithm, spoilt(problem, range(6)), Walk(0, 2), 1))
+        next(rounds(algorithm, spoilt(problem, range(6)), LocalSchedule(0, 2), 1))
 
 
 def test_the_last_inbox_closes_the_states_once_all_rounds_are_done(problem):
-    algorithm = LDPPrimalDual(L1(0.01), Facts(6, 5))
-    *_, end = rounds(algorithm, problem, Walk(0, 1), 5)
+    algorithm = LDPPrimalDual(L1(0.01), RunInfo(6, 5))
+    *_, end = rounds(algorithm, problem, LocalSchedule(0, 1), 5)
     assert_array_equal(end.states.all().x, algorithm.client_models(end.server))
-    steps = rounds(algorithm, problem, Walk(0, 1), 5)
+    steps = rounds(algorithm, problem, LocalSchedule(0, 1), 5)
     fourth = [next(steps) for _ in range(4)][-1]
     assert not np.allclose(fourth.states.all().x, algorithm.client_models(fourth.server))
 
@@ -138,11 +140,11 @@ def test_the_simulated_noise_is_what_the_clients_guards_give_out(variant):
     sizes = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
     setup = small(variant, **sizes)
     problem, plan = Problem(setup.objective, setup.shards, setup.start), setup.plan
-    noise = SimulatedNoise(setup.page, setup.shards, setup.walk, plan.bounds, plan.multipliers)
-    end = last(rounds(setup.page, problem, setup.walk, 5, setup.config.asked, noise))
-    assert_allclose(setup.page.model(end.server), inprocess.run(setup).model, rtol=1e-9, atol=1e-12)
-    clean = last(rounds(setup.page, problem, setup.walk, 5, setup.config.asked))
-    assert not np.allclose(setup.page.model(clean.server), setup.page.model(end.server), rtol=1e-3)
+    noise = SimulatedNoise(setup.algorithm, setup.shards, setup.schedule, plan.bounds, plan.multipliers)
+    end = last(rounds(setup.algorithm, problem, setup.schedule, 5, setup.config.asked, noise))
+    assert_allclose(setup.algorithm.model(end.server), inprocess.run(setup).model, rtol=1e-9, atol=1e-12)
+    clean = last(rounds(setup.algorithm, problem, setup.schedule, 5, setup.config.asked))
+    assert not np.allclose(setup.algorithm.model(clean.server), setup.algorithm.model(end.server), rtol=1e-3)
 
 
 def test_the_readmes_example_runs_without_flower():

@@ -14,9 +14,9 @@ from problems import keywords, last, random_shards, small
 from scipy.optimize import minimize
 
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import confirmed
-from twinflower.algorithms.page import Facts
-from twinflower.batches import Batches, Pace, Walk
+from twinflower.batches import Batches, LocalSchedule, Workload
 from twinflower.central import minimise
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
@@ -39,7 +39,7 @@ from twinflower.simulation.setup import prepare
 from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 from twinflower.work import LocalWork
 
-N, D, WALK = 6, 5, Walk(0, 1)
+N, D, WALK = 6, 5, LocalSchedule(0, 1)
 SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)
 RIDGE = make_objective("least-squares", D, 0, l2=0.2)
 EVERYONE = np.arange(N)
@@ -53,8 +53,8 @@ def graph_called(name, clients, **settings):
     return make_graph(name, clients, **{key: value for key, value in settings.items() if key in own})
 
 
-def on(graph, page, num_clients=N, rounds=200, **settings):
-    return page(facts=Facts(num_clients, rounds, (), graph, row_norm=1.0), **settings)
+def on(graph, algorithm, num_clients=N, rounds=200, **settings):
+    return algorithm(info=RunInfo(num_clients, rounds, (), graph, row_norm=1.0), **settings)
 
 
 def noise_of(round_, scale=0.1):
@@ -64,7 +64,7 @@ def noise_of(round_, scale=0.1):
     return noise
 
 
-def run(page, objective, number, noise=None, fate=lambda n, k: "fine", shards=SHARDS):
+def run(algorithm, objective, number, noise=None, fate=lambda n, k: "fine", shards=SHARDS):
     """Server and states after every round; fate(n, k) is "fine", "lost reply" or "lost request"."""
 
     def asked(n):
@@ -77,12 +77,12 @@ def run(page, objective, number, noise=None, fate=lambda n, k: "fine", shards=SH
         return np.array([fate(n, k) == "lost reply" for k in clients])
 
     keys = {"sampling": asked, "lost": lost, "noise": noise and added}
-    return (step[:2] for step in problems.run(page, shards, objective, WALK, number, **keys))
+    return (step[:2] for step in problems.run(algorithm, shards, objective, WALK, number, **keys))
 
 
-def duals_of(page, server, states):
+def duals_of(algorithm, server, states):
     """gamma_k of every client as it will be when the relay is heard again."""
-    return np.split(confirmed(states, server.heard), 2, -1)[0] + page.rho * server.gain
+    return np.split(confirmed(states, server.heard), 2, -1)[0] + algorithm.rho * server.gain
 
 
 # --------------------------------------------------------------------------------- the paper's mathematics
@@ -114,11 +114,11 @@ def edgewise(graph, rho, eta, rounds, noise):
 @pytest.mark.parametrize("name", FITTING)
 def test_edgewise_admm_is_the_reduced_form(name):
     graph = graph_called(name, N, degree=2.0)
-    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
-    server, states = last(run(page, RIDGE, 30, noise_of))
+    algorithm = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
+    server, states = last(run(algorithm, RIDGE, 30, noise_of))
     sent, duals = edgewise(graph, 0.3, 0.7, 30, noise_of)
     assert_allclose(server.w, sent, rtol=0, atol=1e-12)
-    assert_allclose(duals_of(page, server, states), duals, rtol=0, atol=1e-12)
+    assert_allclose(duals_of(algorithm, server, states), duals, rtol=0, atol=1e-12)
 
 
 def one_step_on(objective, rows):
@@ -134,10 +134,10 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     rng = np.random.default_rng(3)
     own, dual, others = rng.normal(size=D), rng.normal(size=D), rng.normal(size=(3, D))
     steps = {} if method is PADMM else {"step_size": 0.6, "composite": "prox"}
-    page = method(h, rho=0.4, **steps)
+    algorithm = method(h, rho=0.4, **steps)
     rows, eta = SHARDS.rows(0), 0.6
     pull = dual - 0.4 * (3 * own + others.sum(0))
-    ours = page.primal(one_step_on(RIDGE, rows), own, pull, np.array(3.0))
+    ours = algorithm.primal(one_step_on(RIDGE, rows), own, pull, np.array(3.0))
     slope = RIDGE.grad(own, rows)
 
     def lagrangian(pq):
@@ -155,8 +155,8 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
 def test_the_papers_subgradient_form_is_its_loop():
     """(7)-(9) with R' at the released model and eta / sqrt(n), node by node."""
     graph, h = make_graph("erdos-renyi", N, degree=2.5), ElasticNet(0.05, 0.1)
-    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7, step_decay=0.5, regulariser=h)
-    server, states = last(run(page, RIDGE, 40, noise_of))
+    algorithm = on(graph, ZCDPNFL, rho=0.3, step_size=0.7, step_decay=0.5, regulariser=h)
+    server, states = last(run(algorithm, RIDGE, 40, noise_of))
     sent, dual = np.zeros((N, D)), np.zeros((N, D))
     for n in range(1, 41):
         eta, w = 0.7 / np.sqrt(n), np.zeros((N, D))
@@ -167,7 +167,7 @@ def test_the_papers_subgradient_form_is_its_loop():
         sent = noise_of(n)(w)
         dual = np.array([dual[k] + 0.3 * sum(sent[k] - sent[o] for o in graph[k]) for k in range(N)])
     assert_allclose(server.w, sent, atol=1e-12)
-    assert_allclose(duals_of(page, server, states), dual, atol=1e-12)
+    assert_allclose(duals_of(algorithm, server, states), dual, atol=1e-12)
 
 
 def test_the_paper_in_matrices():
@@ -180,16 +180,16 @@ def test_the_paper_in_matrices():
     degrees = np.diag(a.sum(0))
     assert_array_equal(plus, degrees + a)
     assert_array_equal(minus, degrees - a)
-    page = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
-    steps = list(run(page, RIDGE, 6))
+    algorithm = on(graph, ZCDPNFL, rho=0.3, step_size=0.7)
+    steps = list(run(algorithm, RIDGE, 6))
     for (server, states), (after, _) in itertools.pairwise(steps):
         slopes = np.array([RIDGE.grad(server.w[k], SHARDS.rows(k)) for k in range(N)])
         fhat = slopes + (after.w - server.w) / 0.7
-        alpha = duals_of(page, server, states)
+        alpha = duals_of(algorithm, server, states)
         assert_allclose(fhat + alpha + 0.3 * (plus + minus) @ after.w, 0.3 * plus @ server.w, atol=1e-12)
     server, states = steps[-1]
     total = sum(s.w for s, _ in steps)
-    assert_allclose(duals_of(page, server, states), 0.3 * minus @ total, atol=1e-12)
+    assert_allclose(duals_of(algorithm, server, states), 0.3 * minus @ total, atol=1e-12)
 
 
 def test_the_printed_appendix_diverges():
@@ -208,8 +208,8 @@ def test_the_printed_appendix_diverges():
 
 def test_metropolis_weights_are_the_transcription():
     graph = make_graph("star", N)
-    page = on(graph, NetworkedSubgradient, regulariser=L1(0.1), step_size=0.3, step_decay=0.5)
-    server, _ = last(run(page, RIDGE, 5))
+    algorithm = on(graph, NetworkedSubgradient, regulariser=L1(0.1), step_size=0.3, step_decay=0.5)
+    server, _ = last(run(algorithm, RIDGE, 5))
     d, w = [len(o) for o in graph], np.zeros((N, D))
     for n in range(1, 6):
         new = np.zeros((N, D))
@@ -224,9 +224,9 @@ def test_metropolis_weights_are_the_transcription():
 
 def test_metropolis_weights_after_a_death_are_those_of_the_graph_that_is_left():
     graph, dead = make_graph("complete", N), 2
-    page = on(graph, NetworkedSubgradient, step_size=0.3, dead_after=1)
+    algorithm = on(graph, NetworkedSubgradient, step_size=0.3, dead_after=1)
     fate = lambda n, k: "lost request" if k == dead and n >= 3 else "fine"  # noqa: E731
-    steps = list(run(page, RIDGE, 6, noise_of, fate))
+    steps = list(run(algorithm, RIDGE, 6, noise_of, fate))
     rest = [k for k in range(N) if k != dead]
     for n in (4, 5, 6):
         w = steps[n - 2][0].w[rest]
@@ -246,16 +246,16 @@ ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 4
 @pytest.mark.parametrize(("method", "name", "h", "rounds"), ENDS)
 def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
     steps = {} if method is PADMM else {"step_size": 1.5, "composite": "prox"}
-    page = on(graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, **steps)
-    server, _ = last(run(page, RIDGE, rounds))
+    algorithm = on(graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, **steps)
+    server, _ = last(run(algorithm, RIDGE, rounds))
     best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
     assert_allclose(server.w, np.tile(best, (N, 1)), atol=1e-9)
 
 
 def test_a_clipped_loss_ends_at_the_clipped_optimum():
     clipped = make_objective("least-squares", D, 0, l2=0.2, clip_norm=0.3)
-    page = on(make_graph("ring", N), ZCDPNFL, rho=0.2, step_size=1.5)
-    server, _ = last(run(page, clipped, 1500))
+    algorithm = on(make_graph("ring", N), ZCDPNFL, rho=0.2, step_size=1.5)
+    server, _ = last(run(algorithm, clipped, 1500))
     ends = [minimise(f, ZERO, SHARDS.everyone(), np.zeros(D)) for f in (clipped, RIDGE)]
     assert_allclose(server.w, np.tile(ends[0], (N, 1)), atol=1e-9)
     assert np.linalg.norm(ends[0] - ends[1]) > 0.05
@@ -264,11 +264,11 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
 @pytest.mark.parametrize("name", FITTING)
 def test_least_absolute_deviation_comes_near_its_optimum(name):
     f, graph = make_objective("absolute", D, 0), graph_called(name, N, degree=4.0)
-    page = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
+    algorithm = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)
     best = minimise(f, ZERO, SHARDS.everyone(), np.zeros(D))
-    server, _ = last(run(page, f, 4000))
-    assert f.value(best, SHARDS.everyone()) <= f.value(page.model(server), SHARDS.everyone())
-    assert f.value(page.model(server), SHARDS.everyone()) < f.value(best, SHARDS.everyone()) + 2e-3
+    server, _ = last(run(algorithm, f, 4000))
+    assert f.value(best, SHARDS.everyone()) <= f.value(algorithm.model(server), SHARDS.everyone())
+    assert f.value(algorithm.model(server), SHARDS.everyone()) < f.value(best, SHARDS.everyone()) + 2e-3
     assert f.value(np.zeros(D), SHARDS.everyone()) > f.value(best, SHARDS.everyone()) + 0.02
 
 
@@ -291,10 +291,10 @@ def test_the_central_solver_of_absolute_deviations_beats_every_direction():
 
 @pytest.mark.parametrize(("rounds", "tail", "before"), [(20, 0.25, 15), (10, 0.8, 2)])
 def test_the_tail_is_the_mean_of_the_last_releases(rounds, tail, before):
-    page = on(make_graph("ring", N), ZCDPNFL, rounds=rounds, tail=tail)
-    steps = [server for server, _ in run(page, RIDGE, rounds, noise_of)]
-    assert_allclose(page.client_models(steps[-1]), np.mean([s.w for s in steps[before:]], 0), atol=1e-14)
-    assert_array_equal(page.client_models(steps[before - 1]), steps[before - 1].w)
+    algorithm = on(make_graph("ring", N), ZCDPNFL, rounds=rounds, tail=tail)
+    steps = [server for server, _ in run(algorithm, RIDGE, rounds, noise_of)]
+    assert_allclose(algorithm.client_models(steps[-1]), np.mean([s.w for s in steps[before:]], 0), atol=1e-14)
+    assert_array_equal(algorithm.client_models(steps[before - 1]), steps[before - 1].w)
 
 
 # --------------------------------------------------------------------------------- faults
@@ -309,19 +309,19 @@ def coins(missing, seed=0):
 
 @pytest.mark.parametrize("missing", [0.1, 0.3, 0.5])
 def test_the_duals_sum_to_zero_after_every_round(missing):
-    page = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.3)
+    algorithm = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.3)
     largest = 0.0
-    for server, states in run(page, RIDGE, 200, noise_of, coins(missing)):
-        duals = duals_of(page, server, states)
+    for server, states in run(algorithm, RIDGE, 200, noise_of, coins(missing)):
+        duals = duals_of(algorithm, server, states)
         assert np.abs(duals.sum(0)).max() < 1e-9
         largest = max(largest, np.abs(duals).max())
     assert largest > 0.1
 
 
 def test_missing_nodes_do_not_move_the_limit():
-    page = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.2, step_size=1.5)
+    algorithm = on(make_graph("erdos-renyi", N, degree=2.5), ZCDPNFL, rho=0.2, step_size=1.5)
     best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
-    server, _ = last(run(page, RIDGE, 1500, fate=coins(0.1)))
+    server, _ = last(run(algorithm, RIDGE, 1500, fate=coins(0.1)))
     assert np.abs(server.w - best).max() < 1e-10
 
 
@@ -346,7 +346,7 @@ class LeftOut(ZCDPNFL):
     def server_update(self, server, uploads, clients, round_):
         server = super().server_update(server, uploads, clients, round_)
         there = (server.heard == round_)[:, None]
-        near = adjacency(self.facts.neighbours)
+        near = adjacency(self.info.neighbours)
         gain = np.where(there, (near @ there) * server.w - near @ (there * server.w), 0.0)
         return server._replace(gain=gain)
 
@@ -363,11 +363,11 @@ class OnlyThoseAsked(ZCDPNFL):
 
 @pytest.mark.parametrize("wrong", [NoEcho, NoCatchingUp, LeftOut, OnlyThoseAsked])
 def test_tempting_wrong_rules_end_elsewhere(wrong):
-    page = on(make_graph("erdos-renyi", N, degree=2.5), wrong, rho=0.2, step_size=1.5)
+    algorithm = on(make_graph("erdos-renyi", N, degree=2.5), wrong, rho=0.2, step_size=1.5)
     best = minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D))
-    server, states = last(run(page, RIDGE, 1500, fate=coins(0.1)))
+    server, states = last(run(algorithm, RIDGE, 1500, fate=coins(0.1)))
     assert not np.abs(server.w - best).max() < 1e-4
-    assert not np.abs(duals_of(page, server, states).sum(0)).max() < 1e-6
+    assert not np.abs(duals_of(algorithm, server, states).sum(0)).max() < 1e-6
 
 
 def without(lost):
@@ -385,15 +385,15 @@ def dies(first, who=(2,)):
 @pytest.mark.parametrize("first", [1, 150])
 def test_a_dead_node_leaves_with_its_duals(first):
     """Early or late, the others end at their own optimum; with its duals left behind they would not."""
-    page = on(make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=1.5, dead_after=5)
+    algorithm = on(make_graph("complete", N), ZCDPNFL, rho=0.2, step_size=1.5, dead_after=5)
     rest = [k for k in range(N) if k != 2]
-    for server, states in run(page, RIDGE, 1500, fate=dies(first)):
-        alive = page.alive(server)
-        assert np.abs(duals_of(page, server, states)[alive].sum(0)).max() < 1e-9
+    for server, states in run(algorithm, RIDGE, 1500, fate=dies(first)):
+        alive = algorithm.alive(server)
+        assert np.abs(duals_of(algorithm, server, states)[alive].sum(0)).max() < 1e-9
     assert_array_equal(np.flatnonzero(alive), rest)
     assert_allclose(server.w[rest], np.tile(without([2]), (N - 1, 1)), atol=1e-9)
-    assert_allclose(page.model(server), without([2]), atol=1e-9)
-    assert page.server_metrics(server)["alive"] == N - 1
+    assert_allclose(algorithm.model(server), without([2]), atol=1e-9)
+    assert algorithm.server_metrics(server)["alive"] == N - 1
 
     class KeepsDuals(ZCDPNFL):
         def _bury(self, server, silent):
@@ -405,13 +405,13 @@ def test_a_dead_node_leaves_with_its_duals(first):
 
 
 def test_a_graph_that_splits_stops_the_run():
-    page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
+    algorithm = on(make_graph("path", N), ZCDPNFL, dead_after=3)
     with pytest.raises(
         RunError, match=r"without clients \[2\], silent for 3 rounds, the graph is not connected"
     ):
-        last(run(page, RIDGE, 10, fate=dies(4)))
-    page = on(make_graph("path", N), ZCDPNFL, dead_after=3)
-    last(run(page, RIDGE, 10, fate=dies(4, who=(0,))))  # an end may go
+        last(run(algorithm, RIDGE, 10, fate=dies(4)))
+    algorithm = on(make_graph("path", N), ZCDPNFL, dead_after=3)
+    last(run(algorithm, RIDGE, 10, fate=dies(4, who=(0,))))  # an end may go
 
 
 class Lossy(InProcessGrid):
@@ -474,10 +474,10 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
     setup = networked(
         privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.9, conversion="zcdp"
     )
-    plan, page = setup.plan, setup.page
+    plan, algorithm = setup.plan, setup.algorithm
     phis = []
     for n in range(1, 41):
-        release = page.release(plan.bounds, Pace(1, 30, 1), n)
+        release = algorithm.release(plan.bounds, Workload(1, 30, 1), n)
         sigma = plan.multipliers[0] * release.spread
         phis.append(release.sensitivity**2 / (2 * sigma**2))
     assert_allclose(np.divide(phis[1:], phis[:-1]), 1 / 0.9)
@@ -506,18 +506,18 @@ def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(compositi
     assert told["epsilon"] < 1.0
 
 
-def audited(page, objective, rounds=12):
+def audited(algorithm, objective, rounds=12):
     """Replay of client 0 between neighbours that are far away."""
     data, neighbour = neighbouring(20, D, 1.0)
     rng = np.random.default_rng(1)
-    server = page.init_server(np.zeros(D), N, np.array(0, np.uint64))
+    server = algorithm.init_server(np.zeros(D), N, np.array(0, np.uint64))
     inboxes = []
     for n in range(1, rounds + 1):
         far = np.tile(3e3 * np.eye(D)[0], (N, 1))  # where the neighbours' gradients are furthest apart
-        server = page._relayed(server._replace(w=far, gain=rng.normal(size=(N, D))))
-        inbox = page.broadcast(server, n, np.array(0))
+        server = algorithm._relayed(server._replace(w=far, gain=rng.normal(size=(N, D))))
+        inbox = algorithm.broadcast(server, n, np.array(0))
         inboxes.append(inbox._replace(heard=np.array(n - 1)) if hasattr(inbox, "heard") else inbox)
-    return replay(page, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)
+    return replay(algorithm, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)
 
 
 PRIVATE = {"privacy": "public-state", "rounds": 12, "budget_ratio": 0.9}
@@ -527,8 +527,8 @@ LOGISTIC = make_objective("logistic", D, 2)
 @pytest.mark.parametrize("method", [ZCDPNFL, PADMM, NetworkedSubgradient])
 def test_replay_moves_nothing_but_the_release_and_that_within_bounds(method):
     steps = {} if method is PADMM else {"step_size": 0.7}
-    page = on(make_graph("ring", N), method, regulariser=L1(0.01), **steps, **PRIVATE)
-    moves = audited(page, LOGISTIC)
+    algorithm = on(make_graph("ring", N), method, regulariser=L1(0.01), **steps, **PRIVATE)
+    moves = audited(algorithm, LOGISTIC)
     allowed = [m.sensitivity for m in moves]
     assert all(m.moved <= m.sensitivity * (1 + 1e-9) for m in moves)
     assert all(m.agrees for m in moves)
@@ -553,34 +553,34 @@ class CleanModel(ZCDPNFL):
 
 
 def test_replay_catches_a_client_that_goes_on_from_the_clean_model():
-    page = on(make_graph("ring", N), CleanModel, regulariser=L1(0.01), step_size=0.7, **PRIVATE)
-    moves = audited(page, LOGISTIC)
+    algorithm = on(make_graph("ring", N), CleanModel, regulariser=L1(0.01), step_size=0.7, **PRIVATE)
+    moves = audited(algorithm, LOGISTIC)
     assert not all(m.same_state for m in moves)
     assert any(m.moved > m.sensitivity * (1 + 1e-9) for m in moves)
 
 
-@pytest.mark.parametrize(("algorithm", "steps"), [("zcdp-nfl", {"step_decay": 0.5}), ("p-admm", {})])
-def test_noise_follows_the_degree_and_the_schedule(algorithm, steps):
+@pytest.mark.parametrize(("name", "steps"), [("zcdp-nfl", {"step_decay": 0.5}), ("p-admm", {})])
+def test_noise_follows_the_degree_and_the_schedule(name, steps):
     """(11), (12): the client draws sigma_k(n) = Delta_k(n) / sqrt(2 phi_n)."""
     setup = networked(
-        algorithm=algorithm, privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.8,
+        algorithm=name, privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.8,
         topology__name="star", **steps,
     )  # fmt: skip
-    page, plan, kept = setup.page, setup.plan, []
-    state, batches = page.init_client(setup.start), WALK.batches(setup.shards, 0, 0, 1)
+    algorithm, plan, kept = setup.algorithm, setup.plan, []
+    state, batches = algorithm.init_client(setup.start), WALK.batches(setup.shards, 0, 0, 1)
     for degree, n in ((1.0, 3), (5.0, 3), (5.0, 30)):
-        sigma = plan.multipliers[0] * page.release(plan.bounds, Pace(1, 30, 1), n).spread
+        sigma = plan.multipliers[0] * algorithm.release(plan.bounds, Workload(1, 30, 1), n).spread
         drawn = []
 
         def note(value, draw=0, shrink=1.0, sigma=sigma, drawn=drawn):
             drawn.append(sigma * shrink)
             return value
 
-        inbox = page.broadcast(page.init_server(setup.start, 6, np.uint64(0)), n, np.array(0))
-        page.client_update(
+        inbox = algorithm.broadcast(algorithm.init_server(setup.start, 6, np.uint64(0)), n, np.array(0))
+        algorithm.client_update(
             state, inbox._replace(degree=np.array(degree)), LocalWork(setup.objective, batches, note, n)
         )
-        proximal = np.sqrt(n) / 2.0 if algorithm == "zcdp-nfl" else 0.0
+        proximal = np.sqrt(n) / 2.0 if name == "zcdp-nfl" else 0.0
         delta = 2 * 0.3 / (30 * (proximal + 2 * 0.05 * degree))
         phi = plan.mu_limit**2 / 2 * 0.8 ** (40 - n) * (1 - 0.8) / (1 - 0.8**40)
         kept.append((*drawn, delta / np.sqrt(2 * phi)))
@@ -588,8 +588,10 @@ def test_noise_follows_the_degree_and_the_schedule(algorithm, steps):
 
 
 def test_early_rounds_of_a_long_run_get_no_less_than_a_thousandth_of_a_plain_share():
-    page = on(make_graph("ring", N), ZCDPNFL, rounds=200, budget_ratio=0.9)
-    shares = np.array([page.release(Bounds(1.0, 1.0), Pace(1, 30, 1), n).weight for n in range(1, 201)])
+    algorithm = on(make_graph("ring", N), ZCDPNFL, rounds=200, budget_ratio=0.9)
+    shares = np.array(
+        [algorithm.release(Bounds(1.0, 1.0), Workload(1, 30, 1), n).weight for n in range(1, 201)]
+    )
     assert_allclose(shares.mean(), 1.0)
     assert shares.min() > 0.999e-3
     assert_allclose(shares[-80:-1] / shares[-79:], 0.9)  # (12)
@@ -612,19 +614,20 @@ def stretched(longest, others):
 @pytest.mark.parametrize("others", [1e-6, 0.7])
 def test_exact_steps_move_within_bounds_also_where_they_take_long(rho, others):
     """The number of steps and their length are public: rows of other lengths change neither."""
-    page = on(make_graph("ring", N), PADMM, rho=rho, **PRIVATE)
-    page.check(LOGISTIC)
+    algorithm = on(make_graph("ring", N), PADMM, rho=rho, **PRIVATE)
+    algorithm.check(LOGISTIC)
     data, other = stretched(1.0, others)
     pull = np.array([-1e3, *[0.0] * (D - 1)])
     ends = [
-        page.primal(one_step_on(LOGISTIC, rows), np.zeros(D), pull, np.array(2.0)) for rows in (data, other)
+        algorithm.primal(one_step_on(LOGISTIC, rows), np.zeros(D), pull, np.array(2.0))
+        for rows in (data, other)
     ]
-    allowed = page.sensitivity(Bounds(1.0, 0.25), Pace(1, 20, 1), 1) * page.shrink(2.0, 1)
+    allowed = algorithm.sensitivity(Bounds(1.0, 0.25), Workload(1, 20, 1), 1) * algorithm.shrink(2.0, 1)
     assert np.linalg.norm(ends[0] - ends[1]) <= allowed * (1 + 1e-6)
 
 
 def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
-    page, counts = on(make_graph("ring", N), PADMM, rho=1e-3, **PRIVATE), []
+    algorithm, counts = on(make_graph("ring", N), PADMM, rho=1e-3, **PRIVATE), []
     for rows in stretched(1.0, 1e-6):
         asked = []
         objective = SimpleNamespace(
@@ -632,28 +635,28 @@ def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
             penalty_curvature=(0.0, 0.0),
             grad=lambda x, batch, asked=asked: asked.append(1) or LOGISTIC.grad(x, batch),
         )
-        page.primal(one_step_on(objective, rows), np.zeros(D), np.ones(D), np.array(2.0))
+        algorithm.primal(one_step_on(objective, rows), np.zeros(D), np.ones(D), np.array(2.0))
         counts.append(len(asked))
     assert counts[0] == counts[1] > 100
 
 
 @pytest.mark.parametrize("rho", [1e-4, 0.1])
 def test_exact_steps_are_exact(rho):
-    page, rows, rng = on(make_graph("ring", N), PADMM, rho=rho), SHARDS.rows(0), np.random.default_rng(4)
+    algorithm, rows, rng = on(make_graph("ring", N), PADMM, rho=rho), SHARDS.rows(0), np.random.default_rng(4)
     own, pull, least = rng.normal(size=D), rng.normal(size=D), make_objective("least-squares", D, 0)
     hessian = rows.features.T @ rows.features / len(rows.labels) + 2 * rho * 2 * np.eye(D)
     best = np.linalg.solve(hessian, rows.features.T @ rows.labels / len(rows.labels) - pull)
-    ours = page.primal(one_step_on(least, rows), own, pull, np.array(2.0))
+    ours = algorithm.primal(one_step_on(least, rows), own, pull, np.array(2.0))
     assert_allclose(ours, best, rtol=1e-10 / rho)
 
 
 @pytest.mark.parametrize("degree", [0.0, 1e-7, 1.5, N, np.inf])
 def test_a_node_refuses_a_number_of_neighbours_that_it_cannot_have(degree):
-    page = on(make_graph("ring", N), PADMM, **PRIVATE)
+    algorithm = on(make_graph("ring", N), PADMM, **PRIVATE)
     inbox = [np.zeros(D), np.zeros(D), np.array(degree), np.array(0)]
     with pytest.raises(ReplyError, match="degree must be"):
-        page.inbox.unpack(inbox, D)
-    assert page.inbox.unpack([*inbox[:2], np.array(2.0), np.array(0)], D).degree == 2
+        algorithm.inbox.unpack(inbox, D)
+    assert algorithm.inbox.unpack([*inbox[:2], np.array(2.0), np.array(0)], D).degree == 2
 
 
 def test_exact_steps_are_refused_where_they_cannot_be_exact():
@@ -663,9 +666,9 @@ def test_exact_steps_are_refused_where_they_cannot_be_exact():
     for keys in ({}, private):
         with pytest.raises(SettingError, match=r"rho = 1e-08 is too small for p-admm here: .* steps"):
             networked(**{"algorithm": "p-admm", "rho": 1e-8, "l2": 0.0} | keys)
-    page, far = on(make_graph("ring", N), PADMM, rho=1e-8), stretched(1.0, 0.7)[0]
+    algorithm, far = on(make_graph("ring", N), PADMM, rho=1e-8), stretched(1.0, 0.7)[0]
     with pytest.raises(RunError, match="the local problem would take .* steps: raise rho"):
-        page.primal(one_step_on(LOGISTIC, far), np.zeros(D), np.zeros(D), np.array(2.0))
+        algorithm.primal(one_step_on(LOGISTIC, far), np.zeros(D), np.zeros(D), np.array(2.0))
 
 
 # --------------------------------------------------------------------------------- messages and the door
@@ -683,7 +686,7 @@ def test_one_message_of_2d_numbers_down_and_d_up():
 
 def test_watch_and_reference_columns():
     setup = networked(rounds=1)
-    server = setup.page.init_server(setup.start, 6, np.array(0, np.uint64))
+    server = setup.algorithm.init_server(setup.start, 6, np.array(0, np.uint64))
     told = own_columns(setup, server)
     assert told["node_error"] == pytest.approx(1.0)
     assert told["alive"] == 6
@@ -836,7 +839,7 @@ def test_a_graph_from_a_file(tmp_path):
         ({"dead_after": -1}, "dead-after"),
         ({"topology.name": "donut"}, "topology.name must be one of"),
         ({"topology.name": "erdos-renyi", "degree": 9.0}, "topology.degree must be above 0"),
-        ({"topology.name": "regular", "degree": 2.5}, "whole topology.degree"),
+        ({"topology.name": "regular", "degree": 2.5}, "integer topology.degree"),
         ({"topology.name": "small-world", "degree": 3.0}, "even topology.degree"),
         ({"composite": "box"}, "composite"),
         ({"algorithm": "p-admm", "objective.name": "absolute", "l2": 0.0}, "smooth"),

@@ -39,7 +39,7 @@ def assert_equal_runs(setup, rejected=frozenset()):
     for i, dual in slow[-1].duals.items():
         state = state_of(grid.client(i + 1))
         assert_allclose(state.dual, dual, rtol=0, atol=1e-11)
-        if setup.page.local_start == "warm":
+        if setup.algorithm.local_start == "warm":
             assert_allclose(state.x, slow[-1].own[i], rtol=0, atol=1e-11)
     if not rejected:
         (stacked,) = cohort.run([setup])
@@ -139,18 +139,18 @@ def test_memory_keeps_the_last_accepted_y_of_a_client_that_is_rejected_later(var
 
 
 def test_rand_k_coins_differ_over_clients_rounds_and_runs():
-    page, nodes = BSDPFedPDM(uplink="rand-k", uplink_ratio=0.5), np.arange(5)
+    algorithm, nodes = BSDPFedPDM(uplink="rand-k", uplink_ratio=0.5), np.arange(5)
     coins = [
         int(coin)
         for key in (0, 1, 2)
         for round_ in (1, 2, 3, 4)
-        for coin in page.broadcast(
-            page.init_server(np.zeros(4), 5, np.array(key, np.uint64)), round_, nodes
+        for coin in algorithm.broadcast(
+            algorithm.init_server(np.zeros(4), 5, np.array(key, np.uint64)), round_, nodes
         ).seed
     ]
     assert len(set(coins)) == 3 * 4 * 5
-    stacked = page.init_server(np.zeros((3, 4)), 5, np.arange(3, dtype=np.uint64))
-    seeds = page.broadcast(stacked, 1, np.tile(nodes, (3, 1))).seed
+    stacked = algorithm.init_server(np.zeros((3, 4)), 5, np.arange(3, dtype=np.uint64))
+    seeds = algorithm.broadcast(stacked, 1, np.tile(nodes, (3, 1))).seed
     assert sorted(seeds.ravel()) == sorted(c for place, c in enumerate(coins) if place // 5 % 4 == 0)
 
 

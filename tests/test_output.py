@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from twinflower.algorithms import FedAvg
-from twinflower.algorithms.page import Facts
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.errors import SettingError
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -57,11 +57,11 @@ def test_a_mean_of_what_was_released_costs_nothing(variant):
 
 
 def test_without_the_number_of_rounds_there_is_no_tail():
-    """A page of another app, whose facts say nothing of them."""
-    page, x = FedAvg(final_model="tail-mean"), np.zeros(3)
-    server = page.init_server(x, 2, np.array(0, np.uint64))
-    page.averaged(server, 1)
-    with pytest.raises(SettingError, match=r"needs the run's number of rounds in facts.rounds; got 1"):
-        page.averaged(server, 2)
-    known = FedAvg(final_model="tail-mean", facts=Facts(rounds=2))
+    """An algorithm of another app, whose run information say nothing of them."""
+    algorithm, x = FedAvg(final_model="tail-mean"), np.zeros(3)
+    server = algorithm.init_server(x, 2, np.array(0, np.uint64))
+    algorithm.averaged(server, 1)
+    with pytest.raises(SettingError, match=r"needs the run's number of rounds in info.rounds; got 1"):
+        algorithm.averaged(server, 2)
+    known = FedAvg(final_model="tail-mean", info=RunInfo(rounds=2))
     assert_array_equal(known.averaged(server._replace(x0=x + 1.0), 2).average, x + 1.0)

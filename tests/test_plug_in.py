@@ -22,7 +22,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from twinflower.algorithms import FedPDM
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.central import minimise
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch, Bounds
@@ -134,26 +134,26 @@ class Counting:
 
 
 def test_a_planned_guard_spends_its_budget_exactly():
-    page = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy="public-state")
-    pace, ledger = Walk(0, 4).pace(50), Counting()
-    guard = Plan.of(page, Bounds(0.5, 1.0), [pace], [[0]] * 7, Target(3.0, 1e-5)).guard(0, ledger)
+    algorithm = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy="public-state")
+    workload, ledger = LocalSchedule(0, 4).workload(50), Counting()
+    guard = Plan.of(algorithm, Bounds(0.5, 1.0), [workload], [[0]] * 7, Target(3.0, 1e-5)).guard(0, ledger)
     for round_ in range(1, 8):
-        guard.open(page.release(guard.bounds, pace, round_), round_)
+        guard.open(algorithm.release(guard.bounds, workload, round_), round_)
     assert sum(c.cost for c in ledger.charges()) == pytest.approx(gdp_mu(3.0, 1e-5) ** 2)
     with pytest.raises(BudgetSpent):
-        guard.open(page.release(guard.bounds, pace, 8), 8)
+        guard.open(algorithm.release(guard.bounds, workload, 8), 8)
 
 
 def test_a_plan_gives_every_sampled_client_its_own_noise():
     """Client 0 is asked in both rounds, 1 in one, 2 in none: there it has what a single round would need."""
-    page = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy="gradient")
-    paces = Walk(batch_size=10, max_local_steps=7).paces(
+    algorithm = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy="gradient")
+    workloads = LocalSchedule(batch_size=10, max_local_steps=7).workloads(
         [20, 100, 20]
     )  # a record is in 4 batches of 7, or in 1
-    plan = Plan.of(page, Bounds(0.5, 1.0), paces, [[0], [0, 1]], Target(3.0, 1e-5))
+    plan = Plan.of(algorithm, Bounds(0.5, 1.0), workloads, [[0], [0, 1]], Target(3.0, 1e-5))
     assert_allclose(plan.multipliers**2 * gdp_mu(3.0, 1e-5) ** 2, [2 * 4, 1 * 1, 1 * 4], rtol=1e-12)
     assert_allclose(plan.mu(plan.shares), [plan.mu_limit, plan.mu_limit, 0.0], rtol=1e-12)
-    same = Plan.of(page, Bounds(0.5, 1.0), paces, [[0], [0, 1]], Target(noise_multiplier=2.0))
+    same = Plan.of(algorithm, Bounds(0.5, 1.0), workloads, [[0], [0, 1]], Target(noise_multiplier=2.0))
     assert_allclose(same.mu(same.shares), np.sqrt([8, 1, 0]) / 2.0, rtol=1e-12)
     guards = [plan.guard(client, Counting()) for client in range(3)]
     assert [guard.noise_multiplier for guard in guards] == plan.multipliers.tolist()
@@ -161,9 +161,9 @@ def test_a_plan_gives_every_sampled_client_its_own_noise():
 
 @pytest.mark.parametrize("privacy", ["none", "as-published"])
 def test_a_guard_is_planned_for_true_guarantees_only(privacy):
-    page = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy=privacy)
+    algorithm = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=1.0, privacy=privacy)
     with pytest.raises(SettingError, match=f"no plan for privacy '{privacy}'"):
-        Plan.of(page, Bounds(0.5, 1.0), [Walk(0, 4).pace(50)], [[0]] * 7, Target(3.0, 1e-5))
+        Plan.of(algorithm, Bounds(0.5, 1.0), [LocalSchedule(0, 4).workload(50)], [[0]] * 7, Target(3.0, 1e-5))
 
 
 def clean_environment(folder, wheel):

@@ -17,7 +17,7 @@ from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedP
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
-from twinflower.batches import Pace, Shards, Walk
+from twinflower.batches import LocalSchedule, Shards, Workload
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
@@ -48,101 +48,112 @@ def whole(x0):
     return Inbox(x0, np.empty(0, dtype=np.int64), np.zeros((), np.uint64))
 
 
-def problem(page, walk, row_norm=0.7, nonconvex=0.0, rounds=6):
-    """Moves of a page between two neighbours near the worst point, over some rounds."""
+def problem(algorithm, schedule, row_norm=0.7, nonconvex=0.0, rounds=6):
+    """Moves of an algorithm between two neighbours near the worst point, over some rounds."""
     objective = make_objective("logistic", FEATURES, 2, nonconvex=nonconvex)
     data, other = neighbours(ROWS, FEATURES, row_norm, REACH)
     bounds = objective.bounds(row_norm)
-    inbox = page.broadcast(page.init_server(START, 1, np.array(0, np.uint64)), 1, np.array(0))
-    return replay(page, objective, data, other, walk, bounds, [inbox] * rounds)
+    inbox = algorithm.broadcast(algorithm.init_server(START, 1, np.array(0, np.uint64)), 1, np.array(0))
+    return replay(algorithm, objective, data, other, schedule, bounds, [inbox] * rounds)
 
 
 SETTINGS = [
-    ({"rho": 0.3, "step_size": 1.0}, Walk(0, 4)),
-    ({"rho": 0.3, "step_size": 1.0, "sensitivity": "norm"}, Walk(0, 4)),
-    ({"rho": 2.0, "step_size": 0.9}, Walk(0, 7)),
-    ({"rho": 0.3, "step_size": 1.0, "step_decay": 0.5}, Walk(2, 3)),
-    ({"rho": 0.3, "step_size": 1.0, "local_start": "warm"}, Walk(2, 9)),
-    ({"rho": 0.3, "step_size": 1.0, "privacy": "gradient"}, Walk(0, 4)),
-    ({"rho": 0.3, "step_size": 1.0, "privacy": "gradient", "stopping_tolerance": 0.5}, Walk(2, 9)),
+    ({"rho": 0.3, "step_size": 1.0}, LocalSchedule(0, 4)),
+    ({"rho": 0.3, "step_size": 1.0, "sensitivity": "norm"}, LocalSchedule(0, 4)),
+    ({"rho": 2.0, "step_size": 0.9}, LocalSchedule(0, 7)),
+    ({"rho": 0.3, "step_size": 1.0, "step_decay": 0.5}, LocalSchedule(2, 3)),
+    ({"rho": 0.3, "step_size": 1.0, "local_start": "warm"}, LocalSchedule(2, 9)),
+    ({"rho": 0.3, "step_size": 1.0, "privacy": "gradient"}, LocalSchedule(0, 4)),
+    ({"rho": 0.3, "step_size": 1.0, "privacy": "gradient", "stopping_tolerance": 0.5}, LocalSchedule(2, 9)),
 ]
 
 
-@pytest.mark.parametrize(("settings", "walk"), SETTINGS)
-@pytest.mark.parametrize("page_class", [FedPDM, BSDPFedPDM])
+@pytest.mark.parametrize(("settings", "schedule"), SETTINGS)
+@pytest.mark.parametrize("algorithm_class", [FedPDM, BSDPFedPDM])
 @pytest.mark.parametrize("nonconvex", [0.0, 0.1])
-def test_no_release_moves_by_more_than_its_sensitivity(page_class, settings, walk, nonconvex):
-    page = page_class(**({"privacy": "public-state"} | settings))
-    moves = problem(page, walk, nonconvex=nonconvex)
+def test_no_release_moves_by_more_than_its_sensitivity(algorithm_class, settings, schedule, nonconvex):
+    algorithm = algorithm_class(**({"privacy": "public-state"} | settings))
+    moves = problem(algorithm, schedule, nonconvex=nonconvex)
     assert len(moves) >= 6
     assert max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
     assert all(m.agrees for m in moves)
 
 
-def moves_of(page, walk, objective, data, other, rounds=6):
-    """Moves of any page under a server that counts every reply."""
-    server, inboxes = page.init_server(np.resize(START, objective.d), 1, np.array(0, np.uint64)), []
+def moves_of(algorithm, schedule, objective, data, other, rounds=6):
+    """Moves of any algorithm under a server that counts every reply."""
+    server, inboxes = algorithm.init_server(np.resize(START, objective.d), 1, np.array(0, np.uint64)), []
     for round_ in range(1, rounds + 1):
         if hasattr(server, "heard"):
             server = server._replace(heard=np.array([round_ - 1]))
-        inboxes.append(page.broadcast(server, round_, np.array(0)))
-    return replay(page, objective, data, other, walk, objective.bounds(0.7), inboxes)
+        inboxes.append(algorithm.broadcast(server, round_, np.array(0)))
+    return replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
 
 
-@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(2, 9), Walk(3, 7)])
+@pytest.mark.parametrize("schedule", [LocalSchedule(0, 4), LocalSchedule(2, 9), LocalSchedule(3, 7)])
 @pytest.mark.parametrize("privacy", ["public-state", "gradient"])
-@pytest.mark.parametrize("page_class", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, SSCA])
-def test_state_and_message_of_every_method_are_functions_of_what_was_released(page_class, privacy, walk):
-    if privacy == "public-state" and page_class in (ISRLDP, SSCA):
+@pytest.mark.parametrize("algorithm_class", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP, SSCA])
+def test_state_and_message_of_every_method_are_functions_of_what_was_released(
+    algorithm_class, privacy, schedule
+):
+    if privacy == "public-state" and algorithm_class in (ISRLDP, SSCA):
         return
-    page = page_class(step_size=0.9, privacy=privacy)
+    algorithm = algorithm_class(step_size=0.9, privacy=privacy)
     moves = moves_of(
-        page, walk, make_objective("logistic", FEATURES, 2), *neighbours(ROWS, FEATURES, 0.7, REACH)
+        algorithm, schedule, make_objective("logistic", FEATURES, 2), *neighbours(ROWS, FEATURES, 0.7, REACH)
     )
     assert 0.5 < max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
     assert all(m.agrees for m in moves)
 
 
-@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(2, 9), Walk(3, 7), Walk(2, 3), Walk(8, 3)])
-def test_a_record_touches_as_many_releases_of_a_round_as_it_is_charged_for(walk):
-    page, objective = FedAvg(step_size=0.9, privacy="gradient"), make_objective("logistic", FEATURES, 2)
+@pytest.mark.parametrize(
+    "schedule",
+    [LocalSchedule(0, 4), LocalSchedule(2, 9), LocalSchedule(3, 7), LocalSchedule(2, 3), LocalSchedule(8, 3)],
+)
+def test_a_record_touches_as_many_releases_of_a_round_as_it_is_charged_for(schedule):
+    algorithm, objective = FedAvg(step_size=0.9, privacy="gradient"), make_objective("logistic", FEATURES, 2)
     data, other = neighbours(ROWS, FEATURES, 0.7, REACH)
-    moves = moves_of(page, walk, objective, data, other, rounds=40)
+    moves = moves_of(algorithm, schedule, objective, data, other, rounds=40)
     touched = Counter(m.round for m in moves if m.moved > 1e-9)
-    assert max(touched.values()) == page.release(objective.bounds(0.7), walk.pace(ROWS), 1).touched
+    assert (
+        max(touched.values()) == algorithm.release(objective.bounds(0.7), schedule.workload(ROWS), 1).touched
+    )
 
 
 @pytest.mark.parametrize(("mu", "eta", "steps"), [(0.3, 1.0, 4), (0.0, 0.5, 6), (2.0, 0.4, 7), (1.0, 0.8, 3)])
 def test_the_coupled_bound_is_attained(mu, eta, steps):
     """Full batches, all slopes saturated: the loop forgets by 1 - eta mu only, if eta (mu + L) <= 1."""
-    page = FedPDM(rho=max(mu, 1e-12), step_size=eta, privacy="public-state")
-    (move,) = problem(page, Walk(0, steps), rounds=1)
+    algorithm = FedPDM(rho=max(mu, 1e-12), step_size=eta, privacy="public-state")
+    (move,) = problem(algorithm, LocalSchedule(0, steps), rounds=1)
     assert 0.99 <= move.moved / move.sensitivity <= 1
 
 
 def test_the_norm_bound_is_attained_by_a_client_with_one_row():
-    page = FedPDM(rho=0.3, step_size=1.0, privacy="public-state", sensitivity="norm")
+    algorithm = FedPDM(rho=0.3, step_size=1.0, privacy="public-state", sensitivity="norm")
     objective = make_objective("logistic", FEATURES, 2)
     data, other = (
         rows._replace(features=rows.features[:1], labels=rows.labels[:1]) for rows in neighbours(2, 4, 1.0)
     )
-    moves = replay(page, objective, data, other, Walk(0, 5), objective.bounds(1.0), [whole(START)])
+    moves = replay(
+        algorithm, objective, data, other, LocalSchedule(0, 5), objective.bounds(1.0), [whole(START)]
+    )
     assert 0.99 <= moves[0].moved / moves[0].sensitivity <= 1
 
 
 def test_the_bounds_by_hand():
     bounds = Bounds(gradient=2.0, curvature=0.5)
-    assert_allclose(norm_sensitivity(bounds, 0.1, 1.0, Pace(2, 5, 1)), 2 * 2 * 0.1 * (1 + 0.9))
-    assert_allclose(coupled_sensitivity(bounds, 0.1, 1.0, Pace(2, 5, 1)), 2 * 2 * 0.1 / 5 * (1 + 0.9))
+    assert_allclose(norm_sensitivity(bounds, 0.1, 1.0, Workload(2, 5, 1)), 2 * 2 * 0.1 * (1 + 0.9))
+    assert_allclose(coupled_sensitivity(bounds, 0.1, 1.0, Workload(2, 5, 1)), 2 * 2 * 0.1 / 5 * (1 + 0.9))
     # 7 steps of 3 batches an epoch: the record may sit in the last step of each epoch, the best kept one
     assert_allclose(
-        coupled_sensitivity(bounds, 0.1, 1.0, Pace(7, 5, 3)), 2 * 2 * 0.1 / 5 * (1 + 0.9 + 0.9**4)
+        coupled_sensitivity(bounds, 0.1, 1.0, Workload(7, 5, 3)), 2 * 2 * 0.1 / 5 * (1 + 0.9 + 0.9**4)
     )
     # a stretching map makes the first step of an epoch the worst
-    assert_allclose(coupled_sensitivity(bounds, 1.0, 0.0, Pace(2, 5, 2)._replace(rows=1)), 2 * 2 * 1.0 * 1.0)
+    assert_allclose(
+        coupled_sensitivity(bounds, 1.0, 0.0, Workload(2, 5, 2)._replace(rows=1)), 2 * 2 * 1.0 * 1.0
+    )
     wild = Bounds(2.0, 4.0)
-    assert_allclose(coupled_sensitivity(wild, 1.0, 0.0, Pace(2, 1, 2)), 2 * 2 * 1.0 * 3.0)
-    assert coupled_sensitivity(Bounds(1.0, np.inf), 0.1, 1.0, Pace(2, 5, 1)) == np.inf
+    assert_allclose(coupled_sensitivity(wild, 1.0, 0.0, Workload(2, 1, 2)), 2 * 2 * 1.0 * 3.0)
+    assert coupled_sensitivity(Bounds(1.0, np.inf), 0.1, 1.0, Workload(2, 5, 1)) == np.inf
 
 
 def test_one_local_step_needs_no_curvature():
@@ -154,14 +165,14 @@ def test_one_local_step_needs_no_curvature():
     ):
         bounds = Bounds(1.5, curvature, penalty)
         for rows, per_epoch in ((600, 1), (20, 30)):
-            assert coupled_sensitivity(bounds, 0.5, mu, Pace(1, rows, per_epoch)) == 2 * 1.5 * 0.5 / rows
-            assert coupled_sensitivity(bounds, 0.5, mu, Pace(3, rows, per_epoch)) >= 2 * 1.5 * 0.5 / rows
+            assert coupled_sensitivity(bounds, 0.5, mu, Workload(1, rows, per_epoch)) == 2 * 1.5 * 0.5 / rows
+            assert coupled_sensitivity(bounds, 0.5, mu, Workload(3, rows, per_epoch)) >= 2 * 1.5 * 0.5 / rows
 
 
 def test_a_stretch_that_overflows_is_no_bound():
     bounds = Bounds(1.0, 1e300, (0.0, 0.0))
-    assert coupled_sensitivity(bounds, 1.0, 0.0, Pace(3, 5, 1)) == np.inf
-    assert norm_sensitivity(bounds, 1.0, 1e200, Pace(3, 5, 1)) == np.inf
+    assert coupled_sensitivity(bounds, 1.0, 0.0, Workload(3, 5, 1)) == np.inf
+    assert norm_sensitivity(bounds, 1.0, 1e200, Workload(3, 5, 1)) == np.inf
     with pytest.raises(SettingError, match="no finite sensitivity, because its local steps stretch"):
         small("fedprox", l2=1e200, local__max_steps=5)
 
@@ -174,7 +185,7 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
     for batch, rows in ((0, 180), (20, 20)):
         setup = small("fedpdm-private", objective__name=objective, batch_size=batch, **keys, **hidden)
         assert setup.plan.bounds.curvature == np.inf
-        release = setup.page.release(setup.plan.bounds, setup.walk.pace(180), 1)
+        release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(180), 1)
         assert_allclose(release.sensitivity, 2 * 0.5 * 0.1 / rows, rtol=1e-12)
         assert not any("curvature" in text for text in setup.warnings())
         data = setup.shards.rows(0)
@@ -182,7 +193,9 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
         other.features[7], other.labels[7] = -data.features[7], (data.labels[7] + 5) % 10
         x0 = 20 * np.random.default_rng(0).normal(size=setup.objective.d)
         inboxes = [whole(x0)] * 12
-        moves = replay(setup.page, setup.objective, data, other, setup.walk, setup.plan.bounds, inboxes)
+        moves = replay(
+            setup.algorithm, setup.objective, data, other, setup.schedule, setup.plan.bounds, inboxes
+        )
         worst = max(m.moved / m.sensitivity for m in moves)
         assert 0.5 < worst <= 1 + 1e-9
 
@@ -204,19 +217,19 @@ def test_mini_batches_never_exceed_the_coupled_bound(seed):
     """Every place of the replaced record, random points and data."""
     rng = np.random.default_rng(seed)
     objective = make_objective("softmax", FEATURES, 3, l2=0.05, nonconvex=0.2)
-    walk, bounds = Walk(3, 7), objective.bounds(1.0)
+    schedule, bounds = LocalSchedule(3, 7), objective.bounds(1.0)
     rows = rng.normal(size=(10, FEATURES))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     labels = rng.integers(3, size=10)
     data = neighbours(10, FEATURES, 1.0)[0]._replace(features=rows, labels=labels)
-    page = FedPDM(rho=0.4, step_size=1.2, privacy="public-state")
+    algorithm = FedPDM(rho=0.4, step_size=1.2, privacy="public-state")
     inboxes = [whole(rng.normal(size=objective.d) * 3) for _ in range(4)]
     worst = 0.0
     for place in range(10):
         changed, other = rows.copy(), labels.copy()
         changed[place], other[place] = -rows[place], (labels[place] + 1) % 3
         neighbour = data._replace(features=changed, labels=other)
-        moves = replay(page, objective, data, neighbour, walk, bounds, inboxes)
+        moves = replay(algorithm, objective, data, neighbour, schedule, bounds, inboxes)
         worst = max(worst, *(m.moved / m.sensitivity for m in moves))
     assert 0.1 < worst <= 1 + 1e-9
 
@@ -275,10 +288,12 @@ def test_a_clipped_softmax_has_no_curvature_to_couple_with():
 
 def test_the_published_sensitivity_is_exceeded_from_the_second_round():
     """Theorem 1 holds for one round; then the carried, un-noised dual moves the message further."""
-    page = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
+    algorithm = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
     objective = make_objective("logistic", FEATURES, 2)
     data, other = (r._replace(features=r.features[:1], labels=r.labels[:1]) for r in neighbours(2, 4, 1.0))
-    moves = replay(page, objective, data, other, Walk(0, 1), objective.bounds(1.0), [whole(START)] * 30)
+    moves = replay(
+        algorithm, objective, data, other, LocalSchedule(0, 1), objective.bounds(1.0), [whole(START)] * 30
+    )
     ratios = np.array([m.moved / m.sensitivity for m in moves])
     assert 0.99 < ratios[0] <= 1
     assert ratios[-1] > 1.2
@@ -294,19 +309,25 @@ class Steered(FedPDM):
         return State(np.full_like(start, 0.25), start[..., :0])
 
 
-def one_record(targets, objective, page, steps, x0, rounds=4, size=1e-5):
+def one_record(targets, objective, algorithm, steps, x0, rounds=4, size=1e-5):
     """Replay of a client whose only record is `size`, with another target."""
     data, other = (Batch(np.full((1, 1), size), np.array([y])) for y in targets)
     return replay(
-        page, objective, data, other, Walk(0, steps), objective.bounds(size), [whole(np.array([x0]))] * rounds
+        algorithm,
+        objective,
+        data,
+        other,
+        LocalSchedule(0, steps),
+        objective.bounds(size),
+        [whole(np.array([x0]))] * rounds,
     )
 
 
 def test_a_penalty_that_curves_down_stretches_what_the_published_message_tells():
     """X^2/(1+X^2) at X = 1, held there by a dual of beta/2: three times what Theorem 1 allows, in one round."""
-    page = Steered(rho=0.1, step_size=0.5, privacy="as-published")
+    algorithm = Steered(rho=0.1, step_size=0.5, privacy="as-published")
     objective = make_objective("absolute", 1, 0, nonconvex=0.5)
-    moves = one_record((-100.0, 100.0), objective, page, 20, x0=1.0)
+    moves = one_record((-100.0, 100.0), objective, algorithm, 20, x0=1.0)
     true = published_true_sensitivities(objective.bounds(1e-5), [0.5] * 4, 0.1, 20)
     assert moves[0].moved > 3.3 * moves[0].sensitivity
     assert 0.999 < moves[0].moved / true[0] <= 1
@@ -315,9 +336,9 @@ def test_a_penalty_that_curves_down_stretches_what_the_published_message_tells()
 
 def test_a_penalty_that_reverses_the_steps_is_more_than_theorem_1_knows():
     """l2 with eta (2 rho + l2) > 2: the points jump across the kink, and every step adds to the difference."""
-    page = FedPDM(rho=0.5, step_size=1.0, privacy="as-published")
+    algorithm = FedPDM(rho=0.5, step_size=1.0, privacy="as-published")
     objective = make_objective("absolute", 1, 0, l2=1.47)
-    moves = one_record((-1e-9, 1e-9), objective, page, 4, x0=0.0, size=1.0)
+    moves = one_record((-1e-9, 1e-9), objective, algorithm, 4, x0=0.0, size=1.0)
     true = published_true_sensitivities(objective.bounds(1.0), [1.0] * 4, 0.5, 4)
     assert_allclose(moves[0].moved, true[0], rtol=1e-12)
     assert moves[0].moved > 2 * moves[0].sensitivity
@@ -326,9 +347,9 @@ def test_a_penalty_that_reverses_the_steps_is_more_than_theorem_1_knows():
 
 def test_with_l2_the_worst_case_is_attained_in_every_round():
     """Saturated slopes: a constant push, and a dual that carries it."""
-    page = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
+    algorithm = FedPDM(rho=0.3, step_size=1.0, privacy="as-published")
     objective = make_objective("absolute", 1, 0, l2=0.4)
-    moves = one_record((-1e9, 1e9), objective, page, 3, x0=1.0, rounds=30)
+    moves = one_record((-1e9, 1e9), objective, algorithm, 3, x0=1.0, rounds=30)
     true = published_true_sensitivities(objective.bounds(1e-5), [1.0] * 30, 0.3, 3)
     assert_allclose([m.moved for m in moves], true, rtol=1e-9)
 
@@ -338,14 +359,16 @@ def test_the_published_worst_case_is_never_exceeded(seed):
     rng = np.random.default_rng(seed)
     rho, eta, steps = rng.uniform(0.05, 1.0), rng.uniform(0.1, 1.5), int(rng.integers(1, 7))
     objective = make_objective("softmax", FEATURES, 3, l2=rng.uniform(0, 0.5), nonconvex=rng.uniform(0, 0.5))
-    page = FedPDM(rho=rho, step_size=eta, privacy="as-published", unstable_steps="allow")
+    algorithm = FedPDM(rho=rho, step_size=eta, privacy="as-published", unstable_steps="allow")
     row = rng.normal(size=(1, FEATURES))
     data = Batch(row / np.linalg.norm(row), np.array([0]))
     inboxes = [whole(rng.normal(size=objective.d) * 2) for _ in range(6)]
     true = published_true_sensitivities(objective.bounds(1.0), [eta] * 6, rho, steps)
     for label in (1, 2):
         other = Batch(-data.features, np.array([label]))
-        moves = replay(page, objective, data, other, Walk(0, steps), objective.bounds(1.0), inboxes)
+        moves = replay(
+            algorithm, objective, data, other, LocalSchedule(0, steps), objective.bounds(1.0), inboxes
+        )
         assert all(m.moved <= bound * (1 + 1e-9) for m, bound in zip(moves, true, strict=True))
 
 
@@ -409,10 +432,10 @@ def test_what_a_published_run_really_costs_is_each_clients_own():
             "local.max-steps": 0, "rounds": 40, "rho": 0.5, "step-size": 0.58, "privacy.mode": "as-published",
             "noise-multiplier": 20.0}  # fmt: skip
     setup = prepare(parse(keys))
-    bounds, walk = setup.plan.bounds, setup.walk
+    bounds, schedule = setup.plan.bounds, setup.schedule
     for client, size in enumerate(setup.partition.sizes):
-        steps = walk.pace(int(size)).steps
-        claimed = setup.page.release(bounds, walk.pace(int(size)), 1).sensitivity
+        steps = schedule.workload(int(size)).steps
+        claimed = setup.algorithm.release(bounds, schedule.workload(int(size)), 1).sensitivity
         true = published_true_sensitivities(bounds, [0.58] * 40, 0.5, steps)
         mu = np.sqrt(sum((t / claimed) ** 2 for t in true)) / 20.0
         assert_allclose(setup.plan.mu(setup.plan.shares)[client], mu, rtol=1e-9)
@@ -466,8 +489,8 @@ class PrivateIndices(BSDPFedPDM):
 class NoMean(FedPDM):
     """The sensitivity divides by m twice."""
 
-    def release(self, bounds, pace, round_):
-        return super().release(bounds, pace._replace(rows=pace.rows**2), round_)
+    def release(self, bounds, workload, round_):
+        return super().release(bounds, workload._replace(rows=workload.rows**2), round_)
 
 
 class DataSteps(FedPDM):
@@ -483,38 +506,38 @@ class DataSteps(FedPDM):
 def test_planted_dual_from_the_clean_primal_is_caught():
     """Two runs that released the same thing must also remember the same thing."""
     settings = {"rho": 0.3, "step_size": 1.0, "privacy": "public-state"}
-    assert not any(m.same_state for m in problem(CleanDual(**settings), Walk(0, 4)))
-    assert all(m.same_state for m in problem(FedPDM(**settings), Walk(0, 4)))
+    assert not any(m.same_state for m in problem(CleanDual(**settings), LocalSchedule(0, 4)))
+    assert all(m.same_state for m in problem(FedPDM(**settings), LocalSchedule(0, 4)))
 
 
 @pytest.mark.parametrize("privacy", ["public-state", "gradient"])
 def test_planted_control_from_the_clean_primal_is_caught(privacy):
-    page = CleanControl(step_size=0.9, privacy=privacy)
+    algorithm = CleanControl(step_size=0.9, privacy=privacy)
     objective = make_objective("logistic", FEATURES, 2)
-    moves = moves_of(page, Walk(0, 4), objective, *neighbours(ROWS, FEATURES, 0.7, REACH))
+    moves = moves_of(algorithm, LocalSchedule(0, 4), objective, *neighbours(ROWS, FEATURES, 0.7, REACH))
     assert not any(m.same_state for m in moves)
 
 
 def test_planted_indices_of_the_private_vector_are_caught():
-    page = PrivateIndices(rho=0.3, step_size=1.0, privacy="public-state", uplink_ratio=0.25)
+    algorithm = PrivateIndices(rho=0.3, step_size=1.0, privacy="public-state", uplink_ratio=0.25)
     objective = make_objective("softmax", FEATURES, 3)
     rng = np.random.default_rng(0)
     rows = neighbours(6, FEATURES, 1.0)[0]._replace(
         features=rng.normal(size=(6, 4)), labels=rng.integers(3, size=6)
     )
     other = rows._replace(features=-rows.features)
-    server = page.init_server(rng.normal(size=12) * 0.01, 1, np.array(0, np.uint64))
-    inbox = page.broadcast(server, 1, np.array(0))
-    moves = replay(page, objective, rows, other, Walk(0, 4), objective.bounds(1.0), [inbox] * 3)
+    server = algorithm.init_server(rng.normal(size=12) * 0.01, 1, np.array(0, np.uint64))
+    inbox = algorithm.broadcast(server, 1, np.array(0))
+    moves = replay(algorithm, objective, rows, other, LocalSchedule(0, 4), objective.bounds(1.0), [inbox] * 3)
     assert not all(m.same_message for m in moves)
     right = BSDPFedPDM(rho=0.3, step_size=1.0, privacy="public-state", uplink_ratio=0.25)
-    moves = replay(right, objective, rows, other, Walk(0, 4), objective.bounds(1.0), [inbox] * 3)
+    moves = replay(right, objective, rows, other, LocalSchedule(0, 4), objective.bounds(1.0), [inbox] * 3)
     assert all(m.same_message for m in moves)
 
 
 def test_planted_missing_mean_is_caught():
-    page = NoMean(rho=0.3, step_size=1.0, privacy="public-state")
-    assert max(m.moved / m.sensitivity for m in problem(page, Walk(0, 4))) > 2
+    algorithm = NoMean(rho=0.3, step_size=1.0, privacy="public-state")
+    assert max(m.moved / m.sensitivity for m in problem(algorithm, LocalSchedule(0, 4))) > 2
 
 
 def noise_is_right(residuals, sigma, error=5e-10):
@@ -524,16 +547,16 @@ def noise_is_right(residuals, sigma, error=5e-10):
     return chi2.ppf(error, count) <= statistic <= chi2.isf(error, count)
 
 
-def residuals(page_class, factor=1.0):
-    """(noisy - clean) of a page's releases, in units of its sigma, over many rounds."""
-    page = page_class(rho=0.3, step_size=1.0, privacy="public-state")
+def residuals(algorithm_class, factor=1.0):
+    """(noisy - clean) of an algorithm's releases, in units of its sigma, over many rounds."""
+    algorithm = algorithm_class(rho=0.3, step_size=1.0, privacy="public-state")
     objective = make_objective("softmax", 50, 10)
     rng = np.random.default_rng(0)
     rows = neighbours(5, 50, 1.0)[0]._replace(
         features=rng.normal(size=(5, 50)), labels=rng.integers(10, size=5)
     )
-    walk, inbox, out = Walk(0, 3), whole(np.zeros(500)), []
-    state = page.init_client(np.zeros(500))
+    schedule, inbox, out = LocalSchedule(0, 3), whole(np.zeros(500)), []
+    state = algorithm.init_client(np.zeros(500))
     for round_ in range(1, 21):
         pairs = []
         gauss = GaussianNoise(factor, seeded(3, 0, round_))
@@ -542,8 +565,8 @@ def residuals(page_class, factor=1.0):
             pairs.append((value, gauss(value, draw, shrink)))
             return pairs[-1][1]
 
-        batches = walk.batches(Shards.site(rows, 0), 0, 0, round_)
-        state, _, _ = page.client_update(state, inbox, LocalWork(objective, batches, noise, round_))
+        batches = schedule.batches(Shards.site(rows, 0), 0, 0, round_)
+        state, _, _ = algorithm.client_update(state, inbox, LocalWork(objective, batches, noise, round_))
         out += [b - a for a, b in pairs]
     return np.concatenate(out)
 
@@ -578,8 +601,10 @@ def test_planted_noise_of_a_size_that_depends_on_data_is_caught_by_replay(plante
     # a shorter row on one side: mirrored neighbours move equally far
     other = other._replace(features=np.where(np.arange(ROWS)[:, None] == 0, 0.5, 1.0) * other.features)
 
-    def moves(page):
-        return replay(page, objective, data, other, Walk(0, 4), objective.bounds(0.7), [whole(START)] * 3)
+    def moves(algorithm):
+        return replay(
+            algorithm, objective, data, other, LocalSchedule(0, 4), objective.bounds(0.7), [whole(START)] * 3
+        )
 
     assert not any(m.same_noise for m in moves(planted(**settings)))
     assert all(m.agrees for m in moves(FedPDM(**settings)))
@@ -598,14 +623,14 @@ def test_holes_of_the_secret_noise_are_finer_than_its_grid_up_to_7_6_deviations(
 
 def test_planted_factor_of_two_in_the_sensitivity_is_caught():
     """Neighbours by replacement move the mean gradient by 2 C / m, not C / m."""
-    page = FedPDM(rho=0.3, step_size=1.0, privacy="public-state")
-    moves = problem(page, Walk(0, 4))
+    algorithm = FedPDM(rho=0.3, step_size=1.0, privacy="public-state")
+    moves = problem(algorithm, LocalSchedule(0, 4))
     assert max(m.moved / (m.sensitivity / 2) for m in moves) > 1.9
 
 
 def test_the_attackers_mu_is_the_accountants():
     """The worst neighbours, attacked with full knowledge, give the mu that is printed, to 1 %."""
-    moves = problem(FedPDM(rho=0.3, step_size=1.0, privacy="public-state"), Walk(0, 4), rounds=30)
+    moves = problem(FedPDM(rho=0.3, step_size=1.0, privacy="public-state"), LocalSchedule(0, 4), rounds=30)
     sensitivities = 3.0 * np.array([move.sensitivity for move in moves])
     assert_allclose(total_mu([move.moved for move in moves], sensitivities), np.sqrt(30) / 3.0, rtol=0.01)
 
@@ -708,7 +733,7 @@ def test_as_published_either_clipping_is_the_papers_g():
         )
         for clip in ("rows", "batch")
     )
-    releases = [s.page.release(s.plan.bounds, s.walk.pace(180), 1) for s in (by_rows, by_batch)]
+    releases = [s.algorithm.release(s.plan.bounds, s.schedule.workload(180), 1) for s in (by_rows, by_batch)]
     assert releases[0] == releases[1]
     assert "bounds the mean gradient of a batch" in by_batch.plan.caveat
     assert "of a batch" not in by_rows.plan.caveat
@@ -766,7 +791,7 @@ def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
     for number, most in ((int(idle), 1), (busy, setup.plan.rounds_in[busy])):
         node = {"partition-id": number, "num-partitions": 8, "lifetime-epsilon": 99.0}
         guard = site_guard(setup, read_site(node | {"state-dir": str(tmp_path / str(number))}), "1")
-        release = setup.page.release(guard.bounds, setup.walk.pace(100), 1)
+        release = setup.algorithm.release(guard.bounds, setup.schedule.workload(100), 1)
         for round_ in range(1, int(most) + 1):
             guard.open(release, round_)
         with pytest.raises(BudgetSpent, match="the run's privacy budget is spent"):
@@ -788,7 +813,7 @@ def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
     assert result.rounds[0].asked == tuple(range(8))
     told = result.summary()["privacy"]
     assert_allclose(told["epsilon"], setup.config.privacy.epsilon, rtol=1e-9)
-    up, down = bits_of(setup.page, setup.objective.d)
+    up, down = bits_of(setup.algorithm, setup.objective.d)
     assert [(r.uplink_bits, r.downlink_bits) for r in result.rounds] == [(8 * up, 8 * down)] + [
         (3 * up, 3 * down)
     ] * 5
@@ -852,7 +877,7 @@ def test_a_page_without_its_guard_is_refused():
     grid = InProcessGrid(setup)
     client = type(grid.client(1))
     with pytest.raises(SettingError, match="privacy 'public-state' needs a guard"):
-        client(grid.context(1), setup.page, setup.objective, setup.shards.rows(0), setup.start, 0, 8)
+        client(grid.context(1), setup.algorithm, setup.objective, setup.shards.rows(0), setup.start, 0, 8)
 
 
 def test_a_sites_policy_stands_above_the_run():

@@ -5,30 +5,30 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, last, run, small
 
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.fedavg import FedAvg
 from twinflower.algorithms.messages import Vector
-from twinflower.algorithms.page import Facts
 from twinflower.algorithms.proxskip import ProxSkip, State
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.regularisers import L1, ZERO
 from twinflower.simulation.runtimes import cohort
 
-MANY = Walk(0, 10_000)  # full batches; no cap that a coin could reach
-KEY = Facts(key=7)
+MANY = LocalSchedule(0, 10_000)  # full batches; no cap that a coin could reach
+KEY = RunInfo(key=7)
 
 
-def paper(page, shards, objective, rounds):
-    """Algorithm 2 as printed, iteration by iteration, with the coins of `page`; x and the h_i after every meeting."""
-    gamma, p, n = page.step_size, page.communication_probability, shards.num_clients
+def paper(algorithm, shards, objective, rounds):
+    """Algorithm 2 as printed, iteration by iteration, with the algorithm's coins; x and the h_i after every meeting."""
+    gamma, p, n = algorithm.step_size, algorithm.communication_probability, shards.num_clients
     x, h = np.zeros((n, objective.d)), np.zeros((n, objective.d))
     for round_ in range(1, rounds + 1):
-        for left in reversed(range(page.steps_of(round_))):
+        for left in reversed(range(algorithm.steps_of(round_))):
             slopes = np.stack([objective.grad(x[i], shards.rows(i)) for i in range(n)])
             ahead = x - gamma * (slopes - h)
-            met = page.regulariser.prox((ahead - gamma / p * h).mean(0), gamma / p)
+            met = algorithm.regulariser.prox((ahead - gamma / p * h).mean(0), gamma / p)
             x = ahead if left else np.tile(met, (n, 1))
             h = h + p / gamma * (x - ahead)
         yield x[0], h
@@ -37,11 +37,11 @@ def paper(page, shards, objective, rounds):
 @pytest.mark.parametrize("regulariser", [ZERO, L1(0.02)])
 def test_rounds_are_the_papers_iterations(regulariser):
     shards, objective = convex_problem()
-    page = ProxSkip(regulariser, KEY, step_size=0.7, communication_probability=0.3)
-    printed = paper(page, shards, objective, 12)
-    for mine, (x, h) in zip(run(page, shards, objective, MANY, 12), printed, strict=True):
+    algorithm = ProxSkip(regulariser, KEY, step_size=0.7, communication_probability=0.3)
+    printed = paper(algorithm, shards, objective, 12)
+    for mine, (x, h) in zip(run(algorithm, shards, objective, MANY, 12), printed, strict=True):
         assert_allclose(mine.server.x0, x, rtol=0, atol=1e-12)
-        assert_allclose(page.rho * (mine.server.x0 - mine.states.sent), h, rtol=0, atol=1e-12)
+        assert_allclose(algorithm.rho * (mine.server.x0 - mine.states.sent), h, rtol=0, atol=1e-12)
     assert np.linalg.norm(x) > 0.1
 
 
@@ -50,19 +50,19 @@ def test_it_finds_the_composite_optimum_of_clients_that_differ(cap):
     shards, objective = convex_problem()
     h = L1(0.02)
     optimum = central_optimum(objective, h, shards.everyone())
-    end = last(run(ProxSkip(h, KEY, 1.0, 0.3), shards, objective, Walk(0, cap), 400))
+    end = last(run(ProxSkip(h, KEY, 1.0, 0.3), shards, objective, LocalSchedule(0, cap), 400))
     assert_allclose(end.server.x0, optimum, rtol=0, atol=1e-8)
-    avg = last(run(FedAvg(h, step_size=1.0), shards, objective, Walk(0, 3), 400))
+    avg = last(run(FedAvg(h, step_size=1.0), shards, objective, LocalSchedule(0, 3), 400))
     assert np.linalg.norm(avg.server.x0 - optimum) > 1e-3
 
 
 def test_the_control_variates_become_the_gradients_at_the_optimum():
     shards, objective = convex_problem()
-    page = ProxSkip(ZERO, KEY, 1.0, 0.3)
-    end = last(run(page, shards, objective, MANY, 400))
+    algorithm = ProxSkip(ZERO, KEY, 1.0, 0.3)
+    end = last(run(algorithm, shards, objective, MANY, 400))
     x = end.server.x0
     slopes = [objective.grad(x, shards.rows(i)) for i in range(shards.num_clients)]
-    assert_allclose(page.rho * (x - end.states.sent), slopes, rtol=0, atol=1e-7)
+    assert_allclose(algorithm.rho * (x - end.states.sent), slopes, rtol=0, atol=1e-7)
 
 
 def test_meeting_in_every_step_is_proximal_gradient_descent():
@@ -76,7 +76,7 @@ def test_meeting_in_every_step_is_proximal_gradient_descent():
 @pytest.mark.parametrize("p", [0.05, 0.4, 0.9, 1.0])
 def test_the_coins_are_geometric(p):
     rounds = 20_000
-    steps = np.array([ProxSkip(facts=KEY, communication_probability=p).steps_of(t) for t in range(rounds)])
+    steps = np.array([ProxSkip(info=KEY, communication_probability=p).steps_of(t) for t in range(rounds)])
     assert steps.min() == 1
     assert abs(steps.mean() - 1 / p) <= 5 * np.sqrt((1 - p) / rounds) / p
     for k in (1, 2, 5):
@@ -85,18 +85,18 @@ def test_the_coins_are_geometric(p):
 
 
 def test_coins_belong_to_seed_and_round_only():
-    page = ProxSkip(facts=KEY, communication_probability=0.1, step_size=0.3)
-    same, other = ProxSkip(facts=KEY, communication_probability=0.1), ProxSkip(facts=Facts(key=8))
-    steps = [[one.steps_of(t) for t in (9, 3, 9)] for one in (page, same, other)]
+    algorithm = ProxSkip(info=KEY, communication_probability=0.1, step_size=0.3)
+    same, other = ProxSkip(info=KEY, communication_probability=0.1), ProxSkip(info=RunInfo(key=8))
+    steps = [[one.steps_of(t) for t in (9, 3, 9)] for one in (algorithm, same, other)]
     assert steps[0] == steps[1] != steps[2]
     assert steps[0][0] == steps[0][2]
 
 
-@pytest.mark.parametrize("walk", [Walk(0, 6), Walk(4, 6)])
-def test_a_single_client_takes_the_steps_of_the_coin(walk):
+@pytest.mark.parametrize("schedule", [LocalSchedule(0, 6), LocalSchedule(4, 6)])
+def test_a_single_client_takes_the_steps_of_the_coin(schedule):
     """Also where its rows are fetched in one go."""
     shards, _ = convex_problem()
-    batches = walk.batches(shards, 0, 0, 1)
+    batches = schedule.batches(shards, 0, 0, 1)
     assert len(list(batches)) == 6
     assert len(list(batches.first(2))) == 2
     assert len(list(batches.first(9))) == 6
@@ -107,17 +107,17 @@ def test_a_single_client_takes_the_steps_of_the_coin(walk):
 FEATURES, ROWS = 4, 6
 
 
-def moves_of(page):
+def moves_of(algorithm):
     objective, (data, other) = make_objective("logistic", FEATURES, 2), neighbours(ROWS, FEATURES, 0.7)
     inboxes = [Vector(np.full(FEATURES, 1.0) * t) for t in range(8)]
-    return replay(page, objective, data, other, Walk(0, 20), objective.bounds(0.7), inboxes)
+    return replay(algorithm, objective, data, other, LocalSchedule(0, 20), objective.bounds(0.7), inboxes)
 
 
 def test_no_record_moves_a_release_further_than_the_steps_of_its_round_allow():
-    page = ProxSkip(facts=KEY, step_size=1.0, communication_probability=0.3, privacy="public-state")
-    moves = moves_of(page)
+    algorithm = ProxSkip(info=KEY, step_size=1.0, communication_probability=0.3, privacy="public-state")
+    moves = moves_of(algorithm)
     assert all(move.agrees and move.moved <= move.sensitivity * (1 + 1e-9) for move in moves)
-    steps = np.array([page.steps_of(t) for t in range(1, 9)])
+    steps = np.array([algorithm.steps_of(t) for t in range(1, 9)])
     assert len(set(steps)) > 3
     assert_allclose([m.sensitivity for m in moves], steps * moves[0].sensitivity / steps[0], rtol=1e-12)
 
@@ -134,13 +134,13 @@ class Remembers(ProxSkip):
 
 
 def test_a_control_variate_without_noise_is_caught_by_replay():
-    settings = {"facts": KEY, "step_size": 1.0, "communication_probability": 0.3, "privacy": "public-state"}
+    settings = {"info": KEY, "step_size": 1.0, "communication_probability": 0.3, "privacy": "public-state"}
     assert not all(move.agrees for move in moves_of(Remembers(**settings)))
 
 
 def test_stacked_seeds_have_the_coins_of_their_own():
     setups = [small("proxskip", seed=seed) for seed in (0, 1)]
-    assert setups[0].page.facts.key != setups[1].page.facts.key
+    assert setups[0].algorithm.info.key != setups[1].algorithm.info.key
     for together, setup in zip(cohort.run(setups), setups, strict=True):
         (alone,) = cohort.run([setup])
         assert_array_equal(together.model, alone.model)

@@ -140,7 +140,7 @@ def test_stopped_at_any_write_of_a_checkpoint_the_one_before_is_there(tmp_path, 
         with suppress(PowerCut):
             inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1))
     found, warnings = Checkpoints(tmp_path, 1).newest()
-    assert found.facts["round"] >= 2
+    assert found.info["round"] >= 2
     assert warnings == []
     equal(
         inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1)), inprocess.run(small("fedpdm-memory-warm"))
@@ -150,7 +150,7 @@ def test_stopped_at_any_write_of_a_checkpoint_the_one_before_is_there(tmp_path, 
 def test_a_state_is_a_tree(tmp_path):
     for variant in VARIANTS:
         setup = small(variant)
-        server = setup.page.init_server(setup.start, 8, np.array(3, np.uint64))
+        server = setup.algorithm.init_server(setup.start, 8, np.array(3, np.uint64))
         again = unflatten(server, [np.array(leaf) for leaf in flatten(server)])
         assert type(again) is type(server)
         np.testing.assert_equal(flatten(again), flatten(server))

@@ -17,8 +17,8 @@ from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
-from twinflower.algorithms.page import Facts
-from twinflower.batches import Shards, Walk
+from twinflower.algorithms.algorithm import RunInfo
+from twinflower.batches import LocalSchedule, Shards
 from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.objectives import Batch, Huber, make_objective
@@ -56,8 +56,8 @@ def twins(setup, folder, feature):
             plan.bounds, float(plan.multipliers[0]), plan.budget, ledger, silent, secret=True, row_norm=2.0
         )
         yield CLIENTS[setup.config.algorithm](
-            Context(1, 1, {}, RecordDict(), {}), setup.page, setup.objective, one_class(count, feature), setup.start, 0,
-            setup.config.clients.count, setup.walk, guard=guard,
+            Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective, one_class(count, feature),
+            setup.start, 0, setup.config.clients.count, setup.schedule, guard=guard,
         )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def apart(setup, folder, arrays, feature):
         replies = [client.fit(arrays, {"round": 1})[0][0] for client in twins(setup, folder, feature)]
     except ReplyError:
         return 0.0
-    release = setup.page.release(setup.plan.bounds, setup.walk.pace(100), 1)
+    release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(100), 1)
     return np.linalg.norm(replies[0] - replies[1]) / release.sensitivity
 
 
@@ -114,7 +114,7 @@ def test_a_prox_does_not_take_away_what_hides_the_rounding(tmp_path, variant):
     setup = small(variant, **PLAIN, **keys)
     neighbours = np.full_like(setup.start, hidden / rho)
     inbox = [neighbours, np.zeros_like(neighbours), np.array(1.0), np.array(0)]
-    shrink = setup.page.shrink(np.array(1.0), 1)
+    shrink = setup.algorithm.shrink(np.array(1.0), 1)
     assert apart(setup, tmp_path, inbox, feature=0.99) <= shrink * (1 + 1e-6)
 
 
@@ -124,7 +124,7 @@ EXACT = 600  # bits
 SECOND = {"privacy": "public-state"}
 GRADIENT = {"privacy": "gradient"}
 WHOLE = {"uplink_ratio": 1.0}  # messages are thinned out behind the noise
-PAGES = [
+ALGORITHMS_TO_SEARCH = [
     ("fedpdm", SECOND), ("fedpdm", SECOND | {"local_start": "warm"}),
     ("fedpdm", SECOND | {"sensitivity": "norm"}), ("fedpdm", GRADIENT), ("bsdp-fedpdm", SECOND | WHOLE),
     ("bsdp-fedpdm", GRADIENT | WHOLE), ("fedavg", SECOND), ("fedavg", GRADIENT), ("fedprox", SECOND),
@@ -137,9 +137,11 @@ PAGES = [
 
 
 def test_the_search_misses_no_private_mode():
-    searched = {(name, keys["privacy"]) for name, keys in PAGES}
-    for name, page in ALGORITHMS.items():
-        modes = getattr(page, "modes", None) or [GRADIENT["privacy"] if "ssca" in name else SECOND["privacy"]]
+    searched = {(name, keys["privacy"]) for name, keys in ALGORITHMS_TO_SEARCH}
+    for name, algorithm in ALGORITHMS.items():
+        modes = getattr(algorithm, "modes", None) or [
+            GRADIENT["privacy"] if "ssca" in name else SECOND["privacy"]
+        ]
         assert {(name, mode) for mode in modes if mode not in ("none", "as-published")} <= searched
 
 
@@ -234,8 +236,8 @@ def regulariser_called(name, weight, bound):
     return make_regulariser(name, **{key: value for key, value in numbers.items() if key in own})
 
 
-def settings_of_page(draw, name, keys, aim):
-    """A page that its own door lets in, with wild numbers."""
+def settings_of_algorithm(draw, name, keys, aim):
+    """An algorithm that its own door lets in, with wild numbers."""
     fields = ALGORITHMS[name].__dataclass_fields__
     wild = {"step_size": aim.step_size} | {key: aim.rho for key in ("rho", "mu", "alpha") if key in fields}
     if "unstable_steps" in fields:
@@ -285,10 +287,12 @@ def neighbouring_rows(draw, row_norm):
     return Batch(features, labels), Batch(other, labels)
 
 
-def released(page, objective, walk, state, inbox, rows, noise):
+def released(algorithm, objective, schedule, state, inbox, rows, noise):
     shards = Shards.site(rows, 0)
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        page.client_update(state, inbox, LocalWork(objective, walk.batches(shards, 0, 0, 1), noise, 1))
+        algorithm.client_update(
+            state, inbox, LocalWork(objective, schedule.batches(shards, 0, 0, 1), noise, 1)
+        )
     return noise
 
 
@@ -301,45 +305,45 @@ def rounded_away(seed, name, keys):
     l2, nonconvex = aim.penalty(draw), 0.0 if aim.exact else aim.penalty(draw)
     if name in ("p-admm", "ssca-constrained"):
         l2 = nonconvex = 0.0
-    walk = Walk(int(draw.choice([0, 2])), int(draw.integers(1, 4)))
+    schedule = LocalSchedule(int(draw.choice([0, 2])), int(draw.integers(1, 4)))
     try:
-        page = settings_of_page(draw, name, keys, aim)
-        facts = Facts(3, 2, (), (), row_norm)
-        page = replace(page, facts=facts)
+        algorithm = settings_of_algorithm(draw, name, keys, aim)
+        info = RunInfo(3, 2, (), (), row_norm)
+        algorithm = replace(algorithm, info=info)
         objective = replace(make_objective("huber", 2, 0, l2, nonconvex), loss=PlainHuber())
-        if isinstance(page, RestrictsObjective):
-            page.check(objective)
-        bounds, pace = objective.bounds(row_norm), walk.pace(4)
-        release = page.release(bounds, pace, 1)
+        if isinstance(algorithm, RestrictsObjective):
+            algorithm.check(objective)
+        bounds, workload = objective.bounds(row_norm), schedule.workload(4)
+        release = algorithm.release(bounds, workload, 1)
         if not 0 < release.sensitivity < 1e100:
             return None
     except SettingError:
         return None
     start = np.zeros(2)
     server = np.zeros(())
-    state = filled(draw, page.init_client(start), aim)
-    inbox = filled(draw, inbox_like(page, start, server), aim)
+    state = filled(draw, algorithm.init_client(start), aim)
+    inbox = filled(draw, inbox_like(algorithm, start, server), aim)
     guard = Guard(bounds, float(draw.choice([0.5, 4.0])), Budget(1e9), None, silent, secret=True)
     try:
         with np.errstate(all="ignore"):
-            rounded = rounding(page, state, inbox, bounds, pace, 1)
-        guard.check_size(release, pace.rows, rounded, [*inbox, *state])
+            rounded = rounding(algorithm, state, inbox, bounds, workload, 1)
+        guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         sigma = guard.noise_multiplier * release.spread
         rng = np.random.default_rng(seed)
         noise = GaussianNoise(sigma, lambda draw, shape: rng.normal(size=shape), grid=True)
         first, second = neighbouring_rows(draw, row_norm)
-        tape = released(page, objective, walk, state, inbox, first, Tape(noise))
+        tape = released(algorithm, objective, schedule, state, inbox, first, Tape(noise))
     except TwinflowerError:
         return None
     results = tape.results
-    floats = [tape, released(page, objective, walk, state, inbox, second, Tape(results=results))]
+    floats = [tape, released(algorithm, objective, schedule, state, inbox, second, Tape(results=results))]
     with mpmath.workprec(EXACT):
         deep_rows = [
             rows._replace(features=exact(rows.features), labels=exact(rows.labels))
             for rows in (first, second)
         ]
         truths = [
-            released(page, objective, walk, deep(state), deep(inbox), rows, Tape(results=results))
+            released(algorithm, objective, schedule, deep(state), deep(inbox), rows, Tape(results=results))
             for rows in deep_rows
         ]
         worst = 0.0
@@ -352,14 +356,16 @@ def rounded_away(seed, name, keys):
         return worst
 
 
-def inbox_like(page, start, server):
+def inbox_like(algorithm, start, server):
     """An inbox of the right shapes."""
-    if isinstance(page, OnGraph):
-        page = replace(page, facts=page.facts._replace(neighbours=((1, 2), (0, 2), (0, 1))))
-    return page.broadcast(page.init_server(start, 3, np.array(0, np.uint64)), 1, np.array(0))
+    if isinstance(algorithm, OnGraph):
+        algorithm = replace(algorithm, info=algorithm.info._replace(neighbours=((1, 2), (0, 2), (0, 1))))
+    return algorithm.broadcast(algorithm.init_server(start, 3, np.array(0, np.uint64)), 1, np.array(0))
 
 
-@pytest.mark.parametrize(("name", "keys"), PAGES, ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("name", "keys"), ALGORITHMS_TO_SEARCH, ids=lambda value: value if isinstance(value, str) else None
+)
 def test_no_hostile_numbers_round_a_record_away(name, keys):
     """Many wild runs of each private mode; enough of them are taken for the search to mean something."""
     errors = [rounded_away(seed, name, keys) for seed in range(60 if name == "p-admm" else 200)]

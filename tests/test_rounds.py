@@ -15,7 +15,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import CLIENTS
-from twinflower.clients.shell import PageClient
+from twinflower.clients.shell import AlgorithmClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
 from twinflower.simulation.record import read_rows, write_run
@@ -33,10 +33,10 @@ def borrow(monkeypatch):
     """Let FedPDM have abilities that it does not need: classes, and the methods they ask for."""
 
     def lend(*abilities, **methods):
-        page = dataclass(frozen=True)(type("FedPDM", (FedPDM, *abilities), methods))
-        monkeypatch.setitem(ALGORITHMS, "fedpdm", page)
-        monkeypatch.setattr(STRATEGIES["fedpdm"], "page_class", page)
-        monkeypatch.setattr(CLIENTS["fedpdm"], "page_class", page)
+        algorithm = dataclass(frozen=True)(type("FedPDM", (FedPDM, *abilities), methods))
+        monkeypatch.setitem(ALGORITHMS, "fedpdm", algorithm)
+        monkeypatch.setattr(STRATEGIES["fedpdm"], "algorithm_class", algorithm)
+        monkeypatch.setattr(CLIENTS["fedpdm"], "algorithm_class", algorithm)
         prepare.cache_clear()
 
     yield lend
@@ -99,7 +99,7 @@ def test_the_last_inbox_finishes_every_state(borrow):
 
 def test_nothing_private_is_computed_for_the_last_inbox(monkeypatch):
     setup = small("fedpdm-private")
-    monkeypatch.setattr(PageClient, "_open", lambda *_: pytest.fail("a charge"))
+    monkeypatch.setattr(AlgorithmClient, "_open", lambda *_: pytest.fail("a charge"))
     client = InProcessGrid(setup).client(1)
     arrays, _, metrics = client.fit([setup.start], {"round": 6, "closing": True})
     assert (arrays, metrics["round"]) == ([], 6)
@@ -113,7 +113,9 @@ def rising(monkeypatch):
     monkeypatch.setattr(
         FedPDM,
         "release",
-        lambda self, bounds, pace, round_: plain(self, bounds, pace, round_)._replace(weight=4.0**round_),
+        lambda self, bounds, workload, round_: plain(self, bounds, workload, round_)._replace(
+            weight=4.0**round_
+        ),
     )
     yield
     prepare.cache_clear()

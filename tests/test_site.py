@@ -52,7 +52,9 @@ def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
 def test_the_lifetime_budget_outlives_runs(tmp_path):
     node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}
     setup = private()
-    release = setup.page.release(setup.plan.bounds, setup.walk.pace(len(setup.shards.rows(0).labels)), 1)
+    release = setup.algorithm.release(
+        setup.plan.bounds, setup.schedule.workload(len(setup.shards.rows(0).labels)), 1
+    )
     site = guard(node, run="1")
     for round_ in range(1, setup.config.rounds + 1):
         site.open(release, round_)
@@ -67,13 +69,13 @@ def test_no_change_of_the_run_gives_the_data_a_second_lifetime(tmp_path, change)
     """Scaled or divided otherwise they are other bytes, and still the same people's records."""
     node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}
     first, second = private(), private(**change)
-    pace = first.walk.pace(len(first.shards.rows(0).labels))
+    workload = first.schedule.workload(len(first.shards.rows(0).labels))
     site = guard(node, first)
     for round_ in range(1, first.config.rounds + 1):
-        site.open(first.page.release(site.bounds, pace, round_), round_)
+        site.open(first.algorithm.release(site.bounds, workload, round_), round_)
     site = guard(node, second, run="2")
     with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
-        site.open(second.page.release(site.bounds, pace, 1), 1)
+        site.open(second.algorithm.release(site.bounds, workload, 1), 1)
 
 
 def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
@@ -123,8 +125,8 @@ def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_
 def requests(setup, size):
     """What a server sends in the first round, with numbers of this size in place of a start."""
     start = np.full_like(setup.start, size)
-    server = setup.page.init_server(start, setup.config.clients.count, np.array(0, np.uint64))
-    return setup.page.inbox.pack(setup.page.broadcast(server, 1, np.array(0)), len(start))
+    server = setup.algorithm.init_server(start, setup.config.clients.count, np.array(0, np.uint64))
+    return setup.algorithm.inbox.pack(setup.algorithm.broadcast(server, 1, np.array(0)), len(start))
 
 
 def test_noise_must_be_larger_than_all_rounding_together(tmp_path):

@@ -10,12 +10,12 @@ from numpy.testing import assert_allclose
 from problems import last, random_shards, small
 from scipy.optimize import minimize
 
+from twinflower.algorithms.algorithm import RunInfo, stack
 from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.multipliers import multipliers
-from twinflower.algorithms.page import Facts, stack
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
-from twinflower.batches import Pace, Walk
+from twinflower.batches import LocalSchedule, Workload
 from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
 from twinflower.networks import make_model
@@ -34,9 +34,9 @@ SIZES = [20, 13, 31, 20, 8]
 N = len(SIZES)
 
 
-def run(page, shards, objective, number, batch=0, start=None):
+def run(algorithm, shards, objective, number, batch=0, start=None):
     """One gradient step of all clients in every round."""
-    return problems.run(page, shards, objective, Walk(batch, 1), number, start=start)
+    return problems.run(algorithm, shards, objective, LocalSchedule(batch, 1), number, start=start)
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def problem():
     return shards, objective, objective.start(np.random.default_rng(3))
 
 
-def facts(rounds=50):
-    return Facts(N, rounds, tuple(SIZES))
+def info(rounds=50):
+    return RunInfo(N, rounds, tuple(SIZES))
 
 
 def weighted(values):
@@ -62,7 +62,7 @@ def test_the_recursion_is_the_papers(problem, reading):
     """(4), (12)-(17) letter by letter, lambda with its own beta; exact divides by the weights that (2) really has."""
     shards, objective, start = problem
     lam, tau, a1, a2, alpha = 0.03, 0.2, 0.6, 0.9, 0.3
-    ours = SSCA(facts=facts(), averaging=a1, step_size=a2, step_decay=alpha, curvature=tau, surrogate=reading)
+    ours = SSCA(info=info(), averaging=a1, step_size=a2, step_decay=alpha, curvature=tau, surrogate=reading)
     regularised = make_model("swish-network", 4, 3, hidden_units=5, l2=2 * lam)
     server, *_ = last(run(ours, shards, regularised, 30, batch=6, start=start))
     w, slope, beta, kappa = start, 0.0, 0.0, 0.0
@@ -70,7 +70,7 @@ def test_the_recursion_is_the_papers(problem, reading):
         rho, gamma = a1 / t**alpha, a2 / t ** (alpha + 0.05)
         g = np.zeros_like(w)
         for i, size in enumerate(SIZES):
-            (batch,) = Walk(6, 1).batches(shards, i, 0, t)
+            (batch,) = LocalSchedule(6, 1).batches(shards, i, 0, t)
             g += size / sum(SIZES) * objective.grad(w, batch)
         slope = (1 - rho) * slope + rho * (g - 2 * tau * w)
         beta = (1 - rho) * beta + rho * w
@@ -83,9 +83,9 @@ def test_the_recursion_is_the_papers(problem, reading):
 def test_x_moves_to_the_minimum_of_the_whole_history(problem):
     """The surrogate from all gradients so far, with the weights of (2), minimised by SciPy."""
     shards, objective, start = problem
-    page = SSCA(facts=facts(), averaging=0.7, curvature=0.3, step_decay=0.4)
+    algorithm = SSCA(info=info(), averaging=0.7, curvature=0.3, step_decay=0.4)
     w, terms, weights = start, [], []
-    for server, _, told, _ in run(page, shards, objective, 6, start=start):
+    for server, _, told, _ in run(algorithm, shards, objective, 6, start=start):
         t = len(terms) + 1
         rho, gamma = 0.7 / t**0.4, 0.9 / t**0.45
         weights = [(1 - rho) * each for each in weights] + [rho]
@@ -116,10 +116,10 @@ def test_it_is_heavy_ball(problem):
     """x_{t+1} = x_t - step g_t + momentum (x_t - x_{t-1}), steps by rho, gamma and kappa (exact reading)."""
     shards, objective, start = problem
     tau = 0.4
-    page = SSCA(facts=facts(), averaging=0.7, step_size=0.6, step_decay=0.3, curvature=tau)
+    algorithm = SSCA(info=info(), averaging=0.7, step_size=0.6, step_decay=0.3, curvature=tau)
     points, kappa = [start], 0.0
     before = None
-    for t, (server, _, told, _) in enumerate(run(page, shards, objective, 25, start=start), 1):
+    for t, (server, _, told, _) in enumerate(run(algorithm, shards, objective, 25, start=start), 1):
         rho, gamma = 0.7 / t**0.3, 0.6 / t**0.35
         old, kappa = kappa, (1 - rho) * kappa + rho
         x, pull = points[-1], (1 - rho) * old / kappa
@@ -135,8 +135,8 @@ def test_h_stays_whole_in_the_surrogate(problem):
     """With full batches and a long run x is stationary for F + h: its prox step does not move it."""
     shards = random_shards(SIZES, 4, 3)
     objective, h = make_objective("softmax", 4, 3, l2=0.1), L1(0.01)
-    page = SSCA(h, facts(4000), averaging=0.9, step_size=0.9, step_decay=0.2, curvature=1.0)
-    x = last(run(page, shards, objective, 4000, start=np.zeros(12)))[0].x
+    algorithm = SSCA(h, info(4000), averaging=0.9, step_size=0.9, step_decay=0.2, curvature=1.0)
+    x = last(run(algorithm, shards, objective, 4000, start=np.zeros(12)))[0].x
     g = objective.grad(x, Batch(shards.features, shards.labels))
     assert_allclose(h.prox(x - g, 1.0), x, atol=1e-4)
     assert np.abs(x).max() > 0.1
@@ -146,17 +146,17 @@ def test_h_stays_whole_in_the_surrogate(problem):
 def test_the_mean_of_unequal_clients_is_unbiased(problem, k):
     """Over random batches, and random clients, the mean gradient is F's over all rows; Flower's weights agree."""
     shards, objective, start = problem
-    page, rng = SSCA(facts=facts()), np.random.default_rng(0)
+    algorithm, rng = SSCA(info=info()), np.random.default_rng(0)
     whole = objective.grad(start, Batch(shards.features, shards.labels))
     draws = []
     for t in range(1, 1501):
         who = np.sort(rng.choice(N, k, replace=False))
-        inbox = page.broadcast(page.init_server(start, N, np.array(0)), t, who)
-        batches = Walk(3, 1).batches(shards, who, 0, t)
-        told = page.client_update(
-            stack([page.init_client(start)] * k), inbox, LocalWork(objective, batches, no_noise, t)
+        inbox = algorithm.broadcast(algorithm.init_server(start, N, np.array(0)), t, who)
+        batches = LocalSchedule(3, 1).batches(shards, who, 0, t)
+        told = algorithm.client_update(
+            stack([algorithm.init_client(start)] * k), inbox, LocalWork(objective, batches, no_noise, t)
         )[1]
-        draws.append(page.mean(told.x, who))
+        draws.append(algorithm.mean(told.x, who))
         if k == N:
             assert_allclose(draws[-1], weighted(told.x), rtol=1e-12, atol=1e-15)
     error = np.std(draws, axis=0, ddof=1) / math.sqrt(len(draws))
@@ -184,10 +184,10 @@ def test_a_gradient_of_zero_elsewhere_is_no_reason_to_stop():
     assert result.model.any()
     fitted = Batch(np.eye(2), np.array([1.0, 2.0]))
     objective, x = make_objective("least-squares", 2, 0), np.array([1.0, 2.0])
-    page = SSCA()
-    page.refuse_rest(x, objective.grad(x, fitted))
+    algorithm = SSCA()
+    algorithm.refuse_rest(x, objective.grad(x, fitted))
     with pytest.raises(RunError, match="all gradients are 0"):
-        page.refuse_rest(0 * x, 0 * x)
+        algorithm.refuse_rest(0 * x, 0 * x)
 
 
 # ------------------------------------------------------------------------------------------ Algorithm 2
@@ -358,10 +358,10 @@ def papers_step(shards, objective, start, u, rounds, tau=0.1, c=1e5, sign=+1, a1
 
 def test_the_literal_recursion_is_the_papers(problem):
     shards, objective, start = problem
-    page = ConstrainedSSCA(
-        facts=facts(), constraints="cost <= 1.05", surrogate="literal", averaging=0.4, step_decay=0.3
+    algorithm = ConstrainedSSCA(
+        info=info(), constraints="cost <= 1.05", surrogate="literal", averaging=0.4, step_decay=0.3
     )
-    servers = [server for server, *_ in run(page, shards, objective, 25, start=start)]
+    servers = [server for server, *_ in run(algorithm, shards, objective, 25, start=start)]
     assert any(0 < server.nu < 1e5 for server in servers)  # else neither A nor U matters
     x = papers_step(shards, objective, start, 1.05, 25, a1=0.4)
     assert_allclose(servers[-1].x, x, rtol=1e-9, atol=1e-12)
@@ -372,8 +372,8 @@ def test_the_exact_recursion_and_what_it_reports(problem, clip):
     """Two bounds, U inside the average, losses clipped: x, the largest multiplier, and the slack of the last step."""
     shards, objective, start = problem
     text, tau, c = "cost <= 1.07, class 1 <= 1.05", 0.1, 1e5
-    page = ConstrainedSSCA(
-        facts=facts(),
+    algorithm = ConstrainedSSCA(
+        info=info(),
         constraints=text,
         averaging=0.4,
         step_decay=0.3,
@@ -384,7 +384,7 @@ def test_the_exact_recursion_and_what_it_reports(problem, clip):
     groups, limits = [lambda y: np.ones(len(y)), lambda y: y == 1], [1.07, 1.05]
     w, slopes, a, kappa, inside = start, np.zeros((2, len(start))), np.zeros(2), 0.0, 0
     open_ = 0
-    for t, (server, *_) in enumerate(run(page, shards, objective, 25, start=start), 1):
+    for t, (server, *_) in enumerate(run(algorithm, shards, objective, 25, start=start), 1):
         rho, gamma = 0.4 / t**0.3, 0.9 / t**0.35
         kappa = (1 - rho) * kappa + rho
         for m, (group, limit) in enumerate(zip(groups, limits, strict=True)):
@@ -425,15 +425,15 @@ def test_a_reachable_bound_is_met_by_the_smallest_model(sizes):
     """Convex cost: the constrained optimum by SciPy."""
     shards = random_shards([40, 40], 4, 3)
     rows, objective = Batch(shards.features, shards.labels), make_objective("softmax", 4, 3)
-    page = ConstrainedSSCA(facts=Facts(2, 1000, sizes), constraints="cost <= 1.05", step_decay=0.2)
-    x = last(run(page, shards, objective, 1000, start=np.full(12, 0.1)))[0].x
+    algorithm = ConstrainedSSCA(info=RunInfo(2, 1000, sizes), constraints="cost <= 1.05", step_decay=0.2)
+    x = last(run(algorithm, shards, objective, 1000, start=np.full(12, 0.1)))[0].x
     best = minimize(
         lambda v: v @ v, np.full(12, 0.1), jac=lambda v: 2 * v, method="SLSQP",
         constraints={"type": "ineq", "fun": lambda v: 1.05 - objective.value(v, rows),
                      "jac": lambda v: -objective.grad(v, rows)}, options={"ftol": 1e-13},
     ).x  # fmt: skip
     assert_allclose(x, best, atol=1e-5)
-    assert page.satisfied(page.model_metrics(x, objective, rows))
+    assert algorithm.satisfied(algorithm.model_metrics(x, objective, rows))
 
 
 def test_bounds_on_groups_hold_for_every_group():
@@ -446,11 +446,11 @@ def test_bounds_on_groups_hold_for_every_group():
     fair = "cost <= 0.6, class 0 <= 0.62, class 1 <= 0.62, class 2 <= 0.62"
     costs = {}
     for text in (free, fair):
-        page = ConstrainedSSCA(facts=Facts(2, 2000), constraints=text, step_decay=0.2)
-        x = last(run(page, shards, objective, 2000, start=np.full(12, 0.1)))[0].x
+        algorithm = ConstrainedSSCA(info=RunInfo(2, 2000), constraints=text, step_decay=0.2)
+        x = last(run(algorithm, shards, objective, 2000, start=np.full(12, 0.1)))[0].x
         losses = objective.losses(x, rows)
         costs[text] = [losses[labels == c].mean() for c in range(3)]
-        assert page.model_metrics(x, objective, rows)["excess"] < 1e-3
+        assert algorithm.model_metrics(x, objective, rows)["excess"] < 1e-3
     assert max(costs[free]) > 0.7
     assert max(costs[fair]) < 0.621
 
@@ -504,25 +504,27 @@ def test_a_penalty_follows_a_stage_with_slack():
     shards = random_shards([40, 40], 4, 3)
     objective, start = make_objective("softmax", 4, 3), np.full(12, 0.1)
     settings = {"constraints": "cost <= 1.05", "step_decay": 0.2}
-    page = ConstrainedSSCA(facts=Facts(2, 900), penalties="1, 1e4, 1e5", **settings)
-    servers = [server for server, *_ in run(page, shards, objective, 900, start=start)]
+    algorithm = ConstrainedSSCA(info=RunInfo(2, 900), penalties="1, 1e4, 1e5", **settings)
+    servers = [server for server, *_ in run(algorithm, shards, objective, 900, start=start)]
     assert [int(servers[t].level) for t in (299, 300, 599, 600, 899)] == [0, 1, 1, 1, 1]
     assert servers[299].slack > 0.01 > servers[599].slack
     assert servers[299].nu == 1.0
-    alone = ConstrainedSSCA(facts=Facts(2, 300), penalties="1", **settings)
+    alone = ConstrainedSSCA(info=RunInfo(2, 300), penalties="1", **settings)
     assert_allclose(last(run(alone, shards, objective, 300, start=start))[0].x, servers[299].x)
 
 
 def test_a_stage_begins_anew_also_when_its_first_round_is_void():
-    page = ConstrainedSSCA(facts=Facts(2, 4), penalties="1, 1e4", constraints="cost <= 1.05", curvature=0.5)
+    algorithm = ConstrainedSSCA(
+        info=RunInfo(2, 4), penalties="1, 1e4", constraints="cost <= 1.05", curvature=0.5
+    )
     told, both = Vector(np.random.default_rng(0).normal(size=(2, 4))), np.arange(2)
-    server = page.init_server(np.full(3, 0.1), 2, np.uint64(0))
+    server = algorithm.init_server(np.full(3, 0.1), 2, np.uint64(0))
     for round_ in (1, 2):
-        server = page.server_update(server, told, both, round_)
+        server = algorithm.server_update(server, told, both, round_)
     anew = server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=np.array(1))
-    after = page.server_update(server, told, both, 4)  # round 3 had too few replies
-    assert_allclose(after.x, page.server_update(anew._replace(stage=np.array(1)), told, both, 4).x)
-    assert_allclose(after.kappa, page.averaging / 2**page.step_decay)
+    after = algorithm.server_update(server, told, both, 4)  # round 3 had too few replies
+    assert_allclose(after.x, algorithm.server_update(anew._replace(stage=np.array(1)), told, both, 4).x)
+    assert_allclose(after.kappa, algorithm.averaging / 2**algorithm.step_decay)
     assert after.level == 1
 
 
@@ -544,10 +546,10 @@ def swapped_records(classes=3):
         yield x, data, other
 
 
-def largest_move(page, objective):
+def largest_move(algorithm, objective):
     """How far a replaced record moves what a client sends, as a share of the sensitivity."""
-    sensitivity = page.release(objective.bounds(1.0), Pace(1, 5, 1), 1).sensitivity
-    moves = [page.estimate(objective, x, data) - page.estimate(objective, x, other) for x, data, other in
+    sensitivity = algorithm.release(objective.bounds(1.0), Workload(1, 5, 1), 1).sensitivity
+    moves = [algorithm.estimate(objective, x, data) - algorithm.estimate(objective, x, other) for x, data, other in
              swapped_records()]  # fmt: skip
     return max(map(np.linalg.norm, moves)) / sensitivity
 
@@ -566,8 +568,8 @@ def largest_move(page, objective):
 )
 def test_one_record_moves_gradients_and_values_by_no_more_than_the_sensitivity(text, clip_norm, least):
     """Replaced records, near and far, in and out of the groups; nearly attained."""
-    page = ConstrainedSSCA(constraints=text, privacy="gradient", loss_clip=4.0)
-    assert least < largest_move(page, make_objective("softmax", 3, 3, clip_norm=clip_norm)) <= 1 + 1e-12
+    algorithm = ConstrainedSSCA(constraints=text, privacy="gradient", loss_clip=4.0)
+    assert least < largest_move(algorithm, make_objective("softmax", 3, 3, clip_norm=clip_norm)) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("text", ["cost <= 0.1", "class 0 <= 0.1, class 1 <= 0.1"])
@@ -581,24 +583,24 @@ def test_a_users_own_loss_below_zero_moves_the_values_no_further(text):
         def losses(self, x, rows):
             return self._inner.losses(x, rows) - 80.0 * (rows.labels > 0)
 
-    page = ConstrainedSSCA(constraints=text, privacy="gradient", loss_clip=4.0)
-    assert 0.9 < largest_move(page, Density(make_objective("softmax", 3, 3, clip_norm=0.1))) <= 1 + 1e-12
+    algorithm = ConstrainedSSCA(constraints=text, privacy="gradient", loss_clip=4.0)
+    assert 0.9 < largest_move(algorithm, Density(make_objective("softmax", 3, 3, clip_norm=0.1))) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize(
-    "page",
+    "algorithm",
     [
         SSCA(privacy="gradient"),
         ConstrainedSSCA(constraints="cost <= 1, feature 1 <= 2", privacy="gradient", loss_clip=4.0),
     ],
 )
-@pytest.mark.parametrize("walk", [Walk(0, 4), Walk(4, 3)])
-def test_a_replay_moves_no_release_by_more_than_its_sensitivity(page, walk):
+@pytest.mark.parametrize("schedule", [LocalSchedule(0, 4), LocalSchedule(4, 3)])
+def test_a_replay_moves_no_release_by_more_than_its_sensitivity(algorithm, schedule):
     """Over several rounds, on neighbours that pull apart; what is sent is a function of what was released."""
     objective, (data, other) = make_objective("logistic", 4, 2), neighbours(8, 4, 0.7)
     points = [1e3 * np.eye(4)[0], 1e3 * np.eye(4)[1], np.full(4, 0.3)]
-    inboxes = [page.broadcast(page.init_server(x, 1, np.array(0)), 1, np.array(0)) for x in points]
-    moves = replay(page, objective, data, other, walk, objective.bounds(0.7), inboxes)
+    inboxes = [algorithm.broadcast(algorithm.init_server(x, 1, np.array(0)), 1, np.array(0)) for x in points]
+    moves = replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
     assert len(moves) == len(points)  # one release per round, however many local steps
     assert 0.2 < max(m.moved / m.sensitivity for m in moves) <= 1 + 1e-9
     assert all(m.agrees for m in moves)
@@ -615,7 +617,8 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
     told = [InProcessGrid(s).client(1).fit([s.start], {"round": 1})[0][0] for s in (setup, clean)]
     gap = told[0] - told[1]
     sigma = (
-        setup.plan.multipliers[0] * setup.page.release(setup.plan.bounds, setup.walk.pace(143), 1).sensitivity
+        setup.plan.multipliers[0]
+        * setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(143), 1).sensitivity
     )
     assert gap.std() == pytest.approx(sigma, rel=5 / math.sqrt(2 * len(gap)))
     assert np.abs(gap[-3:]).max() > 0

@@ -152,13 +152,15 @@ def test_the_names_are_on_the_disk(tmp_path, monkeypatch):
 
 
 def ask(client, round_, **config):
-    request = SETUP.page.inbox.pack(inbox(round_), SETUP.objective.d)
+    request = SETUP.algorithm.inbox.pack(inbox(round_), SETUP.objective.d)
     return client.fit(request, {"round": round_, "session": "s", **config})
 
 
 def inbox(round_):
-    page = SETUP.page
-    return page.broadcast(page.init_server(SETUP.start + 0.1, 8, np.array(0, np.uint64)), round_, np.array(1))
+    algorithm = SETUP.algorithm
+    return algorithm.broadcast(
+        algorithm.init_server(SETUP.start + 0.1, 8, np.array(0, np.uint64)), round_, np.array(1)
+    )
 
 
 def site(tmp_path, run=1):

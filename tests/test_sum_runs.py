@@ -13,9 +13,9 @@ from problems import random_shards
 from scipy import stats
 
 from twinflower.algorithms import FedPDM
-from twinflower.algorithms.page import Facts
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import DataError, RunError, SettingError
@@ -50,17 +50,19 @@ class Study:
 
     def __init__(self, masks: bool = True, honest: int = 3, features: int = FEATURES) -> None:
         self.config = SimpleNamespace(num_clients=SITES, clients=SimpleNamespace(count=SITES))
-        self.masks, self.walk = masks, Walk(0, 1)
+        self.masks, self.schedule = masks, LocalSchedule(0, 1)
         shards = random_shards([ROWS] * SITES, features=features, classes=2)
         objective = make_objective("logistic", num_features=features, num_classes=2)
         self.problem = Problem(objective, shards, np.zeros(objective.d))
         self.bounds = objective.bounds(20.0)
-        page = FedPDM(L1(0.01), rho=0.5, step_size=0.5, privacy="public-state", facts=Facts(SITES, ROUNDS))
+        algorithm = FedPDM(
+            L1(0.01), rho=0.5, step_size=0.5, privacy="public-state", info=RunInfo(SITES, ROUNDS)
+        )
         sizes = [ROWS] * SITES
         self.plan = SumPlan.of(
-            page, self.bounds, self.walk, sizes, ROUNDS, objective.d, honest, mu=gdp_mu(4.0, 1e-4)
+            algorithm, self.bounds, self.schedule, sizes, ROUNDS, objective.d, honest, mu=gdp_mu(4.0, 1e-4)
         )
-        self.page = Summed(page, (1,), self.plan.widths)
+        self.algorithm = Summed(algorithm, (1,), self.plan.widths)
         self.identities = simulated(SITES, seed=0)
 
     def client(self, number: int, context: Any) -> SumClient:
@@ -75,13 +77,13 @@ class Study:
         )  # fmt: skip
         masks = Masks(self.identities[number], ContextKeys(context.state), "settings") if self.masks else None
         return SumClient(
-            context, self.page, self.problem.objective, self.problem.shards.rows(number), self.problem.start,
-            number, SITES, self.walk, 0, guard, masks=masks,
+            context, self.algorithm, self.problem.objective, self.problem.shards.rows(number), self.problem.start,
+            number, SITES, self.schedule, 0, guard, masks=masks,
         )  # fmt: skip
 
     def strategy(self, **keys: Any) -> SumStrategy:
         """The server."""
-        return SumStrategy(self.page, SITES, retries=2, masks=self.masks, node_timeout=5.0, **keys)
+        return SumStrategy(self.algorithm, SITES, retries=2, masks=self.masks, node_timeout=5.0, **keys)
 
     def run(
         self, grid: "Ward | None" = None, number: int = ROUNDS, strategy: SumStrategy | None = None
@@ -91,7 +93,7 @@ class Study:
         points: list[np.ndarray] = []
 
         def note(round_: int, arrays: ArrayRecord) -> None:
-            points.append(self.page.model(strategy.server).copy())
+            points.append(self.algorithm.model(strategy.server).copy())
 
         strategy.start(grid or Ward(self), record_of([self.problem.start]), number, evaluate_fn=note)
         return points
@@ -149,9 +151,9 @@ def test_masked_and_unmasked_runs_are_the_same_to_the_bit(exact_wire):
     masked, bare = Ward(study, exact_wire), Ward(plain, exact_wire)
     points = study.run(masked)
     assert_array_equal(points, plain.run(bare))
-    noise = SimulatedSums(study.page, study.plan)
-    outcomes = rounds(study.page, study.problem, study.walk, ROUNDS, noise=noise)
-    assert_array_equal(points[1:], [study.page.model(at.server) for at in outcomes])
+    noise = SimulatedSums(study.algorithm, study.plan)
+    outcomes = rounds(study.algorithm, study.problem, study.schedule, ROUNDS, noise=noise)
+    assert_array_equal(points[1:], [study.algorithm.model(at.server) for at in outcomes])
     for round_ in range(1, ROUNDS + 1):
         sums = [add(np.array([grid.received[i, round_] for i in range(SITES)])) for grid in (masked, bare)]
         assert_array_equal(*sums)

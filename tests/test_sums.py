@@ -22,9 +22,9 @@ from twinflower.algorithms import (
     ProxSkip,
     Scaffold,
 )
-from twinflower.algorithms.page import Facts
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.errors import RunError, SettingError
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon, gdp_mu
@@ -230,38 +230,41 @@ def test_the_range_of_small_noise_is_part_of_the_number():
 # --- the methods ---
 
 
-def methods(weighted: bool = False) -> dict[str, tuple[Any, Walk]]:
+def methods(weighted: bool = False) -> dict[str, tuple[Any, LocalSchedule]]:
     """Every method and mode that is allowed, with a schedule."""
-    facts = Facts(len(SIZES), ROUNDS, SIZES if weighted else ())
-    common: dict[str, Any] = {"step_size": 0.5, "privacy": "public-state", "facts": facts}
-    one, several = Walk(0, 1), Walk(10, 0)
-    found: dict[str, tuple[Any, Walk]] = {
+    info = RunInfo(len(SIZES), ROUNDS, SIZES if weighted else ())
+    common: dict[str, Any] = {"step_size": 0.5, "privacy": "public-state", "info": info}
+    one, several = LocalSchedule(0, 1), LocalSchedule(10, 0)
+    found: dict[str, tuple[Any, LocalSchedule]] = {
         "fedpdm": (FedPDM(H, rho=0.5, **common), one),
         "fedpdm-gradient": (
             FedPDM(H, rho=0.5, aggregation="memory", **common | {"privacy": "gradient"}),
             one,
         ),
-        "fedpdm-batches": (FedPDM(H, rho=0.5, final_model="tail-mean", **common), Walk(7, 1)),
+        "fedpdm-batches": (FedPDM(H, rho=0.5, final_model="tail-mean", **common), LocalSchedule(7, 1)),
         "bsdp-fedpdm": (BSDPFedPDM(H, rho=0.5, uplink_ratio=1.0, downlink_ratio=0.5, **common), one),
         "feddyn": (FedDyn(H, alpha=0.5, **common), one),
         "scaffold": (Scaffold(H, **common), one),
         "fedavg": (FedAvg(H, **common), several),
         "fedprox": (FedProx(H, mu=0.3, **common), several),
-        "isrl-dp": (ISRLDP(H, final_model="weighted", **common | {"privacy": "gradient"}), Walk(10, 3)),
-        "ssca": (SSCA(H, facts, privacy="gradient"), Walk(10, 1)),
+        "isrl-dp": (
+            ISRLDP(H, final_model="weighted", **common | {"privacy": "gradient"}),
+            LocalSchedule(10, 3),
+        ),
+        "ssca": (SSCA(H, info, privacy="gradient"), LocalSchedule(10, 1)),
     }
     if not weighted:
         found["ldp-primal-dual"] = (
-            LDPPrimalDual(H, facts, 1.0, allocation="static", privacy="public-state"),
+            LDPPrimalDual(H, info, 1.0, allocation="static", privacy="public-state"),
             one,
         )
     return found
 
 
-def summed(page: Any, walk: Walk, widths: tuple[float, ...] = ()) -> Summed:
+def summed(algorithm: Any, schedule: LocalSchedule, widths: tuple[float, ...] = ()) -> Summed:
     """The method through sums; methods of one gradient take one step."""
-    one = isinstance(page, ISRLDP | SSCA | LDPPrimalDual)
-    return Summed(page, (1,) if one else tuple(walk.steps(np.array(SIZES)).tolist()), widths)
+    one = isinstance(algorithm, ISRLDP | SSCA | LDPPrimalDual)
+    return Summed(algorithm, (1,) if one else tuple(schedule.steps(np.array(SIZES)).tolist()), widths)
 
 
 def problem() -> Problem:
@@ -277,9 +280,9 @@ def test_sums_are_enough_to_run_the_method(name, weighted):
     rounding, and to that of a grid of 2^-40."""
     if name not in methods(weighted):
         pytest.skip("has no weights")
-    page, walk = methods(weighted)[name]
+    algorithm, schedule = methods(weighted)[name]
     width = 2.0**-40
-    through_sums = summed(page, walk, (width,) * ROUNDS)
+    through_sums = summed(algorithm, schedule, (width,) * ROUNDS)
 
     def silent(round_: int, clients: np.ndarray) -> SumNoise:
         weights = through_sums.weights(clients)[:, None]
@@ -287,9 +290,10 @@ def test_sums_are_enough_to_run_the_method(name, weighted):
             Grid(width, len(SIZES)), weights, [lambda count: np.zeros(count, np.int64)] * len(clients)
         )
 
-    own = [page.model(at.server) for at in rounds(page, problem(), walk, ROUNDS)]
+    own = [algorithm.model(at.server) for at in rounds(algorithm, problem(), schedule, ROUNDS)]
     seen = [
-        through_sums.model(at.server) for at in rounds(through_sums, problem(), walk, ROUNDS, noise=silent)
+        through_sums.model(at.server)
+        for at in rounds(through_sums, problem(), schedule, ROUNDS, noise=silent)
     ]
     np.testing.assert_allclose(seen, own, atol=1e-10)
     assert np.ptp(own, axis=0).max() > 0.05  # it moves
@@ -298,12 +302,12 @@ def test_sums_are_enough_to_run_the_method(name, weighted):
 @pytest.mark.parametrize("name", ["fedpdm", "fedprox", "isrl-dp", "ldp-primal-dual"])
 def test_noise_of_sums_has_the_planned_deviation(name):
     """The mean of what the server learns differs from the one without noise by the planned sigma of all N sites."""
-    page, walk = methods()[name]
+    algorithm, schedule = methods()[name]
     pb = problem()
     bounds = pb.objective.bounds(3.0)
-    plan = SumPlan.of(page, bounds, walk, SIZES, ROUNDS, pb.objective.d, honest=3, mu=0.5)
-    algorithm = summed(page, walk, plan.widths)
-    noise = SimulatedSums(algorithm, plan, seed=4)
+    plan = SumPlan.of(algorithm, bounds, schedule, SIZES, ROUNDS, pb.objective.d, honest=3, mu=0.5)
+    sums = summed(algorithm, schedule, plan.widths)
+    noise = SimulatedSums(sums, plan, seed=4)
     everyone = np.arange(len(SIZES))
     values = np.zeros((len(SIZES), 4000))
     sigma = plan.sigmas[0] * math.sqrt(len(SIZES) / 3) / len(SIZES)
@@ -314,41 +318,43 @@ def test_noise_of_sums_has_the_planned_deviation(name):
 @pytest.mark.parametrize("batch", [0, 4])
 def test_one_clients_numbers_are_a_slice_of_the_cohorts(batch):
     """Stacked or alone, with noise, to the bit."""
-    page, _ = methods()["fedpdm"]
-    walk, pb = Walk(batch, 1), problem()
-    plan = SumPlan.of(page, pb.objective.bounds(3.0), walk, SIZES, ROUNDS, pb.objective.d, honest=5, mu=1.0)
-    algorithm = summed(page, walk, plan.widths)
-    noise = SimulatedSums(algorithm, plan)
-    all_of_them = next(iter(rounds(algorithm, pb, walk, 1, noise=noise))).uploads.cells
-    two = [rounds(algorithm, pb, walk, 1, lambda t, i=i: np.array([i]), noise=noise) for i in (0, 3)]
+    algorithm, _ = methods()["fedpdm"]
+    schedule, pb = LocalSchedule(batch, 1), problem()
+    plan = SumPlan.of(
+        algorithm, pb.objective.bounds(3.0), schedule, SIZES, ROUNDS, pb.objective.d, honest=5, mu=1.0
+    )
+    sums = summed(algorithm, schedule, plan.widths)
+    noise = SimulatedSums(sums, plan)
+    all_of_them = next(iter(rounds(sums, pb, schedule, 1, noise=noise))).uploads.cells
+    two = [rounds(sums, pb, schedule, 1, lambda t, i=i: np.array([i]), noise=noise) for i in (0, 3)]
     for i, alone in zip((0, 3), two, strict=True):
         with pytest.raises(SettingError, match="needs all 5 clients"):
             next(iter(alone))
-        inbox = algorithm.broadcast(algorithm.init_server(pb.start, 5, np.uint64(0)), 1, np.array([i]))
-        work = _work(pb, walk, i, noise)
-        np.testing.assert_array_equal(algorithm.client_update(None, inbox, work)[1].cells[0], all_of_them[i])
+        inbox = sums.broadcast(sums.init_server(pb.start, 5, np.uint64(0)), 1, np.array([i]))
+        work = _work(pb, schedule, i, noise)
+        np.testing.assert_array_equal(sums.client_update(None, inbox, work)[1].cells[0], all_of_them[i])
 
 
-def _work(pb: Problem, walk: Walk, client: int, noise: Any) -> LocalWork:
+def _work(pb: Problem, schedule: LocalSchedule, client: int, noise: Any) -> LocalWork:
     clients = np.array([client])
-    return LocalWork(pb.objective, walk.batches(pb.shards, clients, 0, 1), noise(1, clients), 1)
+    return LocalWork(pb.objective, schedule.batches(pb.shards, clients, 0, 1), noise(1, clients), 1)
 
 
 def test_an_update_that_is_not_finite_ends_the_run():
     """It cannot be rounded to a whole number."""
-    page, walk = methods()["fedavg"]
+    algorithm, schedule = methods()["fedavg"]
     pb = problem()._replace(start=np.full(8, 1e308))
-    algorithm = summed(page, walk, (1.0,) * ROUNDS)
+    sums = summed(algorithm, schedule, (1.0,) * ROUNDS)
     plan = SumPlan(np.ones((ROUNDS, 5)), np.ones(ROUNDS), 8, 5, 1.0)
     pb.shards.features[:] *= 1e200
     with np.errstate(all="ignore"), pytest.raises(RunError, match="not finite"):
-        list(rounds(algorithm, pb, walk, ROUNDS, noise=SimulatedSums(algorithm, plan)))
+        list(rounds(sums, pb, schedule, ROUNDS, noise=SimulatedSums(sums, plan)))
 
 
 # --- the theorem: one record moves the next sum by no more than its sensitivity, given equal sums so far ---
 
 
-def replayed(page: Any, walk: Walk, start: float = 0.0) -> float:
+def replayed(algorithm: Any, schedule: LocalSchedule, start: float = 0.0) -> float:
     """The largest ratio of a sum's move to its sensitivity over 40 rounds, four sites of 20 rows."""
     rng = np.random.default_rng(3)
     features = rng.normal(size=(3, 20, 6))
@@ -358,11 +364,11 @@ def replayed(page: Any, walk: Walk, start: float = 0.0) -> float:
     objective = make_objective("logistic", num_features=6, num_classes=2)
     point = start * np.eye(6)[0]
     moves = replay_sums(
-        page,
+        algorithm,
         objective,
         sites,
         neighbour,
-        walk,
+        schedule,
         objective.bounds(1.0),
         ROUNDS,
         noise_multiplier=3.0,
@@ -376,25 +382,28 @@ def replayed(page: Any, walk: Walk, start: float = 0.0) -> float:
 def test_no_record_moves_a_sum_by_more_than_its_sensitivity(name):
     """The method as written, with duals that differ between both runs. From a start at which all slopes are saturated
     the first sum moves by the whole sensitivity."""
-    page, walk = methods()[name]
-    page = replace(page, facts=Facts(4, ROUNDS))
-    assert replayed(page, walk) <= 1 + 1e-9
+    algorithm, schedule = methods()[name]
+    algorithm = replace(algorithm, info=RunInfo(4, ROUNDS))
+    assert replayed(algorithm, schedule) <= 1 + 1e-9
     if name not in ("bsdp-fedpdm", "fedpdm-batches", "isrl-dp", "ssca"):  # a batch need not hold the record
-        assert 0.9 < replayed(page, walk, start=1e3) <= 1 + 1e-9
+        assert 0.9 < replayed(algorithm, schedule, start=1e3) <= 1 + 1e-9
 
 
-def planted() -> dict[str, tuple[Any, Walk]]:
+def planted() -> dict[str, tuple[Any, LocalSchedule]]:
     """Methods that are not allowed."""
-    common: dict[str, Any] = {"step_size": 1.5, "privacy": "public-state", "facts": Facts(4, ROUNDS)}
+    common: dict[str, Any] = {"step_size": 1.5, "privacy": "public-state", "info": RunInfo(4, ROUNDS)}
     return {
-        "fedpdm, three steps": (FedPDM(H, rho=0.5, **common), Walk(0, 3)),
-        "fedpdm, warm start": (FedPDM(H, rho=0.5, local_start="warm", **common), Walk(0, 1)),
-        "feddyn, three steps": (FedDyn(H, alpha=0.5, **common), Walk(0, 3)),
-        "scaffold, three steps": (Scaffold(H, **common), Walk(0, 3)),
-        "proxskip": (ProxSkip(H, Facts(4, ROUNDS), step_size=1.5, privacy="public-state"), Walk(0, 8)),
+        "fedpdm, three steps": (FedPDM(H, rho=0.5, **common), LocalSchedule(0, 3)),
+        "fedpdm, warm start": (FedPDM(H, rho=0.5, local_start="warm", **common), LocalSchedule(0, 1)),
+        "feddyn, three steps": (FedDyn(H, alpha=0.5, **common), LocalSchedule(0, 3)),
+        "scaffold, three steps": (Scaffold(H, **common), LocalSchedule(0, 3)),
+        "proxskip": (
+            ProxSkip(H, RunInfo(4, ROUNDS), step_size=1.5, privacy="public-state"),
+            LocalSchedule(0, 8),
+        ),
         "ldp-primal-dual, gamma 1/2": (
-            LDPPrimalDual(H, Facts(4, ROUNDS), 0.5, allocation="static", privacy="public-state"),
-            Walk(0, 1),
+            LDPPrimalDual(H, RunInfo(4, ROUNDS), 0.5, allocation="static", privacy="public-state"),
+            LocalSchedule(0, 1),
         ),
     }
 
@@ -403,14 +412,14 @@ def planted() -> dict[str, tuple[Any, Walk]]:
 def test_what_is_not_allowed_is_caught_and_refused(name):
     """Private state that bends a site's path moves later sums by more than the sensitivity of a release: the replay
     sees it, and the door is shut."""
-    page, walk = planted()[name]
-    assert replayed(page, walk) > 1.2
+    algorithm, schedule = planted()[name]
+    assert replayed(algorithm, schedule) > 1.2
     with pytest.raises(SettingError, match="trust sum"):
-        Summed(page, (walk.max_local_steps,))
+        Summed(algorithm, (schedule.max_local_steps,))
 
 
 @pytest.mark.parametrize(
-    ("page", "steps", "why"),
+    ("algorithm", "steps", "why"),
     [
         (FedPDM(H, privacy="public-state", uplink_ratio=0.5), 1, "uplink-ratio 1"),
         (FedPDM(H, privacy="as-published"), 1, "public-state, or gradient"),
@@ -421,16 +430,16 @@ def test_what_is_not_allowed_is_caught_and_refused(name):
         (SSCA(H), 1, "privacy gradient"),
     ],
 )
-def test_refusals_say_why(page, steps, why):
+def test_refusals_say_why(algorithm, steps, why):
     """In one sentence."""
     with pytest.raises(SettingError, match=why) as refusal:
-        Summed(page, (steps,))
+        Summed(algorithm, (steps,))
     assert "\n" not in str(refusal.value)
 
 
 def test_plans_name_what_they_cannot_do():
     """Counts of sites, and of honest ones."""
-    page, walk = methods()["fedpdm"]
+    algorithm, schedule = methods()["fedpdm"]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(1.0)
     for sizes, honest, why in (
         ((30,), 1, "2 to 1000 clients"),
@@ -438,14 +447,14 @@ def test_plans_name_what_they_cannot_do():
         (SIZES, 0, "from 1 to"),
     ):
         with pytest.raises(SettingError, match=why):
-            SumPlan.of(page, bounds, walk, sizes, ROUNDS, 8, honest, mu=1.0)
+            SumPlan.of(algorithm, bounds, schedule, sizes, ROUNDS, 8, honest, mu=1.0)
 
 
 def test_a_smaller_site_pays_more_and_the_largest_move_sets_the_noise():
     """All sites add the same noise; the one with the fewest rows spends the target, and the others less."""
-    page, walk = methods()["fedpdm"]
+    algorithm, schedule = methods()["fedpdm"]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(1.0)
-    plan = SumPlan.of(page, bounds, walk, SIZES, ROUNDS, 8, honest=3, mu=1.0)
+    plan = SumPlan.of(algorithm, bounds, schedule, SIZES, ROUNDS, 8, honest=3, mu=1.0)
     assert plan.mu.max() == pytest.approx(1.0, rel=1e-12)
     np.testing.assert_allclose(plan.mu, 25 / np.array(SIZES), rtol=1e-6)
     assert SHARE == 2.0**SHARE_BITS

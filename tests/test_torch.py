@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch_models import layers
 
 from twinflower.algorithms import FedPDM, Scaffold
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.errors import SettingError
 from twinflower.networks import make_model
 from twinflower.norms import norms
@@ -240,32 +240,39 @@ def test_bounds_say_what_is_known():
     assert objective.bounds(0.0) == objective.bounds(1.0) == (0.7, math.inf, (0.1, 0.1))
     with pytest.raises(SettingError, match="no public bound: set clip_norm .* above 0"):
         ModuleObjective(module(linear)).bounds(1.0)
-    page = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=0.4, privacy="public-state")
-    bounds, one = objective.bounds(1.0), page.release(objective.bounds(1.0), Walk(0, 1).pace(50), 1)
+    algorithm = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=0.4, privacy="public-state")
+    bounds, one = (
+        objective.bounds(1.0),
+        algorithm.release(objective.bounds(1.0), LocalSchedule(0, 1).workload(50), 1),
+    )
     assert one.sensitivity == pytest.approx(2 * 0.7 * 0.4 / 50)  # needs no curvature
-    three = page.release(bounds, Walk(0, 3).pace(50), 1)
+    three = algorithm.release(bounds, LocalSchedule(0, 3).workload(50), 1)
     assert three.sensitivity > 2 * 0.7 * 0.4  # the bound that does not fall with the rows
-    noisy = replace(page, privacy="gradient")
-    assert noisy.release(bounds, Walk(0, 3).pace(50), 1) == (2 * 0.7 / 50, 3, 1.0)
+    noisy = replace(algorithm, privacy="gradient")
+    assert noisy.release(bounds, LocalSchedule(0, 3).workload(50), 1) == (2 * 0.7 / 50, 3, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("privacy", "walk"),
-    [("public-state", Walk(0, 1)), ("public-state", Walk(5, 3)), ("gradient", Walk(5, 6))],
+    ("privacy", "schedule"),
+    [
+        ("public-state", LocalSchedule(0, 1)),
+        ("public-state", LocalSchedule(5, 3)),
+        ("gradient", LocalSchedule(5, 6)),
+    ],
 )
-@pytest.mark.parametrize("page_class", [FedPDM, Scaffold])
-def test_no_release_of_a_module_moves_by_more_than_its_sensitivity(page_class, privacy, walk):
+@pytest.mark.parametrize("algorithm_class", [FedPDM, Scaffold])
+def test_no_release_of_a_module_moves_by_more_than_its_sensitivity(algorithm_class, privacy, schedule):
     """A record is replaced, by one that overflows float32 too, and every release is compared."""
     objective = ModuleObjective(layers(), row_shape=(1, 8, 8), clip_norm=0.5)
-    page, rng = page_class(step_size=0.4, privacy=privacy), np.random.default_rng(0)
-    server, data = page.init_server(objective.start(), 1, np.array(0, np.uint64)), digits_like(rng)
-    inboxes = [page.broadcast(server, round_, np.array(0)) for round_ in range(1, 7)]
+    algorithm, rng = algorithm_class(step_size=0.4, privacy=privacy), np.random.default_rng(0)
+    server, data = algorithm.init_server(objective.start(), 1, np.array(0, np.uint64)), digits_like(rng)
+    inboxes = [algorithm.broadcast(server, round_, np.array(0)) for round_ in range(1, 7)]
     for entry in (-1.0, 1e300):
         other = data._replace(
             features=data.features.copy(), labels=(data.labels + 3 * (np.arange(20) == 7)) % 10
         )
         other.features[7] *= entry
-        moves = replay(page, objective, data, other, walk, objective.bounds(0.0), inboxes)
+        moves = replay(algorithm, objective, data, other, schedule, objective.bounds(0.0), inboxes)
         assert all(move.agrees for move in moves)
         ratios = [move.moved / move.sensitivity for move in moves]
         assert 0.02 < max(ratios) <= 1 + 1e-9, ratios

@@ -14,12 +14,12 @@ from twinflower.simulation.settings import check, parse, parse_run_config
 from twinflower.simulation.tune import held_out
 
 UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
-BOTH = [name for name, page in ALGORITHMS.items() if page.weightings == ("clients", "rows")]
+BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings == ("clients", "rows")]
 
 
 def test_who_takes_which():
     assert set(BOTH) == {"fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"}
-    others = {name: page.weightings for name, page in ALGORITHMS.items() if name not in BOTH}
+    others = {name: algorithm.weightings for name, algorithm in ALGORITHMS.items() if name not in BOTH}
     assert {name for name, own in others.items() if own == ("rows",)} == {"ssca", "ssca-constrained"}
     assert all(own == ("clients",) for name, own in others.items() if not name.startswith("ssca"))
 
@@ -118,10 +118,10 @@ def test_the_objective_means_the_same_in_every_method():
 def test_held_out_rows_are_weighted_as_in_f_and_so_are_the_rest():
     setup, held = held_out(small("fedavg", weighting="rows", **UNEQUAL), 0.2)
     assert held.weights is None
-    assert setup.page.facts.sizes == tuple(setup.partition.sizes) == (12, 240, 24, 10, 72, 320, 48, 20)
+    assert setup.algorithm.info.sizes == tuple(setup.partition.sizes) == (12, 240, 24, 10, 72, 320, 48, 20)
     setup, held = held_out(small("fedavg", **UNEQUAL), 0.2)
     assert held.weights is not None
-    assert setup.page.facts.sizes == ()
+    assert setup.algorithm.info.sizes == ()
 
 
 @pytest.mark.parametrize("variant", ["fedpdm-private", "fedavg-subgradient", "scaffold"])
@@ -130,7 +130,10 @@ def test_weights_at_the_server_change_no_release(variant):
     by_clients, by_rows = (small(variant, weighting=w, **UNEQUAL) for w in ("clients", "rows"))
     assert_array_equal(by_clients.plan.mu(by_clients.plan.shares), by_rows.plan.mu(by_rows.plan.shares))
     for size in by_rows.partition.sizes:
-        release = [s.page.release(s.plan.bounds, s.walk.pace(int(size)), 1) for s in (by_clients, by_rows)]
+        release = [
+            s.algorithm.release(s.plan.bounds, s.schedule.workload(int(size)), 1)
+            for s in (by_clients, by_rows)
+        ]
         assert release[0] == release[1]
     first = [inprocess.run(small(variant, weighting=w, rounds=1, **UNEQUAL)) for w in ("clients", "rows")]
     assert not np.array_equal(first[0].model, first[1].model)

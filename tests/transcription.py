@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator, Philox
 
 from twinflower.algorithms import FedPDM
-from twinflower.batches import Shards, Walk
+from twinflower.batches import LocalSchedule, Shards
 from twinflower.objectives import Batch
 from twinflower.randomness import participants, stream
 
@@ -42,9 +42,9 @@ def drawn(seed: int, client: int, round_: int, d: int, k: int) -> list[int]:
 
 
 def slow_run(
-    page: FedPDM,
+    algorithm: FedPDM,
     shards: Shards,
-    walk: Walk,
+    schedule: LocalSchedule,
     gradient: Callable[[np.ndarray, Batch], np.ndarray],
     start: np.ndarray,
     rounds: int,
@@ -60,31 +60,31 @@ def slow_run(
     The server refuses the replies of the (round, client) in `rejected`, and a client whose x is not finite forgets
     the round.
     """
-    n, d, rho = shards.num_clients, len(start), page.rho
+    n, d, rho = shards.num_clients, len(start), algorithm.rho
     x0, mean = start.copy(), start.copy()
     share = shards.sizes if by_rows else np.ones(n)  # p_i N, up to a factor
     duals: dict[int, np.ndarray] = {}
     own: dict[int, np.ndarray] = {}
     heard: list[dict[int, float]] = [{} for _ in range(d)]  # of every entry: who sent it, and what
     for t in range(1, rounds + 1):
-        eta = page.step_size / t**page.step_decay
+        eta = algorithm.step_size / t**algorithm.step_decay
         received = np.zeros(d)
-        for j in largest(x0, round(page.downlink_ratio * d)):
+        for j in largest(x0, round(algorithm.downlink_ratio * d)):
             received[j] = x0[j]
         dropped = np.count_nonzero(x0) - np.count_nonzero(received)
-        if page.aggregation == "sampled":
+        if algorithm.aggregation == "sampled":
             heard = [{} for _ in range(d)]
         everyone = t == 1 and first_round == "all"  # S_0 = [N]
         asked = [*range(n)] if everyone else [int(i) for i in participants(seed, t, n, k)]
         lost, steps, fired = [], [], []
         for i in asked:
             dual = duals.get(i, np.zeros(d))
-            x = own.get(i, start) if page.local_start == "warm" else received  # line 6
+            x = own.get(i, start) if algorithm.local_start == "warm" else received  # line 6
             taken, stop = 0, False
-            for rows in walk.batches(shards, i, seed, t):
+            for rows in schedule.batches(shards, i, seed, t):
                 g = gradient(x, rows) - dual + rho * (x - received)
                 x, taken = x - eta * g, taken + 1  # (8a)
-                stop = 0 < page.stopping_tolerance >= float(g @ g)  # (10)
+                stop = 0 < algorithm.stopping_tolerance >= float(g @ g)  # (10)
                 if stop:
                     break
             if not np.isfinite(x).all():
@@ -95,7 +95,7 @@ def slow_run(
                 lost.append(i)
                 continue
             y = x - duals[i] / rho  # (8d)
-            for j in sent_entries(page, y, seed, i, t):
+            for j in sent_entries(algorithm, y, seed, i, t):
                 heard[j][i] = float(y[j])
             steps.append(taken)
             fired.append(stop)
@@ -103,22 +103,28 @@ def slow_run(
         for j in range(d):  # (20), (23)
             if heard[j]:
                 mean[j] = sum(share[i] * v for i, v in heard[j].items()) / sum(share[i] for i in heard[j])
-            elif page.missing == "zero":
+            elif algorithm.missing == "zero":
                 mean[j] = 0.0
-        x0 = np.sign(mean) * np.maximum(np.abs(mean) - page.regulariser.weight / rho, 0.0)  # (12), step 1/rho
+        x0 = np.sign(mean) * np.maximum(
+            np.abs(mean) - algorithm.regulariser.weight / rho, 0.0
+        )  # (12), step 1/rho
         yield Slow(x0, dict(duals), dict(own), asked, lost, steps, fired, dropped, nobody)
 
 
-def sent_entries(page: FedPDM, y: np.ndarray, seed: int, client: int, round_: int) -> list[int]:
+def sent_entries(algorithm: FedPDM, y: np.ndarray, seed: int, client: int, round_: int) -> list[int]:
     """Which entries of y a client sends, (16)."""
-    k = round(page.uplink_ratio * len(y))
-    return drawn(seed, client, round_, len(y), k) if page.uplink == "rand-k" and k < len(y) else largest(y, k)
+    k = round(algorithm.uplink_ratio * len(y))
+    return (
+        drawn(seed, client, round_, len(y), k)
+        if algorithm.uplink == "rand-k" and k < len(y)
+        else largest(y, k)
+    )
 
 
 def slow_run_of(setup: Any, rejected: Set[tuple[int, int]] = frozenset()) -> Iterator[Slow]:
     """`slow_run` for a run's settings."""
     config = setup.config
     return slow_run(
-        setup.page, setup.shards, setup.walk, setup.objective.grad, setup.start, config.rounds, config.sampled,
+        setup.algorithm, setup.shards, setup.schedule, setup.objective.grad, setup.start, config.rounds, config.sampled,
         seed=config.seed, first_round=config.clients.first_round, by_rows=setup.by_rows, rejected=rejected,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Clients' rows, and the order in which a client walks through them.
 
-Rows lie grouped by client in one array (`Shards`). A `Walk` says how many rows a local step takes and
-how many steps there are; `Walk.batches` turns it into the sequence of `Batch`es that an algorithm page
+Rows lie grouped by client in one array (`Shards`). A `LocalSchedule` says how many rows a local step takes and
+how many steps there are; `LocalSchedule.batches` turns it into the sequence of `Batch`es that an algorithm
 receives, for one client or for a stacked cohort, with the same draws either way.
 """
 
@@ -145,7 +145,7 @@ class Batches:
         return self.shards.take(self.places[..., step, :], self.weights)
 
 
-class Pace(NamedTuple):
+class Workload(NamedTuple):
     """What is public about a client's round: local steps, rows in each, batches in an epoch."""
 
     steps: int
@@ -154,7 +154,7 @@ class Pace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walk:
+class LocalSchedule:
     """How a client walks through its rows in one round.
 
     batch_size b, 0 for all rows in every step; max_local_steps Q, 0 for the papers' silent default of one
@@ -177,14 +177,14 @@ class Walk:
             f"otherwise; got {self.max_local_steps}",
         )
 
-    def pace(self, size: int) -> Pace:
+    def workload(self, size: int) -> Workload:
         """The pace of a client with this many rows."""
         rows = min(self.batch_size or size, size)
-        return Pace(int(self.steps(np.array(size))), rows, size // rows)
+        return Workload(int(self.steps(np.array(size))), rows, size // rows)
 
-    def paces(self, sizes: Sequence[int] | Index) -> list[Pace]:
+    def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """Of clients with these numbers of rows."""
-        known = {m: self.pace(m) for m in set(map(int, sizes))}
+        known = {m: self.workload(m) for m in set(map(int, sizes))}
         return [known[int(m)] for m in sizes]
 
     def steps(self, sizes: Index) -> Index:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .algorithms.page import Page, stack, unstack
+from .algorithms.algorithm import Algorithm, stack, unstack
 from .arrays import Array, Index
 
 
@@ -14,7 +14,7 @@ class ClientStates:
     After a round of all clients their states lie stacked, as the round left them; otherwise each lies by itself.
     """
 
-    def __init__(self, algorithm: Page, start: Array, num_clients: int) -> None:
+    def __init__(self, algorithm: Algorithm, start: Array, num_clients: int) -> None:
         self._algorithm = algorithm
         self._starts = np.atleast_2d(start)  # of each seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Public facts about an objective on allowed rows.
+    """Public run information about an objective on allowed rows.
 
     gradient: C, the largest norm of one record's data gradient. curvature: the data loss of any record has
     its curvature in [0, curvature]; infinity if that is not known. penalty: the interval that holds the

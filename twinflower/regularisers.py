@@ -246,7 +246,7 @@ Bound = Annotated[float, Setting("the box is [-bound, bound] in every entry", ab
 
 @dataclass(frozen=True)
 class Penalty(ABC):
-    """A regulariser as users set it."""
+    """The settings of a regulariser; `build` returns h itself."""
 
     name: str = ""
     parameters: Annotated[

@@ -1,6 +1,6 @@
 """The training loop: rounds of an algorithm on arrays, without Flower, files or clocks.
 
-    for outcome in rounds(FedPDM(L1(1e-3)), problem, Walk(batch_size=10), 50, sampled(10, 3)):
+    for outcome in rounds(FedPDM(L1(1e-3)), problem, LocalSchedule(batch_size=10), 50, sampled(10, 3)):
         print(outcome.round, problem.objective.value(outcome.server.x0, problem.shards.everyone()))
 
 A round asks some clients, K of N, lets each go on from its own state, and gives the server what they sent. All arrays
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .algorithms.abilities import Closes, NeedsEveryClient
-from .algorithms.page import Page
+from .algorithms.algorithm import Algorithm
 from .arrays import Array, Index, Mask
 from .batches import Batches, Shards
 from .client_states import ClientStates, at_places
@@ -33,7 +33,7 @@ Lost = Callable[[int, Index], Mask]  # of clients (K,) in a round, whose replies
 
 
 class Schedule(Protocol):
-    """The local steps of a round, such as a `Walk`."""
+    """The local steps of a round, such as a `LocalSchedule`."""
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
         """The rows that clients (..., K) take, under seeds that broadcast to them."""
@@ -84,14 +84,14 @@ def sampled(
     return lambda round_: participants(seed, round_, num_clients, clients_per_round, first_round)
 
 
-def start(algorithm: Page, problem: Problem, seed: int | Index = 0) -> Outcome:
+def start(algorithm: Algorithm, problem: Problem, seed: int | Index = 0) -> Outcome:
     """Where a run begins."""
     server = algorithm.init_server(problem.start, problem.num_clients, np.asarray(seed, dtype=np.uint64))
     return Outcome(0, server, ClientStates(algorithm, problem.start, problem.num_clients))
 
 
 def rounds(
-    algorithm: Page,
+    algorithm: Algorithm,
     problem: Problem,
     schedule: Schedule,
     number: int,
@@ -131,7 +131,7 @@ def close(algorithm: Any, at: Outcome) -> None:
 class _Loop:
     """What stays the same in all rounds, and the last round's uploads."""
 
-    algorithm: Page
+    algorithm: Algorithm
     problem: Problem
     schedule: Schedule
     noise: NoiseOf | None
@@ -188,7 +188,7 @@ class _Loop:
         if not finite.any() or isinstance(self.algorithm, NeedsEveryClient):
             count = f"{len(finite) - finite.sum()} of {len(finite)}"
             raise RunError(
-                f"round {round_}: {count} updates are not finite, the run diverged: lower step-size"
+                f"round {round_}: {count} updates are not finite; the run diverged: lower step-size"
             )
         return np.flatnonzero(finite)
 

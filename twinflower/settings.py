@@ -80,7 +80,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """As users type it."""
+        """The key as users type it: kebab case, without the section."""
         return kebab(self.path[-1])
 
     @property
@@ -175,9 +175,9 @@ def _arguments(owner: type, values: Mapping[str, Any], whole: Mapping[str, Any])
 
 
 def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping[str, Any]) -> T:
-    """The entry of a registry called `name` with these settings, in snake case.
+    """Build the registry entry called `name` with these settings (keys in snake case).
 
-    SettingError for a name or a setting that there is not, naming those that there are.
+    SettingError for an unknown name or setting; the message lists the valid names or the closest setting.
     """
     require(name in entries, f"{kind} must be one of {', '.join(entries)}; got '{name}'")
     entry = entries[name]

@@ -1,6 +1,6 @@
 """Graphs of clients: built with networkx, checked, and described by the numbers that decide the speed of consensus.
 
-A graph is what pages and the relay need of it: for each client its neighbours, ascending. It is public.
+A graph is what algorithms and the relay need of it: for each client its neighbours, ascending. It is public.
 """
 
 import math
@@ -115,7 +115,7 @@ class Regular(Topology):
         whole = degree == int(degree) and degree < n and int(degree) * n % 2 == 0
         require(
             whole,
-            f"a regular graph of {n} clients needs a whole topology.degree below {n} with degree * {n} even; got "
+            f"a regular graph of {n} clients needs an integer topology.degree below {n} with degree * {n} even; got "
             f"{degree:g}",
         )
         return _random(

@@ -12,7 +12,7 @@ from .objectives import Batch, Objective
 class Noise(Protocol):
     """Adds the noise of draw number `draw` of the round to a value (..., d); the only way out for data.
 
-    shrink (...,) in (0, 1] scales the noise down where a page knows that less is at stake.
+    shrink (...,) in (0, 1] scales the noise down where an algorithm knows that less is at stake.
     """
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:

@@ -96,7 +96,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
     require(
-        not isinstance(setup.page, FedPDM) or setup.page.unstable_steps == "refuse",
+        not isinstance(setup.algorithm, FedPDM) or setup.algorithm.unstable_steps == "refuse",
         "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
     )
     policy = Policy(site.min_noise_multiplier or 0.0, site.max_epsilon or lifetime, site.max_delta)

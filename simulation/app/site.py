@@ -91,7 +91,7 @@ class Site:
 
     @property
     def promises(self) -> list[str]:
-        """Keys of the node config by which it takes part in private runs only."""
+        """Keys of the node config that restrict the site to private runs; empty if there are none."""
         policy = [key for key in _POLICY if getattr(self, snake(key)) is not None]
         return policy + ["data-file"] * (bool(self.data_file) and not self.allow_non_private)
 

@@ -1,4 +1,4 @@
-"""How figures look: a colour per method, a style per curve, and what the axes say."""
+"""Plot style: one colour per method, one line style per curve, and the axis labels."""
 
 import colorsys
 import re

@@ -14,10 +14,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
-from twinflower.algorithms.page import Page
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
-from twinflower.batches import Batches, Shards, Walk
+from twinflower.batches import Batches, LocalSchedule, Shards
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
@@ -54,12 +54,12 @@ class Cohort:
         return [setup.config.seed for setup in self.setups]
 
     @cached_property
-    def algorithm(self) -> Page:
+    def algorithm(self) -> Algorithm:
         """That of all seeds, which may divide the rows among the clients in different ways."""
         first = self.setups[0]
         if self.alone or not first.by_rows:
-            return first.page
-        return with_sizes(first.page, np.stack([setup.partition.sizes for setup in self.setups]))
+            return first.algorithm
+        return with_sizes(first.algorithm, np.stack([setup.partition.sizes for setup in self.setups]))
 
     @cached_property
     def problem(self) -> Problem:
@@ -97,9 +97,13 @@ class Cohort:
 
     def _schedule(self) -> Schedule:
         """The local schedule; where all rounds take the same rows of everybody, few enough to be kept, they are."""
-        config, walk, shards = self.setups[0].config, self.setups[0].walk, self.problem.shards
-        everybody = config.sampled == config.clients.count and walk.batch_size == 0
-        return _Kept(walk) if everybody and shards.sizes.sum() * shards.features.shape[1] <= _KEPT else walk
+        config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
+        everybody = config.sampled == config.clients.count and schedule.batch_size == 0
+        return (
+            _Kept(schedule)
+            if everybody and shards.sizes.sum() * shards.features.shape[1] <= _KEPT
+            else schedule
+        )
 
     def _noise(self) -> NoiseOf | None:
         """What the clients' guards would give out; None without privacy."""
@@ -107,11 +111,11 @@ class Cohort:
         if first.plan is None:
             return None
         if first.sums:
-            return cast(NoiseOf, SimulatedSums(cast(Summed, first.page), first.sums, first.config.seed))
+            return cast(NoiseOf, SimulatedSums(cast(Summed, first.algorithm), first.sums, first.config.seed))
         plans = [cast(Plan, setup.plan) for setup in self.setups]
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
-        walk, shards = self.setups[0].walk, self.problem.shards
-        return SimulatedNoise(self.algorithm, shards, walk, plans[0].bounds, multipliers, self._seed)
+        schedule, shards = self.setups[0].schedule, self.problem.shards
+        return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
 
     def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:
         """Everything that decides what follows this round, and the metrics so far."""
@@ -125,16 +129,16 @@ class Cohort:
     def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> Outcome:
         """Where a checkpoint stands; the recorders go on behind its rows."""
         require(
-            "seeds" in saved.facts, "the checkpoint is of another runtime than cohort: resume the run on that"
+            "seeds" in saved.info, "the checkpoint is of another runtime than cohort: resume the run on that"
         )
-        require(saved.facts["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.facts['seeds']}")
+        require(saved.info["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.info['seeds']}")
         at = self.start()
         _restore(at.states, self.algorithm.init_client(self.setups[0].start), saved)
-        for recorder, told in zip(recorders, saved.facts["recorders"], strict=True):
+        for recorder, told in zip(recorders, saved.info["recorders"], strict=True):
             recorder.take_up(told["rows"])
             recorder.rounds.extend(map(to_round, told["rounds"]))
         server = unflatten(at.server, leaves_of("server-", saved.arrays))
-        return at._replace(round=int(saved.facts["round"]), server=server)
+        return at._replace(round=int(saved.info["round"]), server=server)
 
     def place(self, seed: int) -> int | None:
         """Where the arrays of the seed-th run stand in the server's, None if it is the only one."""
@@ -172,13 +176,13 @@ class Cohort:
 class _Kept:
     """A schedule in which every round takes the same rows of everybody: what was drawn is kept, by the first client."""
 
-    walk: Walk
+    schedule: LocalSchedule
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
         """The batches of these clients, with their rows' norms."""
         first = int(clients.flat[0])
         if first not in self._drawn:
-            self._drawn[first] = self.walk.batches(shards, clients, seed, round_).keeping_norms()
+            self._drawn[first] = self.schedule.batches(shards, clients, seed, round_).keeping_norms()
         return self._drawn[first]
 
     @cached_property
@@ -202,7 +206,7 @@ def run(
     or loses a client with an update that is not finite, or draws its own numbers of steps, each is run alone.
     """
     try:
-        if len(setups) > 1 and isinstance(setups[0].page, DrawsSteps | Summed):
+        if len(setups) > 1 and isinstance(setups[0].algorithm, DrawsSteps | Summed):
             raise Uneven
         with threadpool_limits(1), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)

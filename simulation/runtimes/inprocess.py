@@ -25,7 +25,7 @@ from flwr.supercore.run import Run  # private
 from flwr.supercore.task_identity import TaskIdentity  # private
 from threadpoolctl import threadpool_limits
 
-from twinflower.clients import PageClient
+from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer
 from twinflower.errors import DataError
 from twinflower.wire import from_npy
@@ -45,7 +45,7 @@ class InProcessGrid(Grid):
         self.setup = setup
         self.exact_wire = exact_wire
         self.contexts: dict[int, Context] = {}
-        self._clients: dict[int, PageClient] = {}
+        self._clients: dict[int, AlgorithmClient] = {}
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
         run = int.from_bytes(os.urandom(7))  # a ledger on disk must not take two runs for one
@@ -103,7 +103,7 @@ class InProcessGrid(Grid):
             self.contexts[node] = Context(self._run.run_id, node, config, RecordDict(), {})
         return self.contexts[node]
 
-    def client(self, node: int) -> PageClient:
+    def client(self, node: int) -> AlgorithmClient:
         """The node's client."""
         if node not in self._clients:
             self._clients[node] = self.setup.client(node - 1, self.context(node))
@@ -161,9 +161,9 @@ def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
     found, _ = checkpoints.newest()
     if found is None:
         return
-    for client, _ in found.facts.get("born", ()):
+    for client, _ in found.info.get("born", ()):
         store = setup.store(client, setup.config.output.state_dir)
-        if store and store.last(found.facts["session"]) is None:
+        if store and store.last(found.info["session"]) is None:
             raise DataError(
                 f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
                 "on; start anew in another folder"

@@ -37,7 +37,7 @@ def run_strategy(
             return None  # told before the checkpoint
         told = None
         if recorder.wants(round_):
-            model, own = setup.page.model(strategy.server), own_columns(setup, strategy.server)
+            model, own = setup.algorithm.model(strategy.server), own_columns(setup, strategy.server)
             told = MetricRecord(recorder.evaluate(round_, model, own))
         if checkpoints and checkpoints.due(round_):
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
@@ -55,7 +55,7 @@ def run_strategy(
                 evaluate_fn=evaluate,
             )
         model, points = (
-            setup.page.model(strategy.server),
+            setup.algorithm.model(strategy.server),
             client_models(setup.method, setup.own(strategy.server)),
         )
     except RunError as error:
@@ -73,7 +73,9 @@ def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoin
     if found is None:
         return 0
     config = setup.config
-    template = setup.page.init_server(setup.start, config.clients.count, np.array(config.seed, np.uint64))
+    template = setup.algorithm.init_server(
+        setup.start, config.clients.count, np.array(config.seed, np.uint64)
+    )
     snapshot, rows = to_strategy(found, template)
     strategy.resume(snapshot)
     recorder.take_up(rows)

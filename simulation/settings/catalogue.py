@@ -72,10 +72,10 @@ _CHOICE = {  # the key that chooses, its default, and what it means
 TOP = (
     Key(
         ("algorithm",), str, "fedpdm",
-        Setting("method that trains", Rule(f"one of {', '.join(ALGORITHMS)}", lambda name: name in ALGORITHMS)),
+        Setting("algorithm to run", Rule(f"one of {', '.join(ALGORITHMS)}", lambda name: name in ALGORITHMS)),
     ),
     Key(("rounds",), int, 30, Setting("communication rounds T", at_least(1), "rounds")),
-    Key(("seed",), int, 0, Setting("decides every draw of the run", at_least(0), bits=64)),
+    Key(("seed",), int, 0, Setting("seed of the run's random numbers", at_least(0), bits=64)),
     Key(
         ("start_scale",), float, 0.0,
         Setting("standard deviation of a normal starting point; 0: the objective's own start", at_least(0)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Index
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
@@ -85,10 +85,10 @@ class Config:
         return participants(self.seed, round_, clients.count, self.sampled, clients.first_round)
 
     @property
-    def walk(self) -> Walk:
+    def schedule(self) -> LocalSchedule:
         """How clients walk through their rows; one step a round for methods that take no more."""
         local = self.local
-        return Walk(
+        return LocalSchedule(
             local.batch_size, local.max_steps if self.method.takes_local_steps else 1, local.fresh_batches
         )
 
@@ -188,7 +188,7 @@ def check(config: Config) -> None:
     """Everything else that can be checked without data: raises SettingError for settings that break a rule."""
     config.objective.check()
     _check_weighting(config.clients.weighting, config.method)
-    _ = config.walk
+    _ = config.schedule
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):

@@ -31,11 +31,10 @@ Made by `python -m twinflower.simulation.settings.reference` from the declaratio
 
 {sections}
 
-**On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. Its last part will do, `--set
-rho=0.1`, while only one key that counts for the run is called so.
+**On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
+is enough if it is unambiguous among the keys that apply to the run.
 
-**In an experiment file** settings stand in the tables of their sections. Those of a `[[curve]]` go over those of
-`[run]`:
+**In an experiment file** each section is a table of settings. Those of a `[[curve]]` override those of `[run]`:
 
 ```toml
 [run]
@@ -54,8 +53,9 @@ fedavg.step-size = 0.3
 **With Flower**, `flwr run . --run-config "rounds=10 fedpdm.rho=0.1"` changes the values of `[tool.flwr.app.config]` in
 pyproject.toml: the defaults below, with {main_job}.
 
-A setting of something that the run has not chosen is refused: `fedprox.mu` does nothing for FedPDM. In an experiment
-file that is a setting of `[run]` that counts for none of the curves; with Flower it is one that is not at its default.
+A setting that has no effect in the run is refused: `fedprox.mu` does nothing for FedPDM. An experiment file is refused
+if it contains a setting of `[run]` that applies to none of the curves; `flwr run` refuses such a setting if its value
+is not the default.
 """
 
 

@@ -1,6 +1,7 @@
-"""Algorithm pages, by the name a user types."""
+"""Algorithms, by the name a user types."""
 
 from ..errors import require
+from .algorithm import Algorithm
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
 from .fedavg import FedAvg
@@ -11,24 +12,23 @@ from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
-from .page import Page
 from .proxskip import ProxSkip
 from .scaffold import Scaffold
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .zcdp_nfl import ZCDPNFL
 
-ALGORITHMS: dict[str, type[Page]] = {
-    page.name: page
-    for page in (
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm
+    for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ProxSkip, ISRLDP, LDPPrimalDual,
         SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
 
 
-def find_algorithm(name: str) -> type[Page]:
-    """The page called `name`; SettingError that lists the known ones otherwise."""
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The algorithm called `name`; SettingError that lists the known ones otherwise."""
     require(name in ALGORITHMS, f"algorithm must be one of {', '.join(ALGORITHMS)}; got '{name}'")
     return ALGORITHMS[name]
 
@@ -40,6 +40,7 @@ __all__ = [
     "PADMM",
     "SSCA",
     "ZCDPNFL",
+    "Algorithm",
     "BSDPFedPDM",
     "ConstrainedSSCA",
     "FedAvg",
@@ -48,7 +49,6 @@ __all__ = [
     "FedProx",
     "LDPPrimalDual",
     "NetworkedSubgradient",
-    "Page",
     "ProxSkip",
     "Scaffold",
     "find_algorithm",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Mask
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Batch, Bounds, Objective
 from ..privacy.release import Rounding
 
@@ -37,7 +37,7 @@ class SumsUp(ABC):
 
 
 class DrawsSteps(ABC):
-    """The number of local steps of a round is a public coin, the same for all clients, drawn from `Facts.key`.
+    """The number of local steps of a round is a public coin, the same for all clients, drawn from `RunInfo.key`.
 
     Runs with different seeds are not stacked, because their releases differ."""
 
@@ -68,7 +68,7 @@ def client_models(algorithm: object, server: Any) -> Array | None:
 
 
 class OnGraph(KnowsClientModels):
-    """Runs on a graph of clients, which `facts.neighbours` holds, with the server as a relay."""
+    """Runs on a graph of clients, which `info.neighbours` holds, with the server as a relay."""
 
     @abstractmethod
     def alive(self, server: Any) -> Mask:
@@ -114,7 +114,7 @@ class Forecasts(ABC):
 
     @abstractmethod
     def forecast(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
+        self, bounds: Bounds, noise_multiplier: float, workload: Workload, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
         """Rows of a table, for a start (d,); away: ||x* - start||^2 if it is known."""
 
@@ -137,16 +137,16 @@ class BoundsRounding(ABC):
     round in which that is too much; of other methods it assumes the worst."""
 
     @abstractmethod
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of one client's round."""
 
 
-def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
     """See `BoundsRounding`; for all other methods everything public is added to the release, and to gradients, too."""
     if isinstance(algorithm, BoundsRounding):
-        return algorithm.rounding(state, inbox, bounds, pace, round_)
+        return algorithm.rounding(state, inbox, bounds, workload, round_)
     public = math.fsum(map(length, (*state, *inbox)))
-    effect = algorithm.release(bounds, pace, round_).sensitivity * pace.rows / (2 * bounds.gradient)
+    effect = algorithm.release(bounds, workload, round_).sensitivity * workload.rows / (2 * bounds.gradient)
     return Rounding(public + effect * (bounds.gradient + (1 + bounds.steepest) * public))
 
 
@@ -160,7 +160,8 @@ class PlansNoise(ABC):
 
     @abstractmethod
     def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
-        """sigma / sensitivity of a plain release, for a total (epsilon, delta) of a client's releases."""
+        """sigma / sensitivity of a release of weight 1, given the (epsilon, delta) of all releases of a client
+        together."""
 
 
 class RestrictsObjective(ABC):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.release import SENSITIVITIES, Release, Rounding, gradient_release, loop_rounding
@@ -15,10 +15,10 @@ from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, one_of
 from ..work import LocalWork, no_noise
 from .abilities import BoundsRounding, SumsUp, length
+from .algorithm import NO_INFO, RunInfo
 from .layout import Layout
-from .local import Subgradient, Walked, decayed, local_steps
+from .local import LocalEnd, Subgradient, decayed, local_steps
 from .messages import Messages, check_choice
-from .page import NO_FACTS, Facts
 
 StepSize = Annotated[float, Setting("length of a step along the gradient in the first round", above(0))]
 StepDecay = Annotated[
@@ -34,7 +34,7 @@ FinalModel = Annotated[
 class LocalMethod(Messages, BoundsRounding, SumsUp):
     """A method whose clients take local gradient steps from x0.
 
-    facts.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
+    info.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
     counts a client's message by its share, those that answered in proportion, as FedAvg and restarted SGD do
     (McMahan et al., 2017; Yu et al., 2019). A client's own computation and its release stay as they are, so its
     sensitivity and noise do, too: sizes are public, and weights at the server are post-processing.
@@ -55,7 +55,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
     tail: Annotated[float, Setting("last part of the rounds in a tail-mean", SHARE, "share of the rounds")] = field(
         default=0.5, kw_only=True
     )
-    facts: Facts = field(default=NO_FACTS, kw_only=True)
+    info: RunInfo = field(default=NO_INFO, kw_only=True)
 
     takes_local_steps: ClassVar[bool] = True
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
@@ -83,33 +83,33 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         start: Array | None = None,
         tolerance: float = 0.0,
         subgradient: Subgradient | None = None,
-    ) -> Walked:
+    ) -> LocalEnd:
         """`local_steps` around x0, from x0 if no start is given, with the noise of "gradient" on every
         gradient or the noise of "public-state" on the end."""
         x, report = local_steps(
             work.objective, x0 if start is None else start, x0, self.pull, shift, self.step(work.round), work.batches,
             tolerance, work.noise if self.privacy == "gradient" else no_noise, subgradient,
         )
-        return Walked(work.noise(x) if self.privacy == "public-state" else x, report)
+        return LocalEnd(work.noise(x) if self.privacy == "public-state" else x, report)
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """All noisy gradients, or the noisy end of the local loop."""
         if self.privacy == "gradient":
-            return gradient_release(bounds, pace)
-        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, pace))
+            return gradient_release(bounds, workload)
+        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, workload))
 
     def departure(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
         """Where a client's local loop starts (d,), and its public shift."""
         return inbox.x0, 0.0
 
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of the local loop, or of its first gradient: the noisy grid refuses what grows too long in later ones."""
         start, shift = self.departure(state, inbox)
         if self.privacy == "gradient":
             return Rounding(bounds.gradient + bounds.steepest * length(start))
         constant = length(np.asarray(shift - self.pull * inbox.x0))
-        facts = self.step(round_), self.pull, pace, self.sensitivity
-        return Rounding(loop_rounding(bounds, *facts, length(start), constant))
+        info = self.step(round_), self.pull, workload, self.sensitivity
+        return Rounding(loop_rounding(bounds, *info, length(start), constant))
 
     def check_sum(self, steps: int) -> None:
         """Whole messages, noise once a round, and one local step where clients keep a dual variable.
@@ -142,7 +142,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
     def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
         """What clients (..., K) add with their values (..., K, d) to sum_i p_i value_i over all num_clients, p_i being
         their weights in F."""
-        shares = self.facts.shares(clients)
+        shares = self.info.shares(clients)
         if shares is None:
             return values.sum(-2) / num_clients  # type: ignore[no-any-return]
         return (shares[..., None] * values).sum(-2)  # type: ignore[no-any-return]
@@ -160,9 +160,9 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         """With which weight x0 of a round joins the average."""
         if self.final_model == "last":
             return 1.0
-        rounds = self.facts.rounds
+        rounds = self.info.rounds
         require(
-            round_ <= rounds, f"final-model tail-mean needs the run's number of rounds in facts.rounds; got {rounds}"
+            round_ <= rounds, f"final-model tail-mean needs the run's number of rounds in info.rounds; got {rounds}"
         )
         return 1.0 / max(1, round_ - rounds + math.ceil(round(self.tail * rounds, 9)))
 

@@ -21,7 +21,7 @@ class DPNFL(LinearisedADMM, PlansNoise):
     """zCDP-NFL's settings without budget_ratio, and composition: "basic" or "advanced"."""
 
     name: ClassVar[str] = "dp-nfl"
-    title: ClassVar[str] = "(epsilon, delta)-DP-NFL (Gauthier 2023): with basic or advanced composition, to compare"
+    title: ClassVar[str] = "(epsilon, delta)-DP-NFL (Gauthier 2023): basic or advanced composition; a baseline"
 
     composition: Annotated[str, Setting("composition theorem that turns epsilon into noise", one_of(_SHARES))] = "basic"
 

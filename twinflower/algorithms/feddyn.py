@@ -120,7 +120,7 @@ class FedDyn(ServerProx, NeedsClientState):
         x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
         drift = server.drift + self.part_of_sum(self._change(uploads, x0[..., None, :]), clients, n)
         x, sent = self.received(uploads, x0.shape[-1])
-        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.facts.shares(clients))
+        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.info.shares(clients))
         heard = hear(server.heard, clients, round_)
         x0 = self.proximal(mean, 1.0 / self.alpha)
         return self.averaged(server._replace(x0=x0, mean=mean, drift=drift, heard=heard), round_)

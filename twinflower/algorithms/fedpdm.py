@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.release import Release
@@ -145,11 +145,11 @@ class FedPDM(LocalMethod):
             upload = upload._replace(y=noisy)                                   # (12)
         return State(dual, x if warm else state.x), upload, report
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The noisy primal, all noisy gradients, or the published y with the sensitivity of Theorem 1."""
         if self.privacy == "as-published":
-            return Release(published_sensitivity(bounds, self.step(round_), self.rho, pace.steps))
-        return super().release(bounds, pace, round_)
+            return Release(published_sensitivity(bounds, self.step(round_), self.rho, workload.steps))
+        return super().release(bounds, workload, round_)
 
     def departure(self, state: State, inbox: Any) -> tuple[Array, Array]:
         """x0, or the last x for a warm start; -dual."""
@@ -176,8 +176,8 @@ class FedPDM(LocalMethod):
 
     def _average(self, server: Server, y: Array, sent: Mask | None, clients: Index) -> tuple[Memory, Array]:
         if self.aggregation == "sampled":
-            return server.memory, self.mean(server, y, sent, self.facts.shares(clients))
+            return server.memory, self.mean(server, y, sent, self.info.shares(clients))
         memory = remember(server.memory, y, sent, clients)
         everybody = np.arange(memory.last.shape[-2])
-        shares = self.facts.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
+        shares = self.info.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
         return memory, mean_of_memory(memory, self.unheard(server), shares)

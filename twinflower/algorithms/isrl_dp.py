@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Release, gradient_release
 from ..settings import Setting, one_of
@@ -77,9 +77,9 @@ class ISRLDP(ServerProx):
         once = work.one_step()
         return state, self.message(g, inbox, once), once
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One noisy gradient, whatever local.max-steps."""
-        return gradient_release(bounds, pace._replace(steps=1))
+        return gradient_release(bounds, workload._replace(steps=1))
 
     def check_sum(self, steps: int) -> None:
         """One gradient, whatever max-local-steps."""
@@ -88,7 +88,7 @@ class ISRLDP(ServerProx):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """One (sub)gradient step and the prox; the running average."""
         g, sent = self.received(uploads, server.x0.shape[-1])
-        g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.facts.shares(clients))
+        g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.info.shares(clients))
         if self.subgradient:
             g = g + self.subgradient(server.x0)
         eta = self.step(round_)

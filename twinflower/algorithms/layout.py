@@ -93,7 +93,7 @@ class Cells(Field):
         return list(values)
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """An array of this length."""
+        """The array (d,) of uint64."""
         return [checked(self.names[0], arrays[0], (d,), np.uint64)]
 
     def bits(self, d: int) -> int:
@@ -205,7 +205,7 @@ class Thinned(Field):
         return self.sparsifier.bits(d)
 
     def entries(self, d: int) -> int:
-        """k."""
+        """k, the number of entries kept."""
         return kept_entries(self.sparsifier.ratio, d)
 
 
@@ -241,7 +241,7 @@ class Entries(Field):
         return d * VALUE_BITS if self._whole else self.sparsifier.bits(d)
 
     def entries(self, d: int) -> int:
-        """k."""
+        """k, the number of entries sent."""
         return kept_entries(self.sparsifier.ratio, d)
 
 

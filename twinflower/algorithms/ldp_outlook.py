@@ -20,14 +20,14 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Release
 from ..settings import Setting, at_least, one_of
 from .abilities import Forecasts
-from .page import Facts
+from .algorithm import RunInfo
 
 _FORGOTTEN = 0.1  # of the floor
 
@@ -102,7 +102,7 @@ class UnequalRounds(Forecasts):
 
     @property
     @abstractmethod
-    def facts(self) -> Facts:
+    def info(self) -> RunInfo:
         """What is public about the run."""
 
     @property
@@ -116,21 +116,21 @@ class UnequalRounds(Forecasts):
         """s/n, the weight of grad f_i and of g."""
 
     @abstractmethod
-    def sensitivity(self, bounds: Bounds, pace: Pace) -> float:
+    def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
         """How far one record moves a message."""
 
     @abstractmethod
     def log_contraction(self, theta: float) -> float:
         """Logarithm of what a round leaves of the squared distance to x*, where every f_i is theta-strongly convex."""
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
 
         SettingError for a round that the budget was not planned for.
         """
-        rounds = self.facts.rounds
+        rounds = self.info.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        return Release(self.sensitivity(bounds, pace), weight=float(self.weights(bounds)[round_ - 1]))
+        return Release(self.sensitivity(bounds, workload), weight=float(self.weights(bounds)[round_ - 1]))
 
     def weights(self, bounds: Bounds) -> Array:
         """Shares of the budget (T,) with mean 1; sigma_t ~ 1 / sqrt(w_t).
@@ -144,21 +144,21 @@ class UnequalRounds(Forecasts):
             "allocation dynamic needs a strongly convex objective: set l2 (or strong-convexity) above 0, or allocation "
             "static",
         )
-        return allocation(self.allocation, self.facts.rounds, self.log_contraction(theta) / 2, self.shares)
+        return allocation(self.allocation, self.info.rounds, self.log_contraction(theta) / 2, self.shares)
 
     def _convexity(self, bounds: Bounds) -> float:
         """theta_2 of every f_i, or 0."""
         return self.strong_convexity or max(bounds.penalty[0], 0.0)
 
     def forecast(
-        self, bounds: Bounds, noise_multiplier: float, pace: Pace, start: Array, away: float | None = None
+        self, bounds: Bounds, noise_multiplier: float, workload: Workload, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
         """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
-        theta, rounds = self._convexity(bounds), self.facts.rounds
+        theta, rounds = self._convexity(bounds), self.info.rounds
         if not theta or not math.isfinite(bounds.curvature):
             return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
-        sigmas = noise_multiplier * self.sensitivity(bounds, pace) / np.sqrt(self.weights(bounds))
+        sigmas = noise_multiplier * self.sensitivity(bounds, workload) / np.sqrt(self.weights(bounds))
         farthest = bounds.gradient / theta + float(np.linalg.norm(start))
         begun = farthest**2 if away is None else away
-        told = look_out(sigmas, self.log_contraction(theta), len(start), self.facts.num_clients, begun)
+        told = look_out(sigmas, self.log_contraction(theta), len(start), self.info.num_clients, begun)
         return in_words(told, away is not None, rounds) + warnings(told, bounds, self.step_size, self.pull, rounds)

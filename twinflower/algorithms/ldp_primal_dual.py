@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.release import Rounding
@@ -43,10 +43,10 @@ from .abilities import (
     SumsUp,
     length,
 )
+from .algorithm import NO_INFO, RunInfo, to_nodes
 from .layout import Layout, Point
 from .ldp_outlook import UnequalRounds
 from .messages import Dense, Vector, check_choice
-from .page import NO_FACTS, Facts, to_nodes
 
 _STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
 
@@ -84,7 +84,7 @@ class LDPPrimalDual(
     takes_local_steps: ClassVar[bool] = False
 
     regulariser: Regulariser = ZERO
-    facts: Facts = NO_FACTS
+    info: RunInfo = NO_INFO
     step_size: Annotated[
         float, Setting("gamma; the theory wants at most 1/4, and duals are unstable from 4/3 on", _STEPS)
     ] = 0.25
@@ -101,7 +101,7 @@ class LDPPrimalDual(
     @property
     def pull(self) -> float:
         """s/n, the weight of grad f_i and of g."""
-        return (self.scale or self.facts.num_clients) / self.facts.num_clients
+        return (self.scale or self.info.num_clients) / self.info.num_clients
 
     def check_sum(self, steps: int) -> None:
         """gamma = 1: then x is the prox of the mean, the same for all, and the duals add up to 0 in every sum."""
@@ -139,16 +139,16 @@ class LDPPrimalDual(
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
         return state._replace(sent=sent), Vector(sent), work.one_step()
 
-    def sensitivity(self, bounds: Bounds, pace: Pace) -> float:
+    def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
         """One message is moved by at most gamma (s/n) 2 C / rows."""
-        return self.step_size * self.pull * 2 * bounds.gradient / pace.rows
+        return self.step_size * self.pull * 2 * bounds.gradient / workload.rows
 
     def log_contraction(self, theta: float) -> float:
         """ln(1 - gamma min(mu_f, 1)), mu_f = s theta_2 / n: of the distance to x*, squared, in a round."""
-        pace = self.step_size * min(self.pull * theta, 1.0)
-        return math.log1p(-pace) if pace < 1 else -math.inf
+        workload = self.step_size * min(self.pull * theta, 1.0)
+        return math.log1p(-workload) if workload < 1 else -math.inf
 
-    def rounding(self, state: State, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of x, and of the step from it."""
         _, dual, x = self.finish(state, inbox)
         slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)

@@ -14,7 +14,7 @@ from ..work import Noise, Report, no_noise
 Subgradient = Callable[[Array], Array]
 
 
-class Walked(NamedTuple):
+class LocalEnd(NamedTuple):
     """Where the loop ended, x (..., d), and what to report of it."""
 
     x: Array
@@ -32,7 +32,7 @@ def local_steps(
     tolerance: float = 0.0,
     noise: Noise = no_noise,
     subgradient: Subgradient | None = None,
-) -> Walked:
+) -> LocalEnd:
     """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (Li 2023 (10a), Li 2024 (8a)).
 
     Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
@@ -63,7 +63,7 @@ def local_steps(
         x = np.subtract(x, slope, out=slope)
         if not alike and not running.any():
             break
-    return Walked(x, Report(steps if alike else taken, fired))
+    return LocalEnd(x, Report(steps if alike else taken, fired))
 
 
 def decayed(step_size: float, decay: float, round_: int) -> float:

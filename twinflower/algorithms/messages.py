@@ -17,9 +17,9 @@ from ..randomness import stream
 from ..settings import SHARE, Setting, check_settings, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from ..work import Report
+from .algorithm import to_nodes
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
-from .page import to_nodes
 
 
 class Inbox(NamedTuple):
@@ -57,7 +57,7 @@ class Messages:
     uplink_ratio: Ratio = 1.0
     downlink_ratio: Annotated[float, Setting("share of entries broadcast, the largest ones", SHARE)] = 1.0
     missing: Annotated[
-        str, Setting("mean of an entry that nobody sent: 0 as published, or what it was", one_of(("zero", "keep")))
+        str, Setting("mean of an entry that no client sent: 0 as published, or unchanged", one_of(("zero", "keep")))
     ] = "zero"
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     @cached_property
     def inbox(self) -> Layout:
         """All four."""
-        degree = FloatCount("degree", 1, self.facts.num_clients - 1)
+        degree = FloatCount("degree", 1, self.info.num_clients - 1)
         return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
 
     def init_client(self, start: Array) -> Tentative:
@@ -100,4 +100,4 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
 
     def at_stake(self, client: int, round_: int) -> float:
         """`shrink` by the neighbours that the client has while nobody is removed."""
-        return float(self.shrink(np.array(len(self.facts.neighbours[client])), round_))
+        return float(self.shrink(np.array(len(self.info.neighbours[client])), round_))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Rounding
 from ..topologies import adjacency
@@ -65,7 +65,7 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
 
     def _mixed(self, server: Server) -> Array:
         """sum_l a_kl w_l (..., N, d) over the living."""
-        matrix = adjacency(self.facts.neighbours).tocoo()
+        matrix = adjacency(self.info.neighbours).tocoo()
         i, j = matrix.coords
         degrees, alive = self.live_degrees(server), self.alive(server)
         weights = alive[..., i] * alive[..., j] / (1 + np.maximum(degrees[..., i], degrees[..., j]))
@@ -81,7 +81,7 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
         slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
         return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()
 
-    def rounding(self, state: Any, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
-        """Of the mean, and of the step from it."""
+    def rounding(self, state: Any, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+        """Rounding of the neighbourhood mean and of the step from it."""
         slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
         return Rounding(length(inbox.mixed) + self.step(round_) * slope)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import RunError, require
 from ..objectives import Bounds, LinearModel
 from ..privacy.release import Rounding
@@ -47,7 +47,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
             smooth and objective.convex,
             f"{self.name} needs a smooth and convex loss: choose another objective, or algorithm zcdp-nfl",
         )
-        public = self.facts.row_norm
+        public = self.info.row_norm
         require(
             self.privacy == "none" or public > 0,
             f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0",
@@ -64,7 +64,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         """The argmin, from own, by Nesterov's method with as many steps as make it exact to rounding."""
         objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
-        longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.facts.row_norm**2
+        longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm**2
         smooth = _smoothness(objective, longest, strong)
         steps, rate = _steps(strong, smooth), np.sqrt(strong / smooth)
         momentum = (1 - rate) / (1 + rate)
@@ -77,7 +77,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
             y, w = following + momentum * (following - w), following
         return w
 
-    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of the steps near the argmin, no longer than (C + ||pull||) / strong, and of what is left of the way there:
         errors of a step are 1 / strong of those of its slope, and the momentum adds those of sqrt(cond) steps."""
         _, own, pull = self.pulled(state, inbox)
@@ -87,9 +87,9 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         size = (slope + smooth * slope / strong) / strong + length(own)
         return Rounding(math.sqrt(smooth / strong) * size, float(self.shrink(inbox.degree, round_)))
 
-    def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
+    def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """Of a client with one neighbour, the fewest there are in a connected graph."""
-        return 2 * bounds.gradient / pace.rows / (2 * self.rho)
+        return 2 * bounds.gradient / workload.rows / (2 * self.rho)
 
     def shrink(self, degree: Array, round_: int) -> Array:
         """1 / d_k."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import SENSITIVITIES, Release, Rounding, loop_rounding
 from ..randomness import stream
@@ -35,10 +35,10 @@ from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, check_settings
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
+from .algorithm import NO_INFO, RunInfo, to_nodes
 from .layout import Layout, Point
 from .local import local_steps
 from .messages import Dense, Vector, check_choice
-from .page import NO_FACTS, Facts, to_nodes
 
 
 class State(NamedTuple):
@@ -59,7 +59,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     step_size: gamma > 0; the theory wants at most 1/L. communication_probability: p in (0, 1], a round has 1/p local
     steps on average; the theory's best is sqrt(mu gamma) for mu-strongly convex f_i. sensitivity: as in
-    `base.LocalMethod`. facts.key seeds the numbers of steps.
+    `base.LocalMethod`. info.key seeds the numbers of steps.
     """
 
     name: ClassVar[str] = "proxskip"
@@ -68,7 +68,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     takes_local_steps: ClassVar[bool] = True
 
     regulariser: Regulariser = ZERO
-    facts: Facts = NO_FACTS
+    info: RunInfo = NO_INFO
     step_size: Annotated[float, Setting("gamma: length of a local step; the theory wants at most 1/L", above(0))] = 0.4
     communication_probability: Annotated[
         float, Setting("p: a round has 1/p local steps on average", SHARE)
@@ -92,7 +92,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         """How often the coin is thrown until it says that everybody meets."""
         if self.communication_probability == 1:
             return 1
-        missed = 1.0 - stream(self.facts.key, "steps", round_=round_).random()  # in (0, 1]
+        missed = 1.0 - stream(self.info.key, "steps", round_=round_).random()  # in (0, 1]
         return 1 + math.floor(math.log(missed) / math.log1p(-self.communication_probability))
 
     def init_client(self, start: Array) -> State:
@@ -120,18 +120,18 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     def _control(self, state: State, inbox: Vector) -> Array:
         return self.rho * (inbox.x - state.sent)                                # line 8
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The noisy end of the steps that this round really takes."""
-        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._pace(pace, round_)))
+        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._pace(workload, round_)))
 
-    def rounding(self, state: State, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of the local steps."""
         sizes = length(inbox.x), length(self._control(state, inbox))
-        facts = self.step_size, 0.0, self._pace(pace, round_), self.sensitivity
-        return Rounding(loop_rounding(bounds, *facts, *sizes))
+        info = self.step_size, 0.0, self._pace(workload, round_), self.sensitivity
+        return Rounding(loop_rounding(bounds, *info, *sizes))
 
-    def _pace(self, pace: Pace, round_: int) -> Pace:
-        return pace._replace(steps=min(pace.steps, self.steps_of(round_)))
+    def _pace(self, workload: Workload, round_: int) -> Workload:
+        return workload._replace(steps=min(workload.steps, self.steps_of(round_)))
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """prox_{(gamma/p) h} of the mean."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.accountant import classical_noise_multiplier
@@ -96,25 +96,27 @@ class PublishedRule:
     share: float
     clips_means: bool = False
 
-    def noise_multiplier(self, epsilon: float, delta: float, pace: Pace, rows: int, rounds: int) -> float:
+    def noise_multiplier(self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int) -> float:
         """sigma / `published_sensitivity` of a client with so many rows: (36) has a q_i for each, and the same total is
         asked of all."""
-        share = pace.steps * pace.rows / rows
+        share = workload.steps * workload.rows / rows
         each = published_epsilon(epsilon, self.c0, share, self.share, rounds)
         return classical_noise_multiplier(each, delta)
 
 
-def true_costs(page: "FedPDM", bounds: Bounds, paces: Sequence[Pace], asked: Sequence[Sequence[int] | Index]) -> Array:
+def true_costs(
+    algorithm: "FedPDM", bounds: Bounds, workloads: Sequence[Workload], asked: Sequence[Sequence[int] | Index]
+) -> Array:
     """sum over each client's rounds of (true / published sensitivity)^2, (N,); over the squared multiplier it is mu^2.
 
     asked: the clients of each round.
     """
-    step_sizes: list[list[float]] = [[] for _ in paces]
+    step_sizes: list[list[float]] = [[] for _ in workloads]
     for round_, clients in enumerate(asked, 1):
         for client in clients:
-            step_sizes[client].append(page.step(round_))
-    each = zip(paces, step_sizes, strict=True)
-    return np.array([_true_cost(bounds, etas, page.rho, pace.steps) for pace, etas in each])
+            step_sizes[client].append(algorithm.step(round_))
+    each = zip(workloads, step_sizes, strict=True)
+    return np.array([_true_cost(bounds, etas, algorithm.rho, workload.steps) for workload, etas in each])
 
 
 def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) -> float:
@@ -124,19 +126,19 @@ def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) 
         return float((ratios * ratios).sum())
 
 
-def caveat(page: "FedPDM", costs: Array, clips_means: bool = False) -> tuple[str, bool]:
+def caveat(algorithm: "FedPDM", costs: Array, clips_means: bool = False) -> tuple[str, bool]:
     """What is wrong with the papers' statement where the true costs are these, and whether a guarantee is left."""
-    text, provable = _flaw(page, costs)
+    text, provable = _flaw(algorithm, costs)
     more = "; clip-norm bounds the mean gradient of a batch, not that of a record" if clips_means else ""
     return text + more, provable
 
 
-def _flaw(page: "FedPDM", costs: Array) -> tuple[str, bool]:
-    if page.stopping_tolerance:
+def _flaw(algorithm: "FedPDM", costs: Array) -> tuple[str, bool]:
+    if algorithm.stopping_tolerance:
         return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
-    if page.uplink == "top-k" and page.uplink_ratio < 1:
+    if algorithm.uplink == "top-k" and algorithm.uplink_ratio < 1:
         return "no guarantee: the places of the k largest entries are released without noise", False
-    if page.local_start == "warm":
+    if algorithm.local_start == "warm":
         return "no guarantee: a warm start carries the un-noised x from round to round", False
     if not np.isfinite(costs).all():
         return "no guarantee: the local steps stretch what one record changes without bound", False

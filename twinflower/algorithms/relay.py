@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import RunError, require
 from ..objectives import Bounds
 from ..privacy.allocation import allocation
@@ -30,11 +30,11 @@ from ..regularisers import ZERO, Regulariser, Subdifferentiable
 from ..settings import SHARE, Setting, at_least, between, check_settings
 from ..topologies import adjacency, compact, connected, degrees, sums
 from .abilities import OnGraph, ServerMetrics
+from .algorithm import NO_INFO, RunInfo
 from .base import StepDecay, StepSize
 from .echo import hear, nobody_heard
 from .local import decayed
 from .messages import Dense, check_choice
-from .page import NO_FACTS, Facts
 
 
 class Server(NamedTuple):
@@ -57,8 +57,7 @@ class Server(NamedTuple):
 class Relayed(Dense, OnGraph, ServerMetrics):
     """Settings of the networked methods.
 
-    tail: the models are means of what was released in this last
-    part of the rounds; 0, the last ones.
+    tail: each client's model is the mean of what it released in this final share of the rounds; 0: its last release.
     """
 
     name: ClassVar[str]
@@ -68,7 +67,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
     takes_local_steps: ClassVar[bool] = False
 
     regulariser: Regulariser = ZERO
-    facts: Facts = NO_FACTS
+    info: RunInfo = NO_INFO
     tail: Annotated[
         float, Setting("last part of the rounds whose models are averaged; 0: the last models", between(0, 1),
                        "share of the rounds")
@@ -91,14 +90,14 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         known = isinstance(self.regulariser, Subdifferentiable)
         require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One noisy model, with the round's share of the budget; SettingError for a round that was not planned."""
-        rounds = self.facts.rounds
+        rounds = self.info.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
-        return Release(self.sensitivity(bounds, pace, round_), weight=self.share(round_))
+        return Release(self.sensitivity(bounds, workload, round_), weight=self.share(round_))
 
     @abstractmethod
-    def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
+    def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
 
     def share(self, round_: int) -> float:
@@ -109,7 +108,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """As if everybody had sent the start in round 0: all dual steps are 0."""
-        require(len(self.facts.neighbours) == num_clients, "the page's facts must hold the graph of these clients")
+        require(len(self.info.neighbours) == num_clients, "info.neighbours must be the graph of these clients")
         w = np.repeat(start[..., None, :], num_clients, axis=-2)
         none, nobody = np.zeros_like(w), nobody_heard(start, num_clients)
         return self._relayed(Server(w, none, none, none, nobody, nobody, none, nobody[..., 0]))
@@ -132,15 +131,15 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     @cached_property
     def _near(self) -> Any:
-        return compact(adjacency(self.facts.neighbours))
+        return compact(adjacency(self.info.neighbours))
 
     @cached_property
     def _degrees(self) -> Array:
-        return degrees(self.facts.neighbours)
+        return degrees(self.info.neighbours)
 
     def _averaged(self, server: Server, round_: int) -> Server:
         """w joins the mean in the last share of the rounds."""
-        if not self.tail or self.facts.rounds - round_ >= self.tail * self.facts.rounds:
+        if not self.tail or self.info.rounds - round_ >= self.tail * self.info.rounds:
             return server
         return server._replace(tail=server.tail + server.w, averaged=server.averaged + 1)
 
@@ -154,7 +153,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         if not lost.any():
             return server
         for mask in alive.reshape(-1, alive.shape[-1]):
-            if not connected(self.facts.neighbours, mask):
+            if not connected(self.info.neighbours, mask):
                 raise RunError(
                     f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
                     "is not connected"
@@ -214,9 +213,9 @@ class GradientSteps(Relayed):
         """eta of a round."""
         return decayed(self.step_size, self.step_decay, round_)
 
-    def sensitivity(self, bounds: Bounds, pace: Pace, round_: int) -> float:
+    def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """A step along the gradient, for no neighbours."""
-        return self.step(round_) * 2 * bounds.gradient / pace.rows
+        return self.step(round_) * 2 * bounds.gradient / workload.rows
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class GrowingBudget(Relayed):
 
     def share(self, round_: int) -> float:
         """~ budget_ratio^(T - n)."""
-        return float(allocation("dynamic", self.facts.rounds, math.log(self.budget_ratio))[round_ - 1])
+        return float(allocation("dynamic", self.info.rounds, math.log(self.budget_ratio))[round_ - 1])
 
 
 def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:

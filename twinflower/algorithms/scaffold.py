@@ -31,10 +31,10 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .abilities import NeedsClientState
+from .algorithm import to_nodes
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .layout import Count, Layout, Thinned
 from .messages import Upload
-from .page import to_nodes
 from .server_prox import ServerProx
 
 

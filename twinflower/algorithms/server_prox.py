@@ -24,7 +24,7 @@ from ..regularisers import Subdifferentiable, Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .base import LocalMethod
-from .local import Subgradient, Walked, reach
+from .local import LocalEnd, Subgradient, reach
 from .messages import Upload
 
 
@@ -59,7 +59,7 @@ class ServerProx(LocalMethod):
             "server-prox, or privacy gradient",
         )
 
-    def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> Walked:
+    def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> LocalEnd:
         """The shared local loop, with subgradients of h where they belong there."""
         return self.local_loop(work, x0, shift, subgradient=self.subgradient)
 
@@ -73,7 +73,7 @@ class ServerProx(LocalMethod):
     def step_to_mean(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """The server at the mean of the points sent, and then at the prox of h unless the clients took care of it."""
         y, sent = self.received(uploads, server.x0.shape[-1])
-        shares = self.facts.shares(clients)
+        shares = self.info.shares(clients)
         length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
         mean = self.mean(server, y, sent, shares)
         return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Batch, Bounds, RowLosses
 from ..privacy.release import Release, Rounding, gradient_release
@@ -61,11 +61,11 @@ class SSCA(Surrogates):
         """The gradient (..., d)."""
         return objective.grad(x, rows)  # type: ignore[no-any-return]
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One noisy gradient."""
-        return gradient_release(bounds, pace._replace(steps=1))
+        return gradient_release(bounds, workload._replace(steps=1))
 
-    def rounding(self, state: Nothing, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Nothing, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of the gradient, penalty included."""
         return Rounding(bounds.gradient + bounds.steepest * length(inbox.x))
 

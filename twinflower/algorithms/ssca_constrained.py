@@ -5,22 +5,22 @@
 client keeps     nothing
        receives  x (..., d)
        sends     for every m, from one random batch at x: gradient and value of F_m - U_m, (..., M d + M)
-server keeps     x (..., d), per m the surrogate's slope S_m and constant A_m (..., M d + M), its weight kappa (...,),
-                 the largest multiplier nu and the slack of the last step, which penalty is in force, and in which stage
-                 of the run (...,)
+server keeps     x (..., d); for every m the surrogate's slope S_m and constant A_m (..., M d + M); and the surrogate's
+                 weight kappa, the largest multiplier nu, the slack of the last step, the index of the current penalty
+                 and the current stage of the run (...,)
 A client that is missing is left out; clients count by their rows (see `ssca`).
 
     Fbar_m(x) = <S_m, x> + tau kappa ||x||^2 + A_m,     U inside A_m, so that it is averaged with the same weights
     min ||x||^2 + c sum s_m,   Fbar_m(x) <= s_m,   s >= 0                                            Problem 5, (19)
 
-Its dual has M multipliers in [0, c]: x = -sum nu_m S_m / (2 (1 + tau kappa sum nu)). The paper's A-bar has +y log Q,
-the negative of the cost; with that sign the model shrinks to 0. surrogate = "literal" is the paper's (23) with kappa
-= 1 and U outside, for one bound on the whole cost. With penalties "10, 1e3, 1e5" the run has that many stages, each of
-which begins a new surrogate; a stage that ends with slack is followed by the next penalty.
+The dual problem has M multipliers in [0, c]: x = -sum nu_m S_m / (2 (1 + tau kappa sum nu)). The paper's A-bar has
++y log Q, the negative of the cost; with that sign the model shrinks to 0. surrogate = "literal" is the paper's (23),
+with kappa = 1 and U outside, for one bound on the whole cost. With penalties "10, 1e3, 1e5" the run has three stages,
+and each stage starts a new surrogate. If a stage ends with positive slack, the next stage uses the next penalty.
 
-Privacy. "gradient" noises gradients and values of a round as one release. Values are means of losses clipped to
-[0, loss_clip] and sent divided by it. ||S||^2 then holds the noise's energy, which is not taken out: nu is smaller for
-it.
+Privacy. With "gradient", the gradients and values of a round are one release with noise. Values are means of losses
+clipped to [0, loss_clip], divided by loss_clip before they are sent. ||S||^2 then includes the energy of the noise,
+which is not subtracted, so nu is smaller than without noise.
 """
 
 import math
@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..constraints import Constraint, check_classes, groups_of_a_record, parse_constraints, read_penalties
 from ..errors import require
 from ..objectives import Batch, Bounds, Penalised, RowLosses
@@ -149,7 +149,7 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
         return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """Gradients and values in one.
 
         In a group that it stays in, a replaced record moves the gradient by 2 C and the value, loss - U in units of
@@ -159,9 +159,9 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         stays, moves = (2 * bounds.gradient) ** 2 + 1, bounds.gradient**2 + 1
         others, first, second = groups_of_a_record(self.bounded)
         squares = others * stays + max(first * stays, (first + second) * moves)
-        return Release(math.sqrt(squares) / pace.rows)
+        return Release(math.sqrt(squares) / workload.rows)
 
-    def rounding(self, state: Any, inbox: Vector, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of all gradients, and of losses less their bounds in units of loss_clip."""
         limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
         return Rounding(len(self.bounded) * bounds.gradient + limits)
@@ -188,7 +188,7 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
     def _stage(self, server: Server, round_: int) -> tuple[Server, int]:
         """The server as its stage begins or goes on, and the round within the stage."""
         count = len(self._costs)
-        length = max(1, self.facts.rounds // count)
+        length = max(1, self.info.rounds // count)
         stage = min((round_ - 1) // length, count - 1)
         t = round_ - stage * length
         if (server.stage == stage).all():

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches, Pace
+from ..batches import Batches, Workload
 from ..errors import RunError, require
 from ..objectives import Batch, Bounds, Objective
 from ..privacy.release import Release, Rounding
@@ -32,9 +32,9 @@ from ..sums.grid import Cells as CellArray
 from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report
 from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
+from .algorithm import Algorithm, RunInfo
 from .layout import Cells, Layout
 from .messages import NOTHING, Messages, Nothing
-from .page import Facts, Page
 
 
 class Upload(NamedTuple):
@@ -54,7 +54,7 @@ class Server(NamedTuple):
 class Summed(NeedsEveryClient, BoundsRounding):
     """A method, seen through sums.
 
-    page: the method. steps: local steps of each client, or one number for all. widths: of a cell in each round
+    algorithm: the method. steps: local steps of each client, or one number for all. widths: of a cell in each round
     (`Grid`), as the run plans its noise.
     """
 
@@ -63,12 +63,12 @@ class Summed(NeedsEveryClient, BoundsRounding):
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     takes_local_steps: ClassVar[bool] = True
 
-    page: Any
+    algorithm: Any
     steps: tuple[int, ...] = (1,)
     widths: tuple[float, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        check_sums(self.page, max(self.steps))
+        check_sums(self.algorithm, max(self.steps))
 
     state = NOTHING
     upload = Layout(Upload, Cells("cells"))
@@ -76,34 +76,34 @@ class Summed(NeedsEveryClient, BoundsRounding):
     @property
     def regulariser(self) -> Regulariser:
         """h of the problem."""
-        return self.page.regulariser  # type: ignore[no-any-return]
+        return self.algorithm.regulariser  # type: ignore[no-any-return]
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> RunInfo:
         """What is public about the run."""
-        return self.page.facts  # type: ignore[no-any-return]
+        return self.algorithm.info  # type: ignore[no-any-return]
 
     @property
     def privacy(self) -> str:
         """Where the method adds noise."""
-        return self.page.privacy  # type: ignore[no-any-return]
+        return self.algorithm.privacy  # type: ignore[no-any-return]
 
     @property
     def inbox(self) -> Layout:
         """The method's."""
-        return self.page.inbox  # type: ignore[no-any-return]
+        return self.algorithm.inbox  # type: ignore[no-any-return]
 
     def grid(self, round_: int) -> Grid:
-        """Of a round."""
+        """The grid of this round; SettingError if no noise was planned for the round."""
         require(
             1 <= round_ <= len(self.widths), f"noise was planned for {len(self.widths)} rounds; got round {round_}"
         )
-        return Grid(self.widths[round_ - 1], self.facts.num_clients)
+        return Grid(self.widths[round_ - 1], self.info.num_clients)
 
     def weights(self, clients: Index) -> Array:
         """N p_i of clients (...,): how often their values count, 1 where all weigh alike."""
-        shares = self.facts.shares(np.atleast_1d(clients))
-        return np.ones(clients.shape) if shares is None else self.facts.num_clients * shares.reshape(clients.shape)
+        shares = self.info.shares(np.atleast_1d(clients))
+        return np.ones(clients.shape) if shares is None else self.info.num_clients * shares.reshape(clients.shape)
 
     def init_client(self, start: Array) -> Nothing:
         """Nothing."""
@@ -111,75 +111,75 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """The method's, and a first client's state."""
-        return Server(self.page.init_server(start, num_clients, key), self.page.init_client(start))
+        return Server(self.algorithm.init_server(start, num_clients, key), self.algorithm.init_client(start))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Any:
         """The method's, the same for all."""
-        return self.page.broadcast(server.own, round_, node)
+        return self.algorithm.broadcast(server.own, round_, node)
 
     def client_update(self, state: Nothing, inbox: Any, work: LocalWork) -> tuple[Nothing, Upload, Report]:
         """v_i with noise, in cells (`SumNoise`)."""
         lead = work.batches.steps.shape
-        fresh = self.page.init_client(np.zeros((*lead, work.objective.d)))
+        fresh = self.algorithm.init_client(np.zeros((*lead, work.objective.d)))
         report = Report(work.batches.steps, np.zeros(lead, dtype=bool))
-        v = _released(self.page, fresh, inbox, work) - self._public(fresh, inbox, lead, work)
+        v = _released(self.algorithm, fresh, inbox, work) - self._public(fresh, inbox, lead, work)
         if not np.isfinite(v).all():
             raise RunError(f"round {work.round}: an update is not finite, the run diverged: lower step-size")
         return state, Upload(work.noise(v)), report  # type: ignore[arg-type]
 
     def _public(self, state: Any, inbox: Any, lead: tuple[int, ...], work: LocalWork) -> Array:
         """a(z, inbox)."""
-        return _released(self.page, state, inbox, _at_rest(lead, work.objective.d, work.round))
+        return _released(self.algorithm, state, inbox, _at_rest(lead, work.objective.d, work.round))
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The method's: v_i moves as u_i does."""
-        return self.page.release(bounds, pace, round_)  # type: ignore[no-any-return]
+        return self.algorithm.release(bounds, workload, round_)  # type: ignore[no-any-return]
 
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The method's, of a client that keeps nothing."""
-        fresh = self.page.init_client(np.zeros_like(inbox[0]))
-        return rounding(self.page, fresh, inbox, bounds, pace, round_)
+        fresh = self.algorithm.init_client(np.zeros_like(inbox[0]))
+        return rounding(self.algorithm, fresh, inbox, bounds, workload, round_)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """As if every client had sent the mean upload."""
-        count = self.facts.num_clients
+        count = self.info.num_clients
         require(clients.shape[-1] == count, f"a sum needs all {count} clients; got {clients.shape[-1]}")
         return self.advance(server, add(uploads.cells), round_)
 
     def advance(self, server: Server, total: CellArray, round_: int) -> Server:
         """The server after a round's sum (d,) modulo 2^64."""
-        inbox = self.page.broadcast(server.own, round_, np.asarray(0))
+        inbox = self.algorithm.broadcast(server.own, round_, np.asarray(0))
         rest = _at_rest((), total.shape[-1], round_)
-        u = _released(self.page, server.client, inbox, rest) + self.grid(round_).mean(total)
-        client, upload, _ = self.page.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
-        return Server(self.page.server_update(server.own, self._of_all(upload), self._everyone, round_), client)
+        u = _released(self.algorithm, server.client, inbox, rest) + self.grid(round_).mean(total)
+        client, upload, _ = self.algorithm.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
+        return Server(self.algorithm.server_update(server.own, self._of_all(upload), self._everyone, round_), client)
 
     @property
     def _everyone(self) -> Index:
-        return np.arange(self.facts.num_clients)
+        return np.arange(self.info.num_clients)
 
     def _of_all(self, upload: Any) -> Any:
         """The mean upload as sent by all N clients, each with its own number of local steps."""
-        count = self.facts.num_clients
+        count = self.info.num_clients
         whole = type(upload)(*(np.broadcast_to(part, (count, *np.shape(part))) for part in upload))
-        if isinstance(self.page, Messages) and self.page.counts_steps:
+        if isinstance(self.algorithm, Messages) and self.algorithm.counts_steps:
             return whole._replace(steps=np.broadcast_to(self.steps, count))
         return whole
 
     def model(self, server: Server) -> Array:
         """The method's."""
-        return self.page.model(server.own)  # type: ignore[no-any-return]
+        return self.algorithm.model(server.own)  # type: ignore[no-any-return]
 
 
-def check_sums(page: Page, steps: int) -> None:
+def check_sums(algorithm: Algorithm, steps: int) -> None:
     """SettingError, in a sentence that says why, for a method or settings whose sums are not known to be enough."""
     require(
-        isinstance(page, SumsUp),
-        f"trust sum is not for {page.name}: no bound is proved on what one record does to the sums of its messages; "
+        isinstance(algorithm, SumsUp),
+        f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
         "choose fedpdm, feddyn or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or ldp-primal-dual "
         "with step-size 1",
     )
-    page.check_sum(steps)  # type: ignore[attr-defined]
+    algorithm.check_sum(steps)  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -194,11 +194,11 @@ class _Tape:
         return value if self.result is None else self.result.copy()
 
 
-def _released(page: Page, state: Any, inbox: Any, work: LocalWork) -> Array:
+def _released(algorithm: Algorithm, state: Any, inbox: Any, work: LocalWork) -> Array:
     """u_i (..., d): what a client's noise would be added to."""
     tape = _Tape()
     noise: Noise = tape
-    page.client_update(state, inbox, work._replace(noise=noise))
+    algorithm.client_update(state, inbox, work._replace(noise=noise))
     (value,) = tape.values
     return value
 

@@ -1,9 +1,10 @@
-"""Mini-batch SSCA: what the method and its constrained form share (Ye 2021, section III).
+"""Mini-batch SSCA: the code shared by the method and its constrained form (Ye 2021, section III).
 
-One noisy or plain estimate per client and round, at the point that was broadcast; the server averages convex
-surrogates of what it bounds or minimises, with weight rho_t (3), and moves x to their solution by gamma_t (4), (5).
-F = sum_i (N_i/N) f_i: clients count by their rows. A client that is missing is left out, with its rows, and the mean is
-unbiased over who is sampled.
+In each round each sampled client sends one estimate, taken at the broadcast x and noisy in private runs. The server
+averages convex surrogates of the objective or of the constraint functions, with weight rho_t (3). It then moves x
+towards the solution of the surrogate problem with step gamma_t (4), (5). F = sum_i (N_i/N) f_i: clients are weighted by
+their numbers of rows. A missing client is left out together with its rows; the mean over the sampled clients is
+unbiased.
 """
 
 from abc import abstractmethod
@@ -19,8 +20,8 @@ from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
+from .algorithm import NO_INFO, RunInfo, to_nodes
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
-from .page import NO_FACTS, Facts, to_nodes
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
 
@@ -39,7 +40,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
     takes_local_steps: ClassVar[bool] = False
 
     regulariser: Regulariser = ZERO
-    facts: Facts = NO_FACTS
+    info: RunInfo = NO_INFO
     averaging: Annotated[float, Setting("a_1: weight of the first round's gradient in the surrogate", SHARE)] = 0.9
     step_size: Annotated[float, Setting("a_2: share of the way to the surrogate's minimum in round 1", SHARE)] = 0.9
     step_decay: Decay = 0.3
@@ -80,8 +81,8 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     def mean(self, told: Array, clients: Index) -> Array:
         """Unbiased mean over all rows of what clients (..., K) told (..., K, q)."""
-        if self.facts.sizes:
-            sizes = np.array(self.facts.sizes)
+        if self.info.sizes:
+            sizes = np.array(self.info.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
             told = np.take_along_axis(shares, clients, -1)[..., None] * told
         return told.mean(-2)  # type: ignore[no-any-return]
@@ -93,8 +94,8 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
         """
         if (~x.any(-1) & ~gradients.any(-1) & heard).any():
             raise RunError(
-                "all gradients are 0 where the run stands: zero weights of a network are such a point, start from its "
-                "own start (start-scale = 0) instead"
+                "all gradients are 0 at the current point, as at the zero weights of a network: start from the "
+                "objective's own starting point (start-scale = 0)"
             )
 
     def model(self, server: Any) -> Array:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..arrays import Array
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Rounding
 from ..settings import Setting, one_of
@@ -55,7 +55,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
             return self.prox((own / eta - slope - pull) / weight, 1 / weight)
         return (own / eta - slope - self.subgradient(own) - pull) / weight      # (7)
 
-    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, pace: Pace, round_: int) -> Rounding:
+    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """Of the sum of slopes in the local step."""
         _, own, pull = self.pulled(state, inbox)
         eta, degree = self.step(round_), float(inbox.degree)

@@ -330,7 +330,10 @@ def _held_labels(task: Task, k: int) -> NDArray[np.bool_]:
     """Which client holds which label (N, C), k per client."""
     rows, clients = task.class_rows, task.num_clients
     present = int(np.count_nonzero(rows))
-    require(1 <= k <= present, f"partition.labels-per-client must be in 1..{present}, the classes; got {k}")
+    require(
+        1 <= k <= present,
+        f"partition.labels-per-client must be in 1..{present}, the number of classes; got {k}",
+    )
     high = np.minimum(rows, clients)
     enough = high.sum() >= clients * k
     text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"

@@ -1,8 +1,8 @@
 """Data sets as tables of numbers: `load_dataset(name, data_dir)` and the list of names, `DATASETS`.
 
-A loader takes a `Source` (where and how it may look) and returns a `Dataset` with the set's own scaling;
-`load_dataset` then applies the options that every set shares. To add a set, write a loader and enter it in
-`DATASETS` at the foot of this module.
+A loader takes a `Source` (the requested name and the options of `load_dataset`) and returns a `Dataset` with the
+scaling that is specific to that data set; `load_dataset` then applies the options that all data sets share. To add a
+data set, write a loader and add it to `DATASETS` at the end of this module.
 """
 
 import io
@@ -134,7 +134,7 @@ TABLES = "tables"  # files with named columns: `sites.load_tables`
 Bias = Annotated[bool, Setting("append a column of ones to the features")]
 RowNorm = Annotated[
     float,
-    Setting("largest norm of a row, which longer rows are scaled to; 0: as they are", between(0, 1e100)),
+    Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", between(0, 1e100)),
 ]
 
 
@@ -305,7 +305,10 @@ def load_own(
     """
     file = Path(path).expanduser()
     features, labels = _own_arrays(file) if file.suffix == ".npz" else _own_libsvm(file, num_features)
-    _expect(features.ndim == 2, f"{file}: features must have rows and columns; got shape {features.shape}")
+    _expect(
+        features.ndim == 2,
+        f"{file}: features must be two-dimensional (rows, columns); got shape {features.shape}",
+    )
     columns = features.shape[1]
     _expect(columns == num_features, f"{file} must have {num_features} features; it has {columns}")
     if num_classes and np.all(labels == np.rint(labels)):

@@ -186,7 +186,7 @@ def _lines(file: Path, stream: Iterable[str]) -> Iterator[list[str]]:
                 row += 1
     except UnicodeDecodeError:
         raise DataError(
-            f"{file} must be UTF-8 text; after row {max(row - 1, 0)} there are other bytes: save it as CSV UTF-8"
+            f"{file} must be UTF-8 text; it has invalid bytes after row {max(row - 1, 0)}: save it as CSV UTF-8"
         ) from None
     except csv.Error as error:
         raise DataError(f"{file}, row {row}: not a line of CSV ({error})") from None

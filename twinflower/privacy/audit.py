@@ -1,4 +1,4 @@
-"""Checks that a page's privacy is what it says: transcript replay, and a black-box lower bound.
+"""Checks that an algorithm's privacy is what it says: transcript replay, and a black-box lower bound.
 
 Replay is the one that finds mistakes. The guarantee of many adaptive rounds rests on one sentence: given
 everything released so far, the next release moves by at most its sensitivity when one record is replaced.
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Shards, Walk
+from ..batches import LocalSchedule, Shards
 from ..objectives import Batch, Bounds, Objective
 from ..work import LocalWork, Noise
 
 
 class Move(NamedTuple):
-    """One release under replay: how far the value moved, its sensitivity (as small as the page made its noise), and
+    """A release under replay: how far the value moved, its sensitivity (as small as the algorithm made its noise), and
     what the round ended in.
 
     same_message, same_state: whether the two runs sent, and kept, the same arrays. They must wherever both are
@@ -54,15 +54,15 @@ class _Tape:
         self.asked.append((draw, float(shrink)))
         if self.noise is not None:
             self.results.append(self.noise(value, draw, shrink))
-        return self.results[len(self.values) - 1].copy()  # pages may go on in place
+        return self.results[len(self.values) - 1].copy()  # algorithms may go on in place
 
 
 def replay(
-    page: Any,
+    algorithm: Any,
     objective: Objective,
     data: Batch,
     neighbour: Batch,
-    walk: Walk,
+    schedule: LocalSchedule,
     bounds: Bounds,
     inboxes: Sequence[Any],
     sigma: float = 1.0,
@@ -72,19 +72,19 @@ def replay(
 
     data and neighbour have the same number of rows and differ in one. sigma is the noise multiplier.
     """
-    pace = walk.pace(len(data.labels))
+    workload = schedule.workload(len(data.labels))
     rng = np.random.default_rng(seed)
-    states = [page.init_client(np.zeros(objective.d))] * 2
+    states = [algorithm.init_client(np.zeros(objective.d))] * 2
     moves = []
     for round_, inbox in enumerate(inboxes, 1):
-        sensitivity = page.release(bounds, pace, round_).sensitivity
+        sensitivity = algorithm.release(bounds, workload, round_).sensitivity
         tape = _Tape(_fresh(rng, sigma * sensitivity))
         forced = _Tape(results=tape.results)
         outcomes = [
-            page.client_update(
+            algorithm.client_update(
                 state,
                 inbox,
-                LocalWork(objective, walk.batches(Shards.site(rows, 0), 0, seed, round_), noise, round_),
+                LocalWork(objective, schedule.batches(Shards.site(rows, 0), 0, seed, round_), noise, round_),
             )
             for state, rows, noise in zip(states, (data, neighbour), (tape, forced), strict=True)
         ]

@@ -50,8 +50,8 @@ class Policy:
 class Guard:
     """A client's privacy for one run.
 
-    bounds: public facts on its rows. noise_multiplier: sigma / sensitivity of a release of weight 1. budget: the run's.
-    ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
+    bounds: public bounds on its rows. noise_multiplier: sigma / sensitivity of a release of weight 1. budget: the
+    run's. ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
     identities that stand in the ledger. row_norm: the public bound on the norm of the site's rows.
     """
 

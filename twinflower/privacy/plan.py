@@ -4,7 +4,7 @@ The statement, for every client: the joint law of all its messages over all roun
 replacement of one record, hence (epsilon, delta)-DP on the whole curve. Sizes of the clients' data, settings and
 participation are public; the server may choose its broadcasts adaptively.
 
-    plan = Plan.of(algorithm, objective.bounds(row_norm), walk.paces(sizes), asked, Target(epsilon=8.0, delta=1e-4))
+    plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.paces(sizes), asked, Target(epsilon=8.0, delta=1e-4))
     guard = plan.guard(client, ledger)
 """
 
@@ -19,7 +19,7 @@ from ..algorithms.abilities import PlansNoise
 from ..algorithms.fedpdm import FedPDM
 from ..algorithms.published import PublishedRule, caveat, true_costs
 from ..arrays import Array, Index
-from ..batches import Pace
+from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
@@ -46,7 +46,7 @@ class Planned(Protocol):
     def privacy(self) -> str:
         """How the client's releases are protected."""
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """What one round releases."""
 
 
@@ -90,19 +90,19 @@ class Load(NamedTuple):
     touched: Index
 
     @classmethod
-    def of(cls, page: Planned, bounds: Bounds, paces: Sequence[Pace], asked: Asked) -> "Load":
+    def of(cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked) -> "Load":
         """For clients of these paces. SettingError where a release has no finite sensitivity."""
-        releases = {pace: page.release(bounds, pace, 1) for pace in set(paces)}
+        releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
         require(
             all(math.isfinite(r.sensitivity) for r in releases.values()),
             "the releases of this run have no finite sensitivity, because its local steps stretch every difference: "
             "lower step-size, or local.max-steps",
         )
-        touched = np.array([releases[pace].touched for pace in paces])
+        touched = np.array([releases[workload].touched for workload in workloads])
         rounds = range(1, len(asked) + 1)
-        weights = np.array([0.0, *(page.release(bounds, paces[0], t).weight for t in rounds)])
+        weights = np.array([0.0, *(algorithm.release(bounds, workloads[0], t).weight for t in rounds)])
         rounds_in, shares = (
-            _shares(w, enumerate(asked, 1), len(paces)) for w in (np.ones_like(weights), weights)
+            _shares(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
         )
         return cls(weights, rounds_in, shares, touched)
 
@@ -136,36 +136,43 @@ class Plan:
     true_costs: Array | None = None
 
     @classmethod
-    def of(cls, page: Planned, bounds: Bounds, paces: Sequence[Pace], asked: Asked, target: Target) -> "Plan":
-        """For clients of these paces (`Walk.paces`), whose objective has these bounds on allowed rows.
+    def of(
+        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked, target: Target
+    ) -> "Plan":
+        """Clients have these workloads (`LocalSchedule.workloads`), and the objective these bounds on allowed rows.
 
         asked: the clients of each round, from 0. SettingError for a target, or an algorithm, that no noise can serve.
         """
-        require(page.privacy in ("public-state", "gradient"), f"no plan for privacy '{page.privacy}'")
-        load = Load.of(page, bounds, paces, asked)
-        own_rule = _own_rule(target, page, load.rounds_in)
+        require(
+            algorithm.privacy in ("public-state", "gradient"), f"no plan for privacy '{algorithm.privacy}'"
+        )
+        load = Load.of(algorithm, bounds, workloads, asked)
+        own_rule = _own_rule(target, algorithm, load.rounds_in)
         multipliers = _multipliers(target, load) if own_rule is None else own_rule
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
         return cls(
-            page.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
+            algorithm.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
             claimed_epsilon=target.epsilon if papers else None,
         )  # fmt: skip
 
     @classmethod
     def as_published(
-        cls, page: FedPDM, bounds: Bounds, paces: Sequence[Pace], sizes: Sequence[int] | Index, asked: Asked,
-        target: Target, rule: PublishedRule,
+        cls, algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
+        asked: Asked, target: Target, rule: PublishedRule,
     ) -> "Plan":  # fmt: skip
         """The noise of Li 2023 and Li 2024 for clients with these numbers of rows, and what it really amounts to."""
-        load, costs = Load.of(page, bounds, paces, asked), true_costs(page, bounds, paces, asked)
-        z = np.full(len(paces), target.noise_multiplier)
+        load, costs = (
+            Load.of(algorithm, bounds, workloads, asked),
+            true_costs(algorithm, bounds, workloads, asked),
+        )
+        z = np.full(len(workloads), target.noise_multiplier)
         if target.epsilon:
             of_client = (target.epsilon, target.delta)
-            each = zip(paces, sizes, strict=True)
+            each = zip(workloads, sizes, strict=True)
             z = np.array([rule.noise_multiplier(*of_client, p, int(m), len(asked)) for p, m in each])
-        said, provable = caveat(page, costs, rule.clips_means)
+        said, provable = caveat(algorithm, costs, rule.clips_means)
         return cls(
-            page.privacy,
+            algorithm.privacy,
             target.delta,
             z,
             bounds,
@@ -242,12 +249,12 @@ def _multipliers(target: Target, load: Load) -> Array:
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 
 
-def _own_rule(target: Target, page: Planned, rounds_in: Array) -> Array | None:
+def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | None:
     """The noise multipliers (N,) of a method that has accounting of its own for a target; else None."""
-    if not target.epsilon or not isinstance(page, PlansNoise):
+    if not target.epsilon or not isinstance(algorithm, PlansNoise):
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
-    known = [page.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
+    known = [algorithm.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
     return np.array(known)[place]
 
 

@@ -6,14 +6,14 @@ with a public shift, and takes public numbers of steps and rows:
     x <- x - eta ( grad f(x; batch) + shift + mu (x - anchor) ),      Q times
 
 Its end x^Q is the one place where private data enter, so its sensitivity is the sensitivity of the round.
-The noise that goes with it is a `work.Noise`: pages call it on the value they release, and on nothing else.
+The noise that goes with it is a `work.Noise`: algorithms call it on the value they release, and on nothing else.
 """
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 
 
@@ -53,23 +53,26 @@ class Rounding(NamedTuple):
     shrink: float = 1.0
 
 
-def gradient_release(bounds: Bounds, pace: Pace) -> Release:
+def gradient_release(bounds: Bounds, workload: Workload) -> Release:
     """All noisy gradients of a round: one record moves a batch's mean by 2 C / n_b, once per epoch."""
-    return Release(2 * bounds.gradient / pace.rows, -(-pace.steps // pace.per_epoch))
+    return Release(2 * bounds.gradient / workload.rows, -(-workload.steps // workload.per_epoch))
 
 
-def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) -> float:
+def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta sum_{j<Q} k^j with k the Lipschitz constant of x -> x - eta (mu x + penalty'(x)).
 
     Valid whatever the batches; without a penalty k = |1 - eta mu|. Every step's mean gradient may move by
     2 C, and earlier differences shrink by k.
     """
     return (
-        2 * bounds.gradient * step_size * geometric_sum(step_factor(bounds, step_size, mu, 0.0), pace.steps)
+        2
+        * bounds.gradient
+        * step_size
+        * geometric_sum(step_factor(bounds, step_size, mu, 0.0), workload.steps)
     )
 
 
-def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace) -> float:
+def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta / n_b times the largest possible sum of kappa^j over the steps that see the replaced record.
 
     Both runs use the same batch indices, so a step without the record only shrinks (or stretches) the
@@ -81,14 +84,20 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, pace: Pace)
     more steps and a curvature that is not known kappa is infinite, and so is this bound.
     """
     kappa = step_factor(bounds, step_size, mu, bounds.curvature)
-    epochs = range(0, pace.steps, pace.per_epoch)
-    last = [range(max(pace.steps - e - pace.per_epoch, 0), pace.steps - e) for e in epochs]
+    epochs = range(0, workload.steps, workload.per_epoch)
+    last = [range(max(workload.steps - e - workload.per_epoch, 0), workload.steps - e) for e in epochs]
     worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
-    return 2 * bounds.gradient * step_size / pace.rows * worst
+    return 2 * bounds.gradient * step_size / workload.rows * worst
 
 
 def loop_rounding(
-    bounds: Bounds, step_size: float, mu: float, pace: Pace, sensitivity: str, start: float, constant: float
+    bounds: Bounds,
+    step_size: float,
+    mu: float,
+    workload: Workload,
+    sensitivity: str,
+    start: float,
+    constant: float,
 ) -> float:
     """`Rounding.size` of the end of a local loop from a point of norm `start`; constant is the norm of what is added to
     every gradient besides mu x.
@@ -98,23 +107,23 @@ def loop_rounding(
     S = C + constant + (mu + |penalty| + curvature) X, and later steps stretch its error as they stretch differences
     between neighbours in the bound that the sensitivity is.
     """
-    factor, steps = step_factor(bounds, step_size, mu, 0.0), pace.steps
+    factor, steps = step_factor(bounds, step_size, mu, 0.0), workload.steps
     reached = geometric_sum(factor, steps)
     longest = max(1.0, _power(factor, steps)) * start + step_size * (bounds.gradient + constant) * reached
     curvature = (
         bounds.curvature if math.isfinite(bounds.curvature) else 0.0
     )  # a row's slope is bounded all the same
     slope = bounds.gradient + constant + (mu + bounds.steepest + curvature) * longest
-    facts = bounds, step_size, mu, pace
-    coupled = sensitivity == "coupled" and coupled_sensitivity(*facts) <= norm_sensitivity(*facts)
+    info = bounds, step_size, mu, workload
+    coupled = sensitivity == "coupled" and coupled_sensitivity(*info) <= norm_sensitivity(*info)
     stretch = (
         geometric_sum(step_factor(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
     )
     return (longest + step_size * slope) * stretch
 
 
-SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Pace], float]] = {
-    "coupled": lambda *facts: min(coupled_sensitivity(*facts), norm_sensitivity(*facts)),
+SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Workload], float]] = {
+    "coupled": lambda *info: min(coupled_sensitivity(*info), norm_sensitivity(*info)),
     "norm": norm_sensitivity,
 }
 

@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..algorithms.page import Page
+from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index
-from ..batches import Shards, Walk
+from ..batches import LocalSchedule, Shards
 from ..objectives import Bounds
 from ..work import Noise
 from .mechanism import GaussianNoise, seeded_cohort
@@ -21,9 +21,9 @@ class SimulatedNoise:
     are addressed by (seed, client, round), which makes a run reproducible and its noise no secret.
     """
 
-    algorithm: Page
+    algorithm: Algorithm
     shards: Shards
-    schedule: Walk
+    schedule: LocalSchedule
     bounds: Bounds
     multipliers: Array
     seed: int | Index = 0
@@ -45,7 +45,7 @@ class SimulatedNoise:
         return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
 
     def _spread(self, rows: int, round_: int) -> float:
-        return self.algorithm.release(self.bounds, self.schedule.pace(rows), round_).spread
+        return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
 
     @cached_property
     def _rows_of_all(self) -> int:

@@ -87,7 +87,7 @@ def noise_for(
     room = (mu / _price(entries, deviation)) ** 2 - len(moves) * b * b
     require(
         room > 0,
-        f"mu must leave room for rounding in {len(moves)} rounds; got {mu:g}: raise epsilon or lower rounds",
+        f"rounding alone uses up the budget mu = {mu:g} over {len(moves)} rounds: raise epsilon or lower rounds",
     )
     return float(((line + np.sqrt(line * line + square * room)) / room).max())
 

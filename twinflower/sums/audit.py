@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..algorithms.page import Page, stack, unstack
+from ..algorithms.algorithm import Algorithm, stack, unstack
 from ..arrays import Array
-from ..batches import Shards, Walk
+from ..batches import LocalSchedule, Shards
 from ..objectives import Batch, Bounds, Objective
 from ..work import LocalWork
 
@@ -27,11 +27,11 @@ class SumMove(NamedTuple):
 
 
 def replay_sums(
-    page: Any,
+    algorithm: Any,
     objective: Objective,
     sites: Sequence[Batch],
     neighbour: Batch,
-    walk: Walk,
+    schedule: LocalSchedule,
     bounds: Bounds,
     rounds: int,
     noise_multiplier: float = 1.0,
@@ -43,12 +43,12 @@ def replay_sums(
     noise_multiplier: of a site's noise to its sensitivity. start (d,): of the server.
     """
     rng, count = np.random.default_rng(seed), len(sites)
-    server = page.init_server(np.zeros(objective.d) + start, count, np.array(seed, np.uint64))
-    worlds = [_World(page, objective, rows, walk, seed) for rows in (sites, [neighbour, *sites[1:]])]
+    server = algorithm.init_server(np.zeros(objective.d) + start, count, np.array(seed, np.uint64))
+    worlds = [_World(algorithm, objective, rows, schedule, seed) for rows in (sites, [neighbour, *sites[1:]])]
     moves = []
     for round_ in range(1, rounds + 1):
-        inboxes = unstack(page.broadcast(server, round_, np.arange(count)), count)
-        sensitivity = page.release(bounds, walk.pace(len(neighbour.labels)), round_).sensitivity
+        inboxes = unstack(algorithm.broadcast(server, round_, np.arange(count)), count)
+        sensitivity = algorithm.release(bounds, schedule.workload(len(neighbour.labels)), round_).sensitivity
         values = [world.values(inboxes, round_) for world in worlds]
         noisy = [v + noise_multiplier * sensitivity * rng.normal(size=v.shape) for v in values]
         noisy[1][0] += noisy[0].sum(0) - noisy[1].sum(0)  # the same sum, split up in another way
@@ -56,7 +56,7 @@ def replay_sums(
             world.go_on(inboxes, round_, released) for world, released in zip(worlds, noisy, strict=True)
         )
         moves.append(SumMove(round_, float(np.linalg.norm((values[1] - values[0]).sum(0))), sensitivity))
-        server = page.server_update(server, uploads, np.arange(count), round_)
+        server = algorithm.server_update(server, uploads, np.arange(count), round_)
     return moves
 
 
@@ -64,11 +64,16 @@ class _World:
     """All sites of one run, with what each keeps."""
 
     def __init__(
-        self, page: Page, objective: Objective, sites: Sequence[Batch], walk: Walk, seed: int
+        self,
+        algorithm: Algorithm,
+        objective: Objective,
+        sites: Sequence[Batch],
+        schedule: LocalSchedule,
+        seed: int,
     ) -> None:
-        self.page, self.objective, self.walk, self.seed = page, objective, walk, seed
+        self.algorithm, self.objective, self.schedule, self.seed = algorithm, objective, schedule, seed
         self.shards = [Shards.site(rows, number) for number, rows in enumerate(sites)]
-        self.states = [page.init_client(np.zeros(objective.d)) for _ in sites]
+        self.states = [algorithm.init_client(np.zeros(objective.d)) for _ in sites]
 
     def values(self, inboxes: Sequence[Any], round_: int) -> Array:
         """What the sites' noise is added to (N, d)."""
@@ -87,6 +92,6 @@ class _World:
             values.append(value.copy())
             return value if released is None else released.copy()
 
-        batches = self.walk.batches(self.shards[site], site, self.seed, round_)
+        batches = self.schedule.batches(self.shards[site], site, self.seed, round_)
         work = LocalWork(self.objective, batches, noise, round_)
-        return self.page.client_update(self.states[site], inbox, work), values[0]
+        return self.algorithm.client_update(self.states[site], inbox, work), values[0]

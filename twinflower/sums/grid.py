@@ -1,11 +1,11 @@
-"""Values on a grid of whole numbers modulo 2^64, where sums are exact and masks can hide them.
+"""Values on a grid of integers modulo 2^64, so that sums are exact and masks can hide the summands.
 
-A site counts its value in cells, rounds, adds its share of the noise, and sends the whole numbers modulo 2^64. The sum
-of all sites' numbers is then the same in every order, with masks or without them, to the last bit. All sites use the
-same cell: one site's noise has a deviation of 2^SHARE_BITS cells.
+A site divides its value by the cell width, rounds it to integers, adds its share of the noise, and sends the result
+modulo 2^64. The sum over all sites is then identical to the last bit in any order, with or without masks. All sites use
+the same cell width, chosen such that one site's noise has a standard deviation of 2^SHARE_BITS cells.
 
-Nothing depends on a sum that wraps around for its privacy, because a remainder is a function of the sum. But it would
-be nonsense, so values are clipped to a range in which it cannot happen (`Grid.most`).
+A sum that wraps around does not weaken privacy, because the remainder is a function of the sum. But its value would be
+meaningless, so values are clipped to a range in which no sum can wrap around (`Grid.most`).
 """
 
 import math

@@ -69,7 +69,7 @@ class Circle:
             ) from None
         entries = len([line for line in lines if line])
         complete = len(keys) == entries and sorted(keys) == list(range(entries))
-        require(complete, f"the peers file must name the sites 0 to {max(entries - 1, 0)}, each once")
+        require(complete, f"the peers file must list each site from 0 to {max(entries - 1, 0)} exactly once")
         return cls(tuple(keys[number] for number in range(entries)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.summed import Summed
 from ..arrays import Array, Index
-from ..batches import Walk
+from ..batches import LocalSchedule
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.guard import Guard
@@ -31,9 +31,12 @@ MOST_SITES = 1000
 
 @dataclass(frozen=True)
 class SumPlan:
-    """moves (T, N): the most by which a record of a site moves its value in a round, times the site's weight. weights
-    (T,): the rounds' shares of the budget. noise_multiplier: the noise of `honest` sites, as a multiple of the largest
-    move of a round of weight 1. longest (T,): no site's weighted value is longer in a sensible run. entries: d.
+    """The noise of a run whose server sees only sums over the sites.
+
+    moves (T, N): how far one record of a site can move the site's value in a round, times the site's weight. weights
+    (T,): the rounds' shares of the budget. noise_multiplier: standard deviation of the total noise of `honest` sites,
+    as a multiple of the largest move in a round of weight 1. longest (T,): the largest norm expected of a site's
+    weighted value. entries: d.
     """
 
     moves: Array
@@ -45,13 +48,13 @@ class SumPlan:
 
     @classmethod
     def of(
-        cls, page: Any, bounds: Bounds, walk: Walk, sizes: Sequence[int] | Index, rounds: int, entries: int,
-        honest: int, mu: float = 0.0, noise_multiplier: float = 0.0,
+        cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
+        entries: int, honest: int, mu: float = 0.0, noise_multiplier: float = 0.0,
     ) -> "SumPlan":  # fmt: skip
         """For clients with these numbers of rows: the least noise with which none gives away more than mu to all but
         `honest` sites, or this noise. SettingError for what cannot be planned."""
         _check_honest(honest, len(sizes))
-        moves, longest, weights = _loads(page, bounds, walk, np.asarray(sizes), rounds)
+        moves, longest, weights = _loads(algorithm, bounds, schedule, np.asarray(sizes), rounds)
         noise = noise_multiplier or noise_for(mu, moves, weights, entries, honest)
         plan = cls(moves, weights, entries, honest, noise, longest)
         for round_, most in enumerate(longest, 1):
@@ -145,20 +148,24 @@ def _check_honest(honest: int, sites: int) -> None:
     )
 
 
-def _loads(page: Any, bounds: Bounds, walk: Walk, sizes: Index, rounds: int) -> tuple[Array, Array, Array]:
-    """moves (T, N), longest (T,), weights (T,) of `SumPlan`."""
-    shares = page.facts.shares(np.arange(len(sizes)))
+def _loads(
+    algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Index, rounds: int
+) -> tuple[Array, Array, Array]:
+    """The fields moves (T, N), longest (T,) and weights (T,) of a `SumPlan`."""
+    shares = algorithm.info.shares(np.arange(len(sizes)))
     weights = np.ones(len(sizes)) if shares is None else len(sizes) * shares
     known, place = np.unique(sizes, return_inverse=True)
-    paces = [walk.pace(int(m)) for m in known]
-    releases = [[page.release(bounds, pace, t) for pace in paces] for t in range(1, rounds + 1)]
+    workloads = [schedule.workload(int(m)) for m in known]
+    releases = [
+        [algorithm.release(bounds, workload, t) for workload in workloads] for t in range(1, rounds + 1)
+    ]
     moves = np.array([[r.sensitivity for r in row] for row in releases])
     require(
         bool(np.isfinite(moves).all() and (moves > 0).all()),
         "the releases of this run have no finite sensitivity, because its local steps stretch every difference: lower "
         "step-size, or local.max-steps",
     )
-    rows = np.array([pace.rows for pace in paces])
+    rows = np.array([workload.rows for workload in workloads])
     longest = (moves * rows / 2)[
         :, place
     ] * weights  # a mean gradient is no longer than half of what all rows move it

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..algorithms.summed import check_sums
 from ..arrays import Array, Index
-from ..batches import Walk
+from ..batches import LocalSchedule
 from ..objectives import Bounds
 from ..privacy.ledger import Ledger
 from ..privacy.plan import Plan, Target
@@ -29,27 +29,31 @@ class SumsPlan(Plan):
 
     @classmethod
     def of_sums(
-        cls, page: Any, bounds: Bounds, walk: Walk, sizes: Sequence[int] | Index, rounds: int, entries: int,
-        honest: int, target: Target,
+        cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
+        entries: int, honest: int, target: Target,
     ) -> "SumsPlan":  # fmt: skip
         """For clients with these numbers of rows. SettingError for a method or settings whose sums are not known to be
         enough, and for a target that cannot be met."""
-        check_sums(page, int(walk.steps(np.asarray(sizes)).max()))
+        check_sums(algorithm, int(schedule.steps(np.asarray(sizes)).max()))
         mu = target.mu if target.epsilon else 0.0
-        sums = SumPlan.of(page, bounds, walk, sizes, rounds, entries, honest, mu, target.noise_multiplier)
-        shares = page.facts.shares(np.arange(len(sizes)))
+        sums = SumPlan.of(
+            algorithm, bounds, schedule, sizes, rounds, entries, honest, mu, target.noise_multiplier
+        )
+        shares = algorithm.info.shares(np.arange(len(sizes)))
         counts = np.ones(len(sizes)) if shares is None else len(sizes) * shares
         return cls(
-            page.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
+            algorithm.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
             np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
             float(sums.mu.max()), sums=sums, counts=counts,
         )  # fmt: skip
 
-    def resized(self, page: Any, walk: Walk, sizes: Sequence[int] | Index) -> "SumsPlan":
+    def resized(self, algorithm: Any, schedule: LocalSchedule, sizes: Sequence[int] | Index) -> "SumsPlan":
         """For clients with other numbers of rows, at the same noise multiplier."""
         target = Target(0.0, self.delta, self.sums.noise_multiplier)
         sums = self.sums
-        return self.of_sums(page, self.bounds, walk, sizes, sums.rounds, sums.entries, sums.honest, target)
+        return self.of_sums(
+            algorithm, self.bounds, schedule, sizes, sums.rounds, sums.entries, sums.honest, target
+        )
 
     def mu(self, shares: Array) -> Array:
         """mu of clients (N,) with these costs."""

@@ -147,7 +147,7 @@ def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Ten
         )
     require(
         torch.equal(outputs, again),
-        "the module draws random numbers that no seed of the run decides: call module.eval(), or remove its dropout",
+        "the module draws random numbers that the run does not seed: call module.eval() or remove its dropout",
     )
     alone = torch.cat([forward(row[None]) for row in rows])
     require(

@@ -388,7 +388,7 @@ def _stacked(array: NDArray[Any], core: int, lead: tuple[int, ...]) -> tuple[NDA
 
 
 def _over_clients(function: Callable[..., Tensor], dims: _Dims) -> Callable[..., Tensor]:
-    """The function of one client for clients stacked as dims say."""
+    """A function of one client, vectorised (vmap) over the client axes given by dims."""
     return function if all(dim is None for dim in dims) else vmap(function, in_dims=dims)  # type: ignore[no-any-return]
 
 

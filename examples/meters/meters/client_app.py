@@ -20,13 +20,13 @@ def client_fn(context: Context):
     chosen, objective, rows = method(run["method"], run["epsilon"] > 0), Huber(FEATURES), readings(works)
     guard = None
     if run["epsilon"]:
-        bounds, pace = objective.bounds(ROW_NORM), WALK.pace(len(rows.labels))
+        bounds, workload = objective.bounds(ROW_NORM), WALK.workload(len(rows.labels))
         asked = [[0]] * run["rounds"]  # in its own plan a site is client 0, and takes part in every round
-        plan = Plan.of(chosen.page, bounds, [pace], asked, Target(run["epsilon"], delta=1e-4))
+        plan = Plan.of(chosen.algorithm, bounds, [workload], asked, Target(run["epsilon"], delta=1e-4))
         ledger = ContextLedger(context.state)  # on real nodes a FileLedger, which outlives the run
         guard = plan.guard(0, ledger, row_norm=ROW_NORM)
     return chosen.client(
-        context, chosen.page, objective, rows, np.zeros(FEATURES),
+        context, chosen.algorithm, objective, rows, np.zeros(FEATURES),
         works, context.node_config["num-partitions"], WALK, guard=guard,
     ).to_client()  # fmt: skip
 

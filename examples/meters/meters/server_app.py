@@ -19,7 +19,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and tell how far tomorrow's demand is missed."""
     run = context.run_config
     chosen = method(run["method"], run["epsilon"] > 0)
-    result = chosen.strategy(chosen.page).start(grid, ArrayRecord([np.zeros(FEATURES)]), run["rounds"])
+    result = chosen.strategy(chosen.algorithm).start(grid, ArrayRecord([np.zeros(FEATURES)]), run["rounds"])
     (x,) = result.arrays.to_numpy_ndarrays()
     error = -Huber(FEATURES).score(x, tomorrow())
     print(f"{run['method']}: error {error:.3f}, {np.count_nonzero(x)} of {FEATURES} weights", flush=True)

@@ -3,18 +3,18 @@
 from typing import NamedTuple
 
 from twinflower import algorithms, clients, strategies
-from twinflower.batches import Walk
+from twinflower.batches import LocalSchedule
 from twinflower.regularisers import L1
 
-WALK = Walk(batch_size=0, max_local_steps=4)  # 4 local steps a round, each on all rows
+WALK = LocalSchedule(batch_size=0, max_local_steps=4)  # 4 local steps a round, each on all rows
 
 
 class Method(NamedTuple):
-    """An algorithm's page and its two Flower classes."""
+    """An algorithm's algorithm and its two Flower classes."""
 
-    page: algorithms.Page
+    algorithm: algorithms.Algorithm
     strategy: type[strategies.StarStrategy]
-    client: type[clients.PageClient]
+    client: type[clients.AlgorithmClient]
 
 
 def method(name: str, private: bool) -> Method:
@@ -23,7 +23,7 @@ def method(name: str, private: bool) -> Method:
         raise ValueError(f"method must be sparse or drift; got {name!r}")
     privacy = "public-state" if private else "none"
     if name == "sparse":
-        page = algorithms.FedPDM(regulariser=L1(0.002), rho=0.5, step_size=1.0, privacy=privacy)
-        return Method(page, strategies.FedPDM, clients.FedPDMClient)
-    page = algorithms.Scaffold(regulariser=L1(0.0), step_size=1.0, privacy=privacy)
-    return Method(page, strategies.Scaffold, clients.ScaffoldClient)
+        algorithm = algorithms.FedPDM(regulariser=L1(0.002), rho=0.5, step_size=1.0, privacy=privacy)
+        return Method(algorithm, strategies.FedPDM, clients.FedPDMClient)
+    algorithm = algorithms.Scaffold(regulariser=L1(0.0), step_size=1.0, privacy=privacy)
+    return Method(algorithm, strategies.Scaffold, clients.ScaffoldClient)

@@ -19,14 +19,14 @@ def client_fn(context: Context) -> Client:
     rows = load_data(node["partition-id"], node["num-partitions"])
     guard = None
     if private:
-        bounds, pace = objective.bounds(0.0), chosen.walk.pace(len(rows.labels))
+        bounds, workload = objective.bounds(0.0), chosen.schedule.workload(len(rows.labels))
         asked = [[0]] * run["rounds"]  # in its own plan a site is client 0, and takes part in every round
-        plan = Plan.of(chosen.page, bounds, [pace], asked, Target(run["epsilon"], DELTA))
+        plan = Plan.of(chosen.algorithm, bounds, [workload], asked, Target(run["epsilon"], DELTA))
         ledger = ContextLedger(context.state)  # on real nodes a FileLedger, which outlives the run
         guard = plan.guard(0, ledger)
     return chosen.client(
-        context, chosen.page, objective, rows, objective.start(),
-        node["partition-id"], node["num-partitions"], chosen.walk, guard=guard,
+        context, chosen.algorithm, objective, rows, objective.start(),
+        node["partition-id"], node["num-partitions"], chosen.schedule, guard=guard,
     ).to_client()  # fmt: skip
 
 

@@ -15,7 +15,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and say how many digits are read right."""
     run, objective = context.run_config, make_objective()
     chosen = method(run["method"], run["epsilon"] > 0)
-    result = chosen.strategy(chosen.page).start(grid, ArrayRecord([objective.start()]), run["rounds"])
+    result = chosen.strategy(chosen.algorithm).start(grid, ArrayRecord([objective.start()]), run["rounds"])
     (x,) = result.arrays.to_numpy_ndarrays()
     print(f"{run['method']}: accuracy {objective.score(x, load_test()):.3f}", flush=True)
     if run["out"]:

@@ -1,6 +1,6 @@
-"""The interface of every algorithm page.
+"""The interface of every algorithm.
 
-A page is a frozen value that holds an algorithm's settings and a few pure functions of arrays. The
+An algorithm is a frozen dataclass: its fields are settings, its methods pure functions of arrays. The
 leading axes of every array are clients (and seeds before them), so one NumPyClient's call is a slice
 of a whole cohort's. Time, files, randomness and Flower belong to the callers.
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Pace
+from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Release
 from ..regularisers import Regulariser
@@ -34,8 +34,8 @@ from .layout import Layout
 T = TypeVar("T", bound=np.generic)
 
 
-class Facts(NamedTuple):
-    """What is public about a run beyond an algorithm's own settings. Every page is given them.
+class RunInfo(NamedTuple):
+    """What is public about a run beyond an algorithm's own settings. Every algorithm is given them.
 
     sizes: rows of each client where F is the mean over all rows (weighting = "rows"); empty if they are alike, or if F
     is the mean over the clients. neighbours: of each client in the graph of a networked method, ascending; empty
@@ -58,10 +58,10 @@ class Facts(NamedTuple):
         return np.take_along_axis(sizes / sizes.sum(-1, keepdims=True), clients, -1)
 
 
-NO_FACTS = Facts()
+NO_INFO = RunInfo()
 
 
-class Page(Protocol):
+class Algorithm(Protocol):
     """An algorithm with its settings; see the module's docstring for the six functions.
 
     weightings: what F may be, by the run's `weighting`, the default
@@ -79,7 +79,7 @@ class Page(Protocol):
         """h of the problem."""
 
     @property
-    def facts(self) -> Facts:
+    def info(self) -> RunInfo:
         """What is public about the run."""
 
     @property
@@ -115,7 +115,7 @@ class Page(Protocol):
     def privacy(self) -> str:
         """"none", or how the client's releases are protected."""
 
-    def release(self, bounds: Bounds, pace: Pace, round_: int) -> Release:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """What one round of one client releases, for `noise` and for the ledger; privacy not "none"."""
 
     def model(self, server: Any) -> Array:
