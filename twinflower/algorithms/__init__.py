@@ -1,4 +1,4 @@
-"""Algorithms, by the name a user types."""
+"""The registry of algorithms: ALGORITHMS maps the name that a user types to the class."""
 
 from ..errors import require
 from .algorithm import Algorithm
@@ -28,7 +28,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The algorithm called `name`; SettingError that lists the known ones otherwise."""
+    """Return the class of the algorithm called `name`. Raises SettingError, which lists the known names, for any other
+    name."""
     require(name in ALGORITHMS, f"algorithm must be one of {', '.join(ALGORITHMS)}; got '{name}'")
     return ALGORITHMS[name]
 

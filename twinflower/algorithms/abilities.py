@@ -1,7 +1,7 @@
-"""What some methods can do, or need, beyond the seven functions: a class says so by deriving from these.
+"""Optional abilities and requirements of an algorithm, beyond the seven functions of `algorithm`.
 
-Callers ask with `isinstance`, and a method that does not say so is a plain one: it averages whoever is there, takes
-any objective, and ends with its last round.
+A class declares an ability by deriving from it, and callers check with `isinstance`. A method without any of them
+averages the clients that replied, accepts any objective, and ends after its last round.
 """
 
 import math
@@ -19,39 +19,47 @@ from ..privacy.release import Rounding
 
 
 class NeedsEveryClient(ABC):  # noqa: B024
-    """Every round needs every client's reply: a strategy asks again those that did not answer, then stops the run."""
+    """Every round needs a reply from every client. A strategy repeats the request to clients that did not reply, and
+    stops the run if that fails."""
 
 
 class NeedsClientState(ABC):  # noqa: B024
-    """The server counts on what the clients keep: a client that has lost its state may not go on from a fresh one."""
+    """The server's state depends on the clients' stored state: a client that has lost its state must not continue with
+    a new one."""
 
 
 class SumsUp(ABC):
-    """The server needs no more of a round than the mean of the uploads, and the noisy values that clients compute
-    theirs from are, but for what is public, functions of their rows and the inbox (docs/sums.md). So it can run with
-    the sites' sums alone, unless `check_sum` objects."""
+    """The method can run when the server sees only sums over the sites, unless `check_sum` raises an error
+    (docs/sums.md).
+
+    This requires two things. The server needs only the mean of the uploads of a round. Each client computes its upload
+    from a noisy value that, apart from public terms, is a function of the client's rows and the inbox.
+    """
 
     @abstractmethod
     def check_sum(self, steps: int) -> None:
-        """SettingError for settings under which that is not so; steps: the most local steps of a round."""
+        """Raise SettingError for settings that violate these requirements. steps: the largest number of local steps in
+        a round."""
 
 
 class DrawsSteps(ABC):
-    """The number of local steps of a round is a public coin, the same for all clients, drawn from `RunInfo.key`.
+    """The number of local steps in a round is random, public, and the same for all clients. It is drawn from
+    `RunInfo.key`.
 
-    Runs with different seeds are not stacked, because their releases differ."""
+    Runs with different seeds are not stacked, because their releases differ.
+    """
 
     @abstractmethod
     def steps_of(self, round_: int) -> int:
-        """How many steps the coin of a round allows, at least 1."""
+        """The number of local steps drawn for a round, at least 1."""
 
 
 class Closes(ABC):
-    """The clients are sent one more inbox after the last round."""
+    """After the last round, the server sends the clients one more inbox."""
 
     @abstractmethod
     def finish(self, state: Any, inbox: Any) -> Any:
-        """Client state after that inbox."""
+        """Return the client's state after it has processed that inbox."""
 
 
 class KnowsClientModels(ABC):
@@ -59,40 +67,41 @@ class KnowsClientModels(ABC):
 
     @abstractmethod
     def client_models(self, server: Any) -> Array:
-        """They, (..., N, d)."""
+        """The clients' models (..., N, d)."""
 
 
 def client_models(algorithm: object, server: Any) -> Array | None:
-    """The clients' own models (..., N, d), None for a method whose server does not know them."""
+    """The clients' own models (..., N, d), or None for a method whose server does not know them."""
     return algorithm.client_models(server) if isinstance(algorithm, KnowsClientModels) else None
 
 
 class OnGraph(KnowsClientModels):
-    """Runs on a graph of clients, which `info.neighbours` holds, with the server as a relay."""
+    """A method on a graph of clients, given by `info.neighbours`. The server relays the messages between neighbours."""
 
     @abstractmethod
     def alive(self, server: Any) -> Mask:
-        """Which clients (..., N) are in the graph."""
+        """A mask (..., N) of the clients that are still in the graph."""
 
 
 class ServerMetrics(ABC):
-    """Adds columns to metrics.csv that follow from the server's state."""
+    """Adds columns to metrics.csv that are computed from the server's state."""
 
     server_columns: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def server_metrics(self, server: Any) -> dict[str, Array]:
-        """A number (...,) for each of `server_columns`."""
+        """The values (...,) of each of `server_columns`, by column name."""
 
 
 class ModelMetrics(ABC):
-    """Adds columns to metrics.csv that are measured with the model on all training rows."""
+    """Adds columns to metrics.csv that are computed by evaluating the model on all training rows."""
 
     model_columns: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def model_metrics(self, x: Array, objective: Objective, rows: Batch) -> dict[str, float]:
-        """Numbers on a model (d,): `model_columns`, as far as the objective allows."""
+        """The values of `model_columns` for a model x (d,), by column name; a column that the objective does not
+        support is omitted."""
 
 
 def columns_of(algorithm: type) -> tuple[str, ...]:
@@ -102,47 +111,57 @@ def columns_of(algorithm: type) -> tuple[str, ...]:
 
 
 class Constrained(ModelMetrics):
-    """Minimises under constraints, which a run can violate."""
+    """Solves a constrained problem. At the end of a run it reports whether the constraints are satisfied."""
 
     @abstractmethod
     def satisfied(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the last row of metrics satisfies the constraints."""
+        """Whether the last row of metrics.csv satisfies the constraints."""
 
 
 class Forecasts(ABC):
-    """Knows before a private run what it can be expected to reach."""
+    """Predicts the accuracy of a private run before it starts."""
 
     @abstractmethod
     def forecast(
         self, bounds: Bounds, noise_multiplier: float, workload: Workload, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
-        """Rows of a table, for a start (d,); away: ||x* - start||^2 if it is known."""
+        """The forecast as (label, text) rows of a table. start (d,): the initial model. away: ||x* - start||^2, or None
+        if it is unknown."""
 
 
 class ShrinksNoise(ABC):
-    """Scales a release's noise down where public information of a client makes it less sensitive than planned."""
+    """Reduces the noise of a release for clients whose public information makes the release less sensitive than
+    planned."""
 
     @abstractmethod
     def at_stake(self, client: int, round_: int) -> float:
-        """The part of `release`'s sensitivity, and of its noise, that a client's release of a round really has."""
+        """The actual sensitivity of a client's release in a round, as a fraction of the sensitivity that `release`
+        states. The noise is scaled by the same factor."""
 
 
 def at_stake(algorithm: object, client: int, round_: int) -> float:
-    """See `ShrinksNoise`; 1 for all other methods."""
+    """`ShrinksNoise.at_stake` of the algorithm, or 1 for a method that does not derive from `ShrinksNoise`."""
     return algorithm.at_stake(client, round_) if isinstance(algorithm, ShrinksNoise) else 1.0
 
 
 class BoundsRounding(ABC):
-    """Knows what floats round on the way from a client's gradients to its release. A site with secret noise refuses a
-    round in which that is too much; of other methods it assumes the worst."""
+    """Bounds the floating-point rounding errors between a client's gradients and its release.
+
+    A site with secret noise refuses a round in which the bound is too large. For methods without this ability it
+    assumes the worst case.
+    """
 
     @abstractmethod
     def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of one client's round."""
+        """The bound for one client's round."""
 
 
 def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-    """See `BoundsRounding`; for all other methods everything public is added to the release, and to gradients, too."""
+    """`BoundsRounding.rounding` of the algorithm, or a worst-case bound for a method that does not derive from
+    `BoundsRounding`.
+
+    The worst case assumes that all public arrays are added both to the release and to the gradients.
+    """
     if isinstance(algorithm, BoundsRounding):
         return algorithm.rounding(state, inbox, bounds, workload, round_)
     public = math.fsum(map(length, (*state, *inbox)))
@@ -151,22 +170,23 @@ def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: W
 
 
 def length(array: NDArray[Any]) -> float:
-    """The norm of an array of floats; whole numbers meet nothing private."""
+    """The Euclidean norm of an array of floats. Integer arrays count as 0, because they are never added to private
+    values."""
     return float(np.linalg.norm(array)) if array.dtype.kind == "f" else 0.0
 
 
 class PlansNoise(ABC):
-    """Has a rule of its own for how much noise a total budget needs, instead of the exact accounting."""
+    """Determines the noise for a total budget by its own rule instead of by exact accounting."""
 
     @abstractmethod
     def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
-        """sigma / sensitivity of a release of weight 1, given the (epsilon, delta) of all releases of a client
-        together."""
+        """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's
+        `releases`."""
 
 
 class RestrictsObjective(ABC):
-    """Cannot take every objective."""
+    """Accepts only some objectives."""
 
     @abstractmethod
     def check(self, objective: Objective) -> None:
-        """SettingError for an objective that the method cannot take."""
+        """Raise SettingError for an objective that the method does not support."""

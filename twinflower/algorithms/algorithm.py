@@ -1,18 +1,18 @@
 """The interface of every algorithm.
 
-An algorithm is a frozen dataclass: its fields are settings, its methods pure functions of arrays. The
-leading axes of every array are clients (and seeds before them), so one NumPyClient's call is a slice
+An algorithm is a frozen dataclass. Its fields are settings, and its methods are pure functions of arrays.
+The leading axes of every array are clients (and seeds before them), so one NumPyClient's call is a slice
 of a whole cohort's. Time, files, randomness and Flower belong to the callers.
 
     init_client(start)                          -> state      what a client keeps
     init_server(start, num_clients, key)        -> server     what the server keeps
     broadcast(server, round_, node)             -> inbox      server to one node, or to nodes (..., K)
     client_update(state, inbox, work)           -> state, upload, report
-    release(bounds, pace, round_)               -> release    what that round lets out (private runs)
+    release(bounds, workload, round_)           -> release    what a client releases in that round (private runs)
     server_update(server, uploads, clients, round_)                -> server
     model(server)                               -> x          what is evaluated and deployed
 
-What some methods can do or need beyond that is in `abilities`.
+Optional abilities and requirements beyond these functions are in `abilities`.
 
 States, inboxes and uploads are NamedTuples of arrays, declared by `inbox`, `upload` and `state` (`layout`).
 """
@@ -35,12 +35,12 @@ T = TypeVar("T", bound=np.generic)
 
 
 class RunInfo(NamedTuple):
-    """What is public about a run beyond an algorithm's own settings. Every algorithm is given them.
+    """Public information about a run, beyond an algorithm's own settings. Every algorithm receives it.
 
-    sizes: rows of each client where F is the mean over all rows (weighting = "rows"); empty if they are alike, or if F
-    is the mean over the clients. neighbours: of each client in the graph of a networked method, ascending; empty
-    without a graph. row_norm: no row is longer; 0 where that is not known. key: seeds the public
-    coins of a method that `DrawsSteps`.
+    sizes: the number of rows of each client if F is the mean over all rows (weighting = "rows"); empty if all clients
+    have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
+    of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
+    is known. key: the seed of the public random numbers of a method that `DrawsSteps`.
     """
 
     num_clients: int = 1
@@ -51,7 +51,7 @@ class RunInfo(NamedTuple):
     key: int = 0
 
     def shares(self, clients: Index) -> Array | None:
-        """N_i / N, the weights in F of clients (..., K); None where all weigh 1 / num_clients."""
+        """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""
         if not self.sizes:
             return None
         sizes = np.array(self.sizes, dtype=np.float64)
@@ -62,11 +62,11 @@ NO_INFO = RunInfo()
 
 
 class Algorithm(Protocol):
-    """An algorithm with its settings; see the module's docstring for the six functions.
+    """An algorithm with its settings; the module's docstring describes the seven functions.
 
-    weightings: what F may be, by the run's `weighting`, the default
-    first: "clients", the mean over the clients of their own means, or "rows", the mean over all rows, in which a client
-    with more rows weighs more. takes_local_steps: whether clients take several steps in a round.
+    weightings: the values of the run's `weighting` that the algorithm supports, with the default first. "clients": F is
+    the mean over the clients of their mean losses. "rows": F is the mean over all rows, so a client with more rows has
+    a larger weight. takes_local_steps: whether a client may take several steps in a round.
     """
 
     name: ClassVar[str]
@@ -76,63 +76,65 @@ class Algorithm(Protocol):
 
     @property
     def regulariser(self) -> Regulariser:
-        """h of the problem."""
+        """The regulariser h of the problem."""
 
     @property
     def info(self) -> RunInfo:
-        """What is public about the run."""
+        """Public information about the run."""
 
     @property
     def inbox(self) -> Layout:
-        """What goes from the server to one node."""
+        """The layout of the message from the server to one node."""
 
     @property
     def upload(self) -> Layout:
-        """What comes back."""
+        """The layout of a client's reply."""
 
     @property
     def state(self) -> Layout:
-        """What a client keeps."""
+        """The layout of a client's stored state."""
 
     def init_client(self, start: Array) -> Any:
-        """Client state before the first round; start (..., d) is public."""
+        """The client's state before the first round. start (..., d) is public."""
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
-        """Server state before the first round; key (...,) seeds the public coins of the run."""
+        """The server's state before the first round. key (...,) seeds the public random numbers of the run."""
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Any:
-        """Inbox of one node (node ()), or of nodes (..., K) with leading axes that broadcast to them."""
+        """The inbox of one node (shape ()), or of nodes (..., K), whose leading axes broadcast to them."""
 
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Any, Report]:
-        """One client's round, or a whole cohort's."""
+        """Compute one client's round, or the round of a whole cohort."""
 
     def server_update(self, server: Any, uploads: Any, clients: Index, round_: int) -> Any:
-        """Server state after the uploads (..., K, ...) of clients (..., K), ascending."""
+        """The server's state after the uploads (..., K, ...) of clients (..., K), in ascending order."""
 
     @property
     def privacy(self) -> str:
-        """"none", or how the client's releases are protected."""
+        """"none", or the way in which the client's releases are protected."""
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """What one round of one client releases, for `noise` and for the ledger; privacy not "none"."""
+        """What one client releases in one round; used to draw the noise and to fill the ledger. Only called if privacy
+        is not "none"."""
 
     def model(self, server: Any) -> Array:
-        """The point to evaluate and to deploy, (..., d)."""
+        """The model to evaluate and to deploy, (..., d)."""
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:
-    """A server array (..., d) as seen by nodes (..., K): with an axis to broadcast over them."""
+    """A server array (..., d) with an extra axis (..., 1, d) if it is broadcast to nodes (..., K); unchanged for one
+    node."""
     return x if np.ndim(node) == 0 else x[..., None, :]
 
 
 def stack(parts: Sequence[Any]) -> Any:
-    """States or uploads of several clients as one with a leading client axis."""
+    """Stack the states or uploads of several clients along a new leading client axis."""
     return type(parts[0])(*(np.stack(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def unstack(whole: Any, count: int) -> list[Any]:
-    """Inverse of `stack`; an axis of length 1 that broadcasts over the clients is shared, not copied."""
+    """Invert `stack`. An axis of length 1 that broadcasts over the clients is shared and not copied."""
     columns = [[array[0]] * count if len(array) == 1 else list(array) for array in whole]
     return [type(whole)(*parts) for parts in zip(*columns, strict=True)]

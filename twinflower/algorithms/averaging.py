@@ -1,6 +1,6 @@
-"""Averages of what clients sent, entry by entry.
+"""Averages of the clients' messages, entry by entry.
 
-Sums run over the client axis in ascending partition order, whatever the order of arrival, so every
+Sums run over the client axis in ascending partition order, independent of the order of arrival, so every
 runtime adds the same numbers in the same order.
 """
 
@@ -13,10 +13,11 @@ from ..errors import require
 
 
 class Memory(NamedTuple):
-    """Each client's last sent entries, last (..., N, d), and which there are, heard (..., N, d).
+    """The last value received of every entry from every client, last (..., N, d), and a mask of the entries received so
+    far, heard (..., N, d).
 
-    heard is (..., N, 1) while messages are dense. Both have N = 0 where no memory is kept. A round copies and
-    averages all of it: N d numbers.
+    heard has shape (..., N, 1) if messages are dense. Both arrays have N = 0 if no memory is kept. Each round copies
+    and averages all N d numbers.
     """
 
     last: Array
@@ -24,9 +25,9 @@ class Memory(NamedTuple):
 
 
 def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool = True) -> Memory:
-    """A memory in which nothing was heard, or an empty one if it is not wanted.
+    """A memory without any received entries; of size N = 0 if it is not wanted.
 
-    Raises SettingError where it would take more than 4 GiB.
+    Raises SettingError if it would take more than 4 GiB.
     """
     clients = num_clients if wanted else 0
     require(
@@ -38,7 +39,7 @@ def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool = Tru
 
 
 def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -> Memory:
-    """The memory with the sent entries (..., K, d) of clients (..., K) replaced."""
+    """The memory after the entries (..., K, d) that clients (..., K) sent have replaced their older values."""
     where = np.broadcast_to(clients[..., None], values.shape)
     if sent is not None:
         values = np.where(sent, values, np.take_along_axis(memory.last, where, -2))
@@ -50,14 +51,16 @@ def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -
 
 
 def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) -> Array:
-    """Mean (..., d) over the clients heard of each entry; `unheard` (..., d) where there is none."""
+    """Mean (..., d) of each entry over the clients that have ever sent it; `unheard` (..., d) for an entry that no
+    client has sent."""
     return mean_of_senders(memory.last, memory.heard, unheard, shares)
 
 
 def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Array | None = None) -> Array:
-    """sum over clients of the sent entries / number of senders, entry by entry (Li 2024 (20), (23)).
+    """The sum of an entry over the clients that sent it, divided by their number (Li 2024 (20), (23)).
 
-    shares (..., K) > 0, if given, are the clients' weights in F: the senders of an entry count in proportion to them.
+    An entry that nobody sent is taken from unheard (..., d). shares (..., K) > 0: if given, the clients' weights in F;
+    the mean over the senders of an entry is then weighted in proportion to them.
     """
     if shares is not None:
         return _weighted_mean(values, sent, unheard, shares[..., None])

@@ -1,4 +1,4 @@
-"""What FedPDM and its benchmarks share: settings of the local loop, its noise, and their sensitivity."""
+"""The base class of FedPDM and its benchmarks: settings of the local loop, its noise, and its sensitivity."""
 
 import math
 from dataclasses import dataclass, field
@@ -34,16 +34,21 @@ FinalModel = Annotated[
 class LocalMethod(Messages, BoundsRounding, SumsUp):
     """A method whose clients take local gradient steps from x0.
 
-    info.sizes: N_i, the clients' numbers of rows, where F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
-    counts a client's message by its share, those that answered in proportion, as FedAvg and restarted SGD do
-    (McMahan et al., 2017; Yu et al., 2019). A client's own computation and its release stay as they are, so its
-    sensitivity and noise do, too: sizes are public, and weights at the server are post-processing.
-    step_size, step_decay: the step of round t is step_size / t^step_decay. privacy: "none", "public-state"
-    (the end of the local loop is noisy, and everything carried or sent is computed from it), "gradient"
-    (every local gradient is noisy). sensitivity: "coupled" or "norm", the bound behind public-state noise.
-    final_model: what is evaluated and deployed: "last", the last x0, or "tail-mean", the mean of the x0 of the last
-    rounds, a share `tail` in (0, 1] of them all (until these begin, the last x0). The mean of noisy points is less
-    noisy than each, but lags behind where the run still moves. It follows from what was released and costs no privacy.
+    info.sizes: the clients' numbers of rows N_i if F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
+    weights a client's message by its share among the clients that replied, as FedAvg and restarted SGD do (McMahan et
+    al., 2017; Yu et al., 2019). A client's computation and its release are unaffected, so its sensitivity and noise are
+    unaffected, too: sizes are public, and weighting at the server is post-processing.
+
+    step_size, step_decay: the step of round t is step_size / t^step_decay.
+
+    privacy: "none", "public-state" (noise is added to the end point of the local loop, and everything kept or sent is
+    computed from that noisy point) or "gradient" (noise is added to every local gradient).
+
+    sensitivity: "coupled" or "norm", the bound used for public-state noise.
+
+    final_model: the model to evaluate and deploy. "last" is the last x0. "tail-mean" is the mean of x0 over the last
+    rounds, a share `tail` in (0, 1] of all rounds (before these begin, the last x0). The mean of noisy points is less
+    noisy than each of them, but lags behind while the run still moves. It is post-processing and costs no privacy.
     """
 
     regulariser: Regulariser = ZERO
@@ -72,7 +77,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         return 0.0
 
     def step(self, round_: int) -> float:
-        """eta of a round."""
+        """The step size eta of a round."""
         return decayed(self.step_size, self.step_decay, round_)
 
     def local_loop(
@@ -84,8 +89,8 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         tolerance: float = 0.0,
         subgradient: Subgradient | None = None,
     ) -> LocalEnd:
-        """`local_steps` around x0, from x0 if no start is given, with the noise of "gradient" on every
-        gradient or the noise of "public-state" on the end."""
+        """Run `local_steps` with anchor x0, starting at x0 if no start is given. Noise is added to every gradient
+        ("gradient") or to the end point ("public-state")."""
         x, report = local_steps(
             work.objective, x0 if start is None else start, x0, self.pull, shift, self.step(work.round), work.batches,
             tolerance, work.noise if self.privacy == "gradient" else no_noise, subgradient,
@@ -93,17 +98,18 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         return LocalEnd(work.noise(x) if self.privacy == "public-state" else x, report)
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """All noisy gradients, or the noisy end of the local loop."""
+        """The noisy gradients of all steps, or the noisy end point of the local loop."""
         if self.privacy == "gradient":
             return gradient_release(bounds, workload)
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, workload))
 
     def departure(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
-        """Where a client's local loop starts (d,), and its public shift."""
+        """The starting point of a client's local loop (d,), and its public shift."""
         return inbox.x0, 0.0
 
     def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of the local loop, or of its first gradient: the noisy grid refuses what grows too long in later ones."""
+        """The bound for the local loop, or for its first gradient with privacy "gradient": the noisy grid rejects later
+        gradients that become too large."""
         start, shift = self.departure(state, inbox)
         if self.privacy == "gradient":
             return Rounding(bounds.gradient + bounds.steepest * length(start))
@@ -112,10 +118,10 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         return Rounding(loop_rounding(bounds, *info, length(start), constant))
 
     def check_sum(self, steps: int) -> None:
-        """Whole messages, noise once a round, and one local step where clients keep a dual variable.
+        """Require dense messages, noise once per round, and a single local step if clients keep a dual variable.
 
-        With one step from x0 all gradients are taken at x0, and the sum of the duals follows from the sums that were
-        published. With several, a client's dual, which is private, bends the path of its later gradients.
+        With one step from x0 all gradients are taken at x0, and the sum of the duals follows from the published sums.
+        With several steps, a client's private dual influences the points where its later gradients are taken.
         """
         require(
             self.uplink_ratio == 1,
@@ -136,28 +142,28 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     @property
     def state(self) -> Layout:
-        """What a client keeps."""
+        """The layout of a client's stored state."""
         raise NotImplementedError
 
     def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
-        """What clients (..., K) add with their values (..., K, d) to sum_i p_i value_i over all num_clients, p_i being
-        their weights in F."""
+        """The sum of p_i value_i over clients (..., K) with values (..., K, d), where p_i are the clients' weights in F
+        over all num_clients clients."""
         shares = self.info.shares(clients)
         if shares is None:
             return values.sum(-2) / num_clients  # type: ignore[no-any-return]
         return (shares[..., None] * values).sum(-2)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:
-        """x0, already the result of the prox, or a mean of them."""
+        """x0 after the prox, or a mean of such points."""
         return server.x0 if self.final_model == "last" else server.average  # type: ignore[no-any-return]
 
     def averaged(self, server: Any, round_: int) -> Any:
-        """The server with x0 of this round in its average."""
+        """The server's state after x0 of this round has been added to the average."""
         average = server.average + self._share(round_) * (server.x0 - server.average)
         return server._replace(average=average)
 
     def _share(self, round_: int) -> float:
-        """With which weight x0 of a round joins the average."""
+        """The weight with which x0 of a round enters the average."""
         if self.final_model == "last":
             return 1.0
         rounds = self.info.rounds
@@ -168,7 +174,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
 
 def check_pull(key: str, weight: float, step_size: float) -> None:
-    """SettingError where the pull towards x0 makes the local steps diverge."""
+    """Raise SettingError if the proximal term (weight/2) ||x - x0||^2 makes the local steps diverge."""
     require(
         weight * step_size < 2,
         f"{key} * step-size must be below 2, or local steps diverge; got {weight} * {step_size} = "

@@ -1,6 +1,6 @@
 """BSDP-FedPDM: FedPDM with bidirectional sparsification (Li 2024, Algorithm 2).
 
-The mathematics of a client's round is FedPDM's; only the messages are thinned out (`messages.Messages`).
+A client's round is the same as in FedPDM; only the messages are sparsified (`messages.Messages`).
 
 client keeps     dual (..., d), and its last x for a warm start
        receives  the top-k' of x0, zero-padded to (..., d), and for rand-k a seed (...,)
@@ -18,7 +18,7 @@ from .messages import Ratio
 
 @dataclass(frozen=True, kw_only=True)
 class BSDPFedPDM(FedPDM):
-    """FedPDM's settings, with half of the entries sent unless told otherwise."""
+    """FedPDM with its settings; by default clients send half of the entries."""
 
     name: ClassVar[str] = "bsdp-fedpdm"
     title: ClassVar[str] = "BSDP-FedPDM (Li 2024): FedPDM with top-k or rand-k up and top-k down"

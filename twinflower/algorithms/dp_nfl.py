@@ -1,8 +1,8 @@
 """(epsilon, delta)-DP-NFL: zCDP-NFL with the older accounting (Gauthier 2023, section 5).
 
-Every round gets the same (epsilon_n, delta_n), so that basic or advanced composition over all rounds gives the total,
-and the noise of the classical rule, sigma_n = Delta_k(n) sqrt(2 ln(1.25 / delta_n)) / epsilon_n. The noise is Gaussian
-all the same, so a run reports what it really guarantees beside the total it was planned for, which is far more.
+Every round gets the same (epsilon_n, delta_n), chosen so that basic or advanced composition over all rounds gives the
+total. Its noise follows the classical rule, sigma_n = Delta_k(n) sqrt(2 ln(1.25 / delta_n)) / epsilon_n. Exact
+accounting of this Gaussian noise gives a far smaller epsilon, which a run reports beside the planned total.
 """
 
 from dataclasses import dataclass

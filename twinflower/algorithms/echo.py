@@ -1,13 +1,15 @@
-"""Client variables of which the server keeps the sum: moved at once, valid when the server has counted them.
+"""Client variables whose mean the server tracks: an update is valid once the server has counted the reply.
 
-SCAFFOLD's server holds the mean of all c_i, FedDyn's the mean of all duals. A client whose reply is lost or
-rejected has moved its own variable, and the server never learns of it: from then on the mean would be wrong for
-ever. So a client keeps its variable as it was and as its last reply would make it, and every request echoes the
-last round in which the server counted that client's reply. What the echo does not confirm is dropped. The mean
-over all clients of `confirmed` is then the server's variable after any sequence of missing rounds and faults.
-It costs 64 bits down, and d more numbers on the client. A client that forgets its
-whole state (a new node without its stored state) would start from zero, and the mean would be off by what it forgot:
-so these methods are `abilities.NeedsClientState`, and the server refuses what such a client sends.
+SCAFFOLD's server holds the mean of all c_i, FedDyn's the mean of all duals. If a client's reply is lost or rejected,
+the client has already updated its own variable, but the server has not: without a remedy the mean would stay wrong for
+the rest of the run. So a client keeps two values, its variable before and after its last reply, and every request
+echoes the last round in which the server counted that client's reply. The client discards an update that the echo does
+not confirm. The mean over all clients of `confirmed` then equals the server's variable after any sequence of missing
+rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the client.
+
+A client that loses its whole state (a new node without the stored state) would start from zero, and the mean would be
+off by the lost value. Therefore these methods are `abilities.NeedsClientState`, and the server rejects the replies of
+such a client.
 """
 
 from typing import NamedTuple
@@ -31,36 +33,36 @@ PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=
 
 
 def untouched(start: Array) -> Tentative:
-    """Zero, before any reply."""
+    """The initial state: zero, and no reply yet."""
     return Tentative(np.zeros_like(start), np.zeros_like(start), np.zeros(start.shape[:-1]))
 
 
 def confirmed(state: Tentative, heard: Index) -> Array:
-    """The variable (..., d) as the server has counted it, given the echo (...,) of the request."""
+    """The variable (..., d) as counted by the server. heard (...,): the round that the request echoes."""
     return np.where((state.round == heard)[..., None], state.after, state.before)
 
 
 def tentative(before: Array, after: Array, round_: int) -> Tentative:
-    """The state after a reply of this round."""
+    """The client's state after its reply in this round."""
     return Tentative(before, after, np.full(after.shape[:-1], float(round_)))
 
 
 def nobody_heard(start: Array, num_clients: int) -> Index:
-    """The server's list of rounds (..., N): no reply counted yet."""
+    """The server's initial record (..., N) of the last counted round of each client: 0, no reply counted yet."""
     return np.zeros(start.shape[:-1] + (num_clients,), dtype=np.int64)
 
 
 def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
-    """The list after the replies of clients (..., K) were counted."""
+    """The record (..., N) after the replies of clients (..., K) in this round were counted."""
     if clients.shape[-1] == heard.shape[-1]:
-        return np.broadcast_to(round_, heard.shape)  # everybody
+        return np.broadcast_to(round_, heard.shape)  # all clients
     heard = heard.copy()
     np.put_along_axis(heard, clients, round_, -1)
     return heard
 
 
 def echo(heard: Index, node: Index) -> Index:
-    """What the requests to node (), or to nodes (..., K), echo."""
+    """The last counted round of one node (shape ()), or of nodes (..., K), to be sent with the request."""
     if np.ndim(node) and node.shape[-1] == heard.shape[-1]:
         return heard
     return heard[..., node] if np.ndim(node) == 0 else np.take_along_axis(heard, np.asarray(node), -1)

@@ -1,4 +1,4 @@
-"""FedAvg, or parallel restarted SGD (McMahan et al., AISTATS 2017); private: DP-FedAvg, as Li and Zhang compare it.
+"""FedAvg, or parallel restarted SGD (McMahan et al., AISTATS 2017); private: DP-FedAvg, the baseline of Li and Zhang.
 
     minimise  (1/N) sum_i f_i(x) + h(x)
 
@@ -9,11 +9,11 @@ client keeps     nothing
        receives  x0 (..., d)
        sends     x (..., d), and its number of local steps Q
 server keeps     x0 (..., d)
-A client that is missing is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the means are weighted
-by N_i over those that answered: parallel restarted SGD, as Ye 2021 compares it.
+A client that does not reply is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the mean over the
+replies is weighted by N_i: this is the parallel restarted SGD that Ye 2021 compares with.
 
-Privacy. "public-state" adds noise to the end of the local loop, which is the message. "gradient" adds noise to every
-gradient of a round (DP-FedAvg of Zhang 2023: Q steps are Q releases).
+Privacy. "public-state" adds noise to the end point of the local loop, which is the message. "gradient" adds noise to
+every gradient of a round (DP-FedAvg of Zhang 2023: Q steps are Q releases).
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ from .server_prox import ServerProx
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, and
-    the key (...,) of the run's public coins."""
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; and the key
+    (...,) of the run's public random numbers."""
 
     x0: Array
     mean: Array
@@ -37,35 +37,36 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Averaging(ServerProx):
-    """FedAvg's mathematics. Clients of FedProx are pulled towards x0, too."""
+    """FedAvg's mathematics, shared with FedProx, whose local steps have a proximal term in addition."""
 
     counts_steps: ClassVar[bool] = True
 
     state = NOTHING
 
     def init_client(self, start: Array) -> Any:
-        """Nothing."""
+        """The empty state: clients keep nothing."""
         return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """x0 = start."""
+        """Start with x0 = start."""
         return Server(start, start, start, key)
 
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Upload, Report]:
-        """Q local steps; sends where they end."""
+        """Take Q local steps from x0 and send the end point."""
         x, report = self.descend(work, inbox.x0, 0.0)
         return state, self.message(x, inbox, report), report
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """Mean over the sampled clients, then the prox of h."""
+        """Average over the clients that replied, then apply the prox of h."""
         return self.step_to_mean(server, uploads, clients, round_)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class FedAvg(Averaging):
-    """FedAvg with its settings, those of `server_prox.ServerProx`. step_decay = alpha gives the steps a / t^alpha."""
+    """FedAvg with the settings of `server_prox.ServerProx`. With step_decay = alpha, round t has the step size
+    step_size / t^alpha."""
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg, DP-FedAvg: local SGD and averaging"

@@ -5,12 +5,12 @@
     server: drift <- drift - (alpha/N) sum_{sampled} (x_i - x0),   x0 <- prox_h(mean x_i - drift/alpha, 1/alpha)
 
 client keeps     dual (..., d) before and after its last reply, and that reply's round (`echo`)
-       receives  x0 (..., d), and the last of its rounds that was counted
+       receives  x0 (..., d), and the last of its rounds that the server counted
        sends     x (..., d)
-server keeps     x0 (..., d), drift (..., d), and which round of which client it counted last
-A client that is missing keeps its dual; if its reply was lost, the echo makes it drop the step it had taken. So
-drift = (1/N) sum_i dual_i always holds (the paper calls it h and has gradients where we have duals). Where x is
-thinned out, duals and drift move in the entries that were sent.
+server keeps     x0 (..., d), drift (..., d), and the last counted round of each client
+A client that misses a round keeps its dual. If its reply was lost, the echo makes it discard that dual step. So
+drift = (1/N) sum_i dual_i always holds (the paper calls it h and has gradients where we have duals). If x is
+sparsified, duals and drift change only in the entries that were sent.
 
 The prox step is 1/alpha: with all clients taking part this is FedPDM with rho = alpha, whose y_i = x_i - dual_i/alpha
 has the mean above. Its fixed point is the optimum: all x_i = x0, dual_i = grad f_i(x0), -drift in dh(x0). With rows as
@@ -37,8 +37,8 @@ from .server_prox import ServerProx
 
 
 class Inbox(NamedTuple):
-    """x0 (..., d), kept entries and rand-k seed (`messages.Inbox`); the last round of this client that was
-    counted, heard (...,)."""
+    """x0 (..., d), kept entries and rand-k seed (`messages.Inbox`), and heard (...,), the last round of this client
+    that the server counted."""
 
     x0: Array
     kept: Index
@@ -47,8 +47,8 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, drift
-    (..., d), heard (..., N), and the key (...,) of the run's public coins."""
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; drift (..., d);
+    heard (..., N), the last counted round of each client; and the key (...,) of the run's public random numbers."""
 
     x0: Array
     mean: Array
@@ -60,7 +60,8 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class FedDyn(ServerProx, NeedsClientState):
-    """FedAvg's settings and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2."""
+    """FedDyn with FedAvg's settings, and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2.
+    """
 
     name: ClassVar[str] = "feddyn"
     title: ClassVar[str] = "FedDyn: duals at the clients, their mean at the server"
@@ -73,50 +74,51 @@ class FedDyn(ServerProx, NeedsClientState):
 
     @property
     def pull(self) -> float:
-        """alpha."""
+        """alpha, the weight of the proximal term."""
         return self.alpha
 
     state = TENTATIVE
 
     @cached_property
     def inbox(self) -> Layout:
-        """The echo, x0, and the seed for rand-k."""
+        """The layout of the echo, x0, and the seed for rand-k."""
         return Layout(Inbox, Count("heard"), *self.point)
 
     def init_client(self, start: Array) -> Tentative:
-        """dual = 0."""
+        """Start with dual = 0."""
         return untouched(start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """drift = 0."""
+        """Start with x0 = start and drift = 0."""
         return Server(start, start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
-        """x0 and the echo."""
+        """Send x0 and the echo."""
         x0, kept, seed = super().broadcast(server, round_, node)
         return Inbox(x0, kept, seed, echo(server.heard, node))
 
     def client_update(
         self, state: Tentative, inbox: Any, work: LocalWork
     ) -> tuple[Tentative, Upload, Report]:
-        """Local steps, then the dual moves with what is sent."""
+        """Take the local steps, then update the dual in the entries that are sent."""
         dual = confirmed(state, inbox.heard)
         x, report = self.descend(work, inbox.x0, -dual)
         upload = self.message(x, inbox, report)
         return tentative(dual, dual + self._change(upload, inbox.x0), work.round), upload, report
 
     def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
-        """x0, and -dual."""
+        """The local loop starts at x0 with shift -dual."""
         return inbox.x0, -confirmed(state, inbox.heard)
 
     def _change(self, upload: Upload, x0: Array) -> Array:
-        """-alpha (x - x0) (..., d) of a message and the point it answers; 0 where nothing was sent."""
+        """The change of the dual, -alpha (x - x0) (..., d), computed from a message and the x0 it replies to; 0 for
+        entries that were not sent."""
         x, sent = self.received(upload, x0.shape[-1])
         change = -self.alpha * (x - x0)
         return change if sent is None else np.where(sent, change, 0.0)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """The drift by the messages; mean - drift/alpha; prox with step 1/alpha."""
+        """Update the drift from the messages, then x0 is the prox of mean - drift/alpha with step 1/alpha."""
         x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
         drift = server.drift + self.part_of_sum(self._change(uploads, x0[..., None, :]), clients, n)
         x, sent = self.received(uploads, x0.shape[-1])

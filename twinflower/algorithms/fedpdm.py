@@ -7,17 +7,17 @@ client keeps     dual (..., d), and its last x (..., d) for a warm start
        receives  x0 (..., d)
        sends     y (..., d)
 server keeps     x0 (..., d), and with aggregation = "memory" every client's last y (..., N, d)
-A client that is not sampled keeps its dual as it is. One whose reply is lost has moved its dual with the
-round it computed; nothing ties the duals of different clients together, and its next reply carries it.
-The papers start with all clients, S_0 = [N], which is a setting of the run (first-round = "all"): unless it is set, the
-first round samples like the others.
+A client that is not sampled keeps its dual unchanged. A client whose reply is lost has already updated its dual.
+This does no harm: no condition links the duals of different clients, and its next reply includes the update.
+The papers sample all clients in the first round, S_0 = [N]. That is a setting of the run (first-round = "all"); by
+default the first round samples like the others.
 
 With rows as weights, F = sum_i p_i f_i, p_i = N_i / N, the augmented Lagrangian is sum_i p_i L_i + h. A client's
-minimisation and dual step stay the same, the server's is the prox of sum_i p_i y_i with the same step 1/rho.
+minimisation and dual step stay the same; the server takes the prox of sum_i p_i y_i with the same step 1/rho.
 
-Privacy. The paper adds noise to y and keeps a dual that has none: over the rounds Theorem 1's sensitivity
-is then false. "public-state" adds the noise to x, so that dual and y are functions of what is public;
-"gradient" adds it to every local gradient; "as-published" is the paper's way, for its figures.
+Privacy. The paper adds noise to y and keeps a dual without noise: Theorem 1's sensitivity then does not hold over
+several rounds. "public-state" adds the noise to x, so that dual and y are functions of public values;
+"gradient" adds it to every local gradient; "as-published" follows the paper, to reproduce its figures.
 """
 
 from dataclasses import dataclass
@@ -41,15 +41,15 @@ from .published import published_sensitivity
 
 
 class State(NamedTuple):
-    """A client's dual (..., d); x (..., d) for a warm start, else (..., 0)."""
+    """A client's dual (..., d), and its last x (..., d) for a warm start, otherwise (..., 0)."""
 
     dual: Array
     x: Array
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the mean (..., d) it is the prox of, the average (..., d) for `final_model`, what
-    `memory` needs, and the key (...,) of the run's public coins."""
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; the memory of
+    the last messages; and the key (...,) of the run's public random numbers."""
 
     x0: Array
     mean: Array
@@ -62,12 +62,12 @@ class Server(NamedTuple):
 class FedPDM(LocalMethod):
     """FedPDM with its settings.
 
-    rho > 0: augmented-Lagrangian penalty; rho * step_size < 2 or the local loop diverges.
-    stopping_tolerance: nu of (11), 0 = off. aggregation: "sampled" averages this round's y as printed and
-    stalls when not all clients take part; "memory" averages every client's last y and converges.
-    local_start: "server" starts at x0 (Li 2024 line 6), "warm" at the client's last x. unstable_steps: "allow"
-    lets rho * step_size >= 2 through, to show what the printed setting does. privacy has one more word,
-    "as-published". All others are in `base.LocalMethod` and, for thinned messages, `messages.Messages`.
+    rho > 0: penalty of the augmented Lagrangian; with rho * step_size >= 2 the local loop diverges. stopping_tolerance:
+    nu of (11), 0 = off. aggregation: "sampled" averages this round's y, as in the paper, and does not converge to the
+    optimum unless all clients take part; "memory" averages every client's last y and converges. local_start: "server"
+    starts at x0 (Li 2024 line 6), "warm" at the client's last x. unstable_steps: "allow" accepts rho * step_size >= 2,
+    to show the effect of the published setting. privacy has an additional value, "as-published". All other settings are
+    in `base.LocalMethod` and, for sparsified messages, `messages.Messages`.
     """
 
     name: ClassVar[str] = "fedpdm"
@@ -102,11 +102,11 @@ class FedPDM(LocalMethod):
 
     @property
     def pull(self) -> float:
-        """rho."""
+        """rho, the weight of the proximal term."""
         return self.rho
 
     def check_sum(self, steps: int) -> None:
-        """Also, every local step starts at x0."""
+        """Require in addition that every local loop starts at x0."""
         super().check_sum(steps)
         require(
             self.local_start == "server",
@@ -116,22 +116,22 @@ class FedPDM(LocalMethod):
 
     @cached_property
     def state(self) -> Layout:
-        """The dual, and x for a warm start."""
+        """The layout of the dual, and of x for a warm start."""
         return Layout(State, Point("dual"), Point("x", per_entry=self.local_start == "warm"))
 
     def init_client(self, start: Array) -> State:
-        """dual = 0; the first warm start is the public start."""
+        """Start with dual = 0; the first warm start is the public start."""
         return State(np.zeros_like(start), start if self.local_start == "warm" else start[..., :0])
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """x0 = start; nothing heard yet."""
+        """Start with x0 = start and an empty memory."""
         memory = empty_memory(start, num_clients, self.aggregation == "memory", self.uplink_ratio == 1)
         return Server(start, start, start, memory, key)
 
     def client_update(
         self, state: State, inbox: Any, work: LocalWork
     ) -> tuple[State, Upload, Report]:
-        """Local steps on L_i, then the dual step; sends y. `privacy` says where noise enters."""
+        """Take local steps on L_i, then the dual step, and send y. `privacy` determines where noise is added."""
         x0, dual = inbox.x0, state.dual
         warm = self.local_start == "warm"
         x, report = self.local_loop(
@@ -140,23 +140,24 @@ class FedPDM(LocalMethod):
         dual = dual + self.rho * (x0 - x)                                       # (10c)
         y = x - dual / self.rho                                                 # (10d)
         upload = self.message(y, inbox, report)
-        if self.privacy == "as-published":  # after thinning out: Li 2024 (18), (19)
+        if self.privacy == "as-published":  # after sparsification: Li 2024 (18), (19)
             noisy = work.noise(upload.y, shrink=self._share_of_noise(work, report))
             upload = upload._replace(y=noisy)                                   # (12)
         return State(dual, x if warm else state.x), upload, report
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """The noisy primal, all noisy gradients, or the published y with the sensitivity of Theorem 1."""
+        """The noisy x, the noisy gradients of all steps, or the published y with the sensitivity of Theorem 1."""
         if self.privacy == "as-published":
             return Release(published_sensitivity(bounds, self.step(round_), self.rho, workload.steps))
         return super().release(bounds, workload, round_)
 
     def departure(self, state: State, inbox: Any) -> tuple[Array, Array]:
-        """x0, or the last x for a warm start; -dual."""
+        """The local loop starts at x0, or at the last x for a warm start, with shift -dual."""
         return state.x if self.local_start == "warm" else inbox.x0, -state.dual
 
     def _share_of_noise(self, work: LocalWork, report: Report) -> Array | float:
-        """Theorem 1 scales the noise by the steps really taken, which leaks when the rule chooses them."""
+        """The factor by which Theorem 1 scales the noise with the number of steps taken. If the stopping rule chooses
+        that number, the factor itself leaks information."""
         if not self.stopping_tolerance:
             return 1.0
         steps = work.batches.steps
@@ -165,9 +166,9 @@ class FedPDM(LocalMethod):
         return sums[report.steps - 1] / sums[steps - 1]
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """Average and prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.
+        """Average y and apply the prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.
 
-        (Li 2023 calls it prox_{rho h} and defines it as this; Li 2024's (15) is the case gamma = 1.)
+        (Li 2023 calls it prox_{rho h} and defines it in this way; Li 2024's (15) is the case gamma = 1.)
         """
         y, sent = self.received(uploads, server.x0.shape[-1])
         memory, mean = self._average(server, y, sent, clients)

@@ -1,13 +1,13 @@
-"""FedProx (Li et al., MLSys 2020): FedAvg whose local steps are pulled towards x0.
+"""FedProx (Li et al., MLSys 2020): FedAvg with a proximal term in the local steps.
 
-    client i goes towards  argmin_x f_i(x) + mu/2 ||x - x0||^2
+    client i takes gradient steps towards  argmin_x f_i(x) + mu/2 ||x - x0||^2
 
-client keeps nothing, receives x0 (..., d), sends x (..., d) and its number of local steps; the server keeps
-x0 (..., d). A client that is missing is left out of the mean. mu = 0 is FedAvg.
+A client keeps nothing, receives x0 (..., d), and sends x (..., d) and its number of local steps; the server keeps
+x0 (..., d). A client that does not reply is left out of the mean. mu = 0 is FedAvg.
 
-The prox step of the server is s = eta sum_{j<Q} (1 - eta mu)^j, between Q eta (mu = 0) and 1/mu (Q large); what
-fixed point that gives stands in `server_prox`. Two records' runs differ by a factor |1 - eta mu| less after every step,
-so public-state noise is smaller than FedAvg's.
+The prox step of the server is s = eta sum_{j<Q} (1 - eta mu)^j, between Q eta (mu = 0) and 1/mu (Q large);
+`server_prox` describes its fixed point. Each step reduces the effect of one record by the factor |1 - eta mu|, so
+public-state noise is smaller than FedAvg's.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .fedavg import Averaging
 
 @dataclass(frozen=True)
 class FedProx(Averaging):
-    """FedAvg's settings, and mu >= 0, the weight of the pull, with mu * step_size < 2."""
+    """FedProx with FedAvg's settings, and mu >= 0, the weight of the proximal term, with mu * step_size < 2."""
 
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx: FedAvg with a pull towards the server's point"
@@ -33,5 +33,5 @@ class FedProx(Averaging):
 
     @property
     def pull(self) -> float:
-        """mu."""
+        """mu, the weight of the proximal term."""
         return self.mu

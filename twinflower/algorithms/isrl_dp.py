@@ -1,20 +1,20 @@
 """ISRL-DP: mini-batch SGD with noisy mean gradients (Lowy and Razaviyayn, ICLR 2023, Algorithm 1).
 
-    g_i = mean gradient of one batch at x0 + noise             inter-silo record-level DP: the server sees no more
+    g_i = mean gradient of one batch at x0 + noise        inter-silo record-level DP: the server sees only noisy values
     server: x0 <- Pi( x0 - eta mean g_i ),   output the last x0 or a weighted mean of them
 
 client keeps     nothing
        receives  x0 (..., d)
        sends     g (..., d)
 server keeps     x0 (..., d) and the mean of its points so far, average (..., d)
-A client that is missing is left out of the mean.
+A client that does not reply is left out of the mean.
 
 Pi is prox_h with step eta ("server-prox"), so a box or a ball gives the paper's projection; with
 "local-subgradient" the server adds a subgradient of h to the mean gradient. Without noise and with full batches this
-is proximal gradient descent, and FedAvg with one local step does the same. Only the first batch of a
-round is used, whatever local.max-steps. A thinned message leaves the entries nobody sent as they were.
+is proximal gradient descent, and FedAvg with one local step is the same method. Only the first batch of a round is
+used, regardless of local.max-steps. With sparsified messages, entries that nobody sent keep their values.
 
-Privacy. "gradient" noises the one mean gradient, the only release of a round.
+Privacy. "gradient" adds noise to the mean gradient, which is the only release of a round.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from .server_prox import ServerProx
 
 
 class Server(NamedTuple):
-    """x0 (..., d), the output so far, average (..., d), and the key (...,) of the run's public coins."""
+    """x0 (..., d), the current output average (..., d), and the key (...,) of the run's public random numbers."""
 
     x0: Array
     average: Array
@@ -43,10 +43,10 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ISRLDP(ServerProx):
-    """FedAvg's settings, and two more values of final_model: "average", all rounds alike, and "weighted", round t with
-    weight t, for strongly convex losses and steps ~ 1/t.
+    """ISRL-DP with FedAvg's settings and two more values of final_model: "average" weights all rounds equally;
+    "weighted" gives round t the weight t, for strongly convex losses and steps ~ 1/t.
 
-    The paper averages the points where gradients were taken; here they are the points after the steps.
+    The paper averages the points where gradients are taken; here the points after the steps are averaged.
     """
 
     name: ClassVar[str] = "isrl-dp"
@@ -62,31 +62,31 @@ class ISRLDP(ServerProx):
     state = NOTHING
 
     def init_client(self, start: Array) -> Any:
-        """Nothing."""
+        """The empty state: clients keep nothing."""
         return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """x0 = start."""
+        """Start with x0 = start."""
         return Server(start, start, key)
 
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Upload, Report]:
-        """One gradient."""
+        """Send the (noisy) mean gradient of the first batch at x0."""
         g = work.noise(work.gradient(inbox.x0))
         once = work.one_step()
         return state, self.message(g, inbox, once), once
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """One noisy gradient, whatever local.max-steps."""
+        """One noisy gradient, regardless of local.max-steps."""
         return gradient_release(bounds, workload._replace(steps=1))
 
     def check_sum(self, steps: int) -> None:
-        """One gradient, whatever max-local-steps."""
+        """Check the settings for a single gradient, regardless of local.max-steps."""
         super().check_sum(1)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """One (sub)gradient step and the prox; the running average."""
+        """Take one (sub)gradient step, apply the prox, and update the average."""
         g, sent = self.received(uploads, server.x0.shape[-1])
         g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.info.shares(clients))
         if self.subgradient:
@@ -95,6 +95,6 @@ class ISRLDP(ServerProx):
         return self.averaged(server._replace(x0=self.proximal(server.x0 - eta * g, eta)), round_)
 
     def _share(self, round_: int) -> float:
-        """Of the averages over all rounds, and of the others."""
+        """The weight of x0 of this round in the average: 1/t for "average", 2/(t + 1) for "weighted"."""
         shares = {"average": 1 / round_, "weighted": 2 / (round_ + 1)}
         return shares[self.final_model] if self.final_model in shares else super()._share(round_)

@@ -1,8 +1,8 @@
-"""Declared messages: what the fields of an inbox, an upload or a stored state are, and all that follows from it.
+"""Declared messages: the layout of an inbox, an upload or a stored state, from which its serialisation is derived.
 
-A `Layout` names a NamedTuple and declares its fields in the order in which they cross the wire. Packing, strict
-unpacking (nothing is accepted that packing would not have written), the number of bits and the shapes of stored state
-follow. d is the number of entries of the model.
+A `Layout` names a NamedTuple and declares its fields in the order in which they are sent. From this it derives packing,
+strict unpacking (only arrays that packing could have written are accepted), the number of bits, and the shapes of
+stored state. d is the number of entries of the model.
 
     Layout(Inbox, Thinned("x0", "kept", TopK(0.5)), Count("heard"), Seed("seed"))
 """
@@ -20,76 +20,76 @@ from ..wire import checked, expect_arrays
 
 Arrays = list[NDArray[Any]]
 Shape = tuple[int, ...]
-_ALL = np.empty(0, dtype=np.int64)  # the indices of a vector that is sent whole
+_ALL = np.empty(0, dtype=np.int64)  # the indices of a vector that is sent completely
 _NO_SEED = np.zeros((), dtype=np.uint64)
 
 
 class Field(ABC):
-    """The declaration of one field of a NamedTuple, or of two that cross the wire together."""
+    """The declaration of one field of a NamedTuple, or of two fields that are sent together."""
 
     names: tuple[str, ...]
 
     @abstractmethod
     def pack(self, *values: Any, d: int) -> Arrays:
-        """Wire arrays of one client's values, one value for each name."""
+        """The wire arrays of one client's values, given one value for each name."""
 
     @abstractmethod
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """The values; ReplyError for anything that `pack` would not have written. request: what an
-        upload answers, unpacked."""
+        """The values. Raises ReplyError for anything that `pack` would not have written. request: for an upload, the
+        unpacked inbox that it replies to."""
 
     @abstractmethod
     def bits(self, d: int) -> int:
-        """Bits on the wire, before they are filled up to bytes."""
+        """Number of bits sent, before padding to whole bytes."""
 
     def arrays(self, d: int) -> int:
         """Number of wire arrays."""
         return 1
 
     def entries(self, d: int) -> int:
-        """Numbers that the papers count, at 32 bits each."""
+        """Number of entries as the papers count them, at 32 bits each."""
         return 0
 
     def shapes(self, d: int) -> Sequence[Shape]:
-        """Shape of each stored value."""
+        """The shape of each stored value."""
         raise NotImplementedError(f"{type(self).__name__} fields are sent, not stored")
 
 
 class Point(Field):
-    """per_entry * d + extra finite numbers: by default one for every entry of the model."""
+    """A vector of per_entry * d + extra finite floats; by default one for every entry of the model."""
 
     def __init__(self, name: str, per_entry: int = 1, extra: int = 0) -> None:
         self.names, self.per_entry, self.extra = (name,), per_entry, extra
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """The array."""
+        """The array itself."""
         return list(values)
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """A finite array of this length."""
+        """A finite array of the declared length."""
         return [checked(self.names[0], arrays[0], (self.entries(d),))]
 
     def bits(self, d: int) -> int:
-        """64 for each number."""
+        """64 bits per number."""
         return self.entries(d) * VALUE_BITS
 
     def entries(self, d: int) -> int:
-        """All of them."""
+        """The length of the vector."""
         return self.per_entry * d + self.extra
 
     def shapes(self, d: int) -> Sequence[Shape]:
-        """One vector."""
+        """The shape of the vector."""
         return [(self.entries(d),)]
 
 
 class Cells(Field):
-    """d whole numbers modulo 2^64."""
+    """A vector of d integers modulo 2^64."""
 
     def __init__(self, name: str) -> None:
         self.names = (name,)
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """The array."""
+        """The array itself."""
         return list(values)
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
@@ -97,16 +97,16 @@ class Cells(Field):
         return [checked(self.names[0], arrays[0], (d,), np.uint64)]
 
     def bits(self, d: int) -> int:
-        """64 for each."""
+        """64 bits per integer."""
         return d * VALUE_BITS
 
     def entries(self, d: int) -> int:
-        """All of them."""
+        """The length of the vector, d."""
         return d
 
 
 class Count(Field):
-    """A whole number in [least, most]."""
+    """An integer in [least, most]."""
 
     dtype: ClassVar[type] = np.int64
 
@@ -114,11 +114,11 @@ class Count(Field):
         self.names, self.least, self.most = (name,), least, most
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """A 0-d array."""
+        """One 0-d array."""
         return [np.asarray(value) for value in values]
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """A number in the range."""
+        """The number, checked to be an integer in the declared range."""
         number = checked(self.names[0], arrays[0], (), self.dtype)
         if not (self.least <= number <= self.most and number == np.floor(number)):
             raise ReplyError(
@@ -127,16 +127,16 @@ class Count(Field):
         return [number]
 
     def bits(self, d: int) -> int:
-        """64."""
+        """64 bits."""
         return VALUE_BITS
 
     def shapes(self, d: int) -> Sequence[Shape]:
-        """One number."""
+        """The shape of a scalar."""
         return [()]
 
 
 class FloatCount(Count):
-    """A `Count` that takes part in floating-point formulas and is held as one."""
+    """A `Count` that is stored as a float because it appears in floating-point formulas."""
 
     dtype = np.float64
 
@@ -151,56 +151,56 @@ class Seed(Count):
 
 
 class Absent(Field):
-    """A field that does not cross the wire: both sides know its value."""
+    """A field that is not sent, because both sides know its value."""
 
     def __init__(self, name: str, value: NDArray[Any]) -> None:
         self.names, self.value = (name,), value
 
     def arrays(self, d: int) -> int:
-        """None."""
+        """0, as nothing is sent."""
         return 0
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """Nothing."""
+        """No arrays."""
         return []
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """The value."""
+        """The known value."""
         return [self.value]
 
     def bits(self, d: int) -> int:
-        """0."""
+        """0, as nothing is sent."""
         return 0
 
     def shapes(self, d: int) -> Sequence[Shape]:
-        """As the value."""
+        """The shape of the known value."""
         return [self.value.shape]
 
 
 class Thinned(Field):
-    """A vector (d,) reduced to its largest entries, and which they are (k,), or (0,) if all."""
+    """A vector (d,) reduced to its largest entries, and the indices of these (k,), or (0,) if all entries are kept."""
 
     def __init__(self, name: str, kept: str, sparsifier: TopK) -> None:
         self.names, self.sparsifier = (name, kept), sparsifier
 
     def arrays(self, d: int) -> int:
-        """Values, and their packed places unless all are there."""
+        """1 for the values, and 1 for the packed indices unless all entries are kept."""
         return self.sparsifier.arrays(d)
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """See `arrays`."""
+        """The values, and the packed indices unless all entries are kept."""
         x, kept = values
         return [x] if self.sparsifier.ratio == 1 else self.sparsifier.pack(Code(kept, x[kept]), d)
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """The zero-padded vector and the places."""
+        """The zero-padded vector (d,) and the indices of its kept entries."""
         if self.sparsifier.ratio == 1:
             return [checked(self.names[0], arrays[0], (d,)), _ALL]
         code = self.sparsifier.unpack(arrays, d, _NO_SEED)
         return [scatter(code, d)[0], code.indices]
 
     def bits(self, d: int) -> int:
-        """Of the values and the places; SettingError where no entry is left."""
+        """Bits of the values and indices. Raises SettingError if the downlink ratio leaves no entry."""
         kept_entries(self.sparsifier.ratio, d, "downlink-ratio")
         return self.sparsifier.bits(d)
 
@@ -210,7 +210,7 @@ class Thinned(Field):
 
 
 class Entries(Field):
-    """k entries of a vector (d,), and which they are (k,), or (0,) if all were sent."""
+    """k entries of a vector (d,) and their indices (k,), or (0,) if all entries are sent."""
 
     def __init__(self, name: str, indices: str, sparsifier: TopK | RandK) -> None:
         self.names, self.sparsifier = (name, indices), sparsifier
@@ -220,16 +220,16 @@ class Entries(Field):
         return self.sparsifier.ratio == 1
 
     def arrays(self, d: int) -> int:
-        """Values, and for top-k their packed places."""
+        """1 for the values, and for top-k 1 for their packed indices."""
         return 1 if self._whole else self.sparsifier.arrays(d)
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """See `arrays`."""
+        """The values, and for top-k the packed indices."""
         entries, indices = values
         return [entries] if self._whole else self.sparsifier.pack(Code(indices, entries), d)
 
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
-        """The values and the places; rand-k derives these from the seed of the request."""
+        """The values and their indices; for rand-k the indices are derived from the seed of the request."""
         if self._whole:
             return [checked(self.names[0], arrays[0], (d,)), _ALL]
         seed = request.seed if isinstance(self.sparsifier, RandK) else _NO_SEED
@@ -237,7 +237,7 @@ class Entries(Field):
         return [entries, indices]
 
     def bits(self, d: int) -> int:
-        """Of the values and the places."""
+        """Bits of the values and indices."""
         return d * VALUE_BITS if self._whole else self.sparsifier.bits(d)
 
     def entries(self, d: int) -> int:
@@ -246,20 +246,20 @@ class Entries(Field):
 
 
 class Layout:
-    """The declarations of a NamedTuple's fields, in the order of the wire."""
+    """The declarations of a NamedTuple's fields, in the order in which they are sent."""
 
     def __init__(self, kind: type, *fields: Field) -> None:
         self.kind, self.fields = kind, fields
 
     def pack(self, message: Any, d: int) -> Arrays:
-        """Wire arrays of one client's message."""
+        """The wire arrays of one client's message."""
         parts = (f.pack(*(getattr(message, name) for name in f.names), d=d) for f in self.fields)
         return [array for part in parts for array in part]
 
     def unpack(self, arrays: Sequence[NDArray[Any]], d: int, request: Any = None) -> Any:
-        """Inverse of `pack`; ReplyError for anything that it would not have written.
+        """Invert `pack`. Raises ReplyError for anything that `pack` would not have written.
 
-        request: for an upload, the inbox that it answers.
+        request: for an upload, the inbox that it replies to.
         """
         counts = [f.arrays(d) for f in self.fields]
         expect_arrays(arrays, sum(counts))
@@ -270,13 +270,13 @@ class Layout:
         return self.kind(**values)
 
     def shapes(self, d: int) -> dict[str, Shape]:
-        """Shapes of one client's stored values by name."""
+        """The shapes of one client's stored values, by name."""
         return {n: s for f in self.fields for n, s in zip(f.names, f.shapes(d), strict=True)}
 
     def bits(self, d: int) -> int:
-        """Bits on the wire."""
+        """Number of bits sent."""
         return sum(f.bits(d) for f in self.fields)
 
     def paper_bits(self, d: int) -> int:
-        """Bits as the papers count them: 32 for every entry, places free."""
+        """Number of bits as the papers count them: 32 for every entry, and none for indices."""
         return 32 * sum(f.entries(d) for f in self.fields)

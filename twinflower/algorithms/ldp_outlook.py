@@ -1,15 +1,15 @@
-"""How the LDP primal-dual method shares its budget between the rounds, and what a private run will reach with it.
+"""How the LDP primal-dual method divides its budget among the rounds, and the accuracy that a private run can expect.
 
-Everything here follows from public numbers alone, before the run starts.
+Everything here is computed from public numbers alone, before the run starts.
 
-In a round the distance to x* shrinks by c = 1 - gamma min(mu_f, 1) or more, and the mean of n messages brings in
-d sigma_t^2 / n of squared noise. Where f is as flat as theta_2 allows, what is left at the end is
+Each round reduces the distance to x* at least by the factor c = 1 - gamma min(mu_f, 1), and the mean of n messages adds
+noise of squared norm d sigma_t^2 / n. If the curvature of f is no larger than theta_2, the error at the end is
 
     E ||xbar - x*||^2  <~  (d / n) sum_t c^(2 (T - t)) sigma_t^2
 
-(9) of Zhang 2023, telescoped, bounds all n clients together, dual included, and is 7.5 n^2 times as large for dynamic
-shares and 5 n^2 times for static ones (long runs).
-Steeper directions forget faster, so the estimate is rather too high.
+(9) of Zhang 2023, telescoped, bounds all n clients together, including their duals. For long runs that bound is 7.5 n^2
+times as large for dynamic shares and 5 n^2 times as large for static ones. Directions of larger curvature contract
+faster, so the estimate tends to be too high.
 """
 
 import math
@@ -29,12 +29,16 @@ from ..settings import Setting, at_least, one_of
 from .abilities import Forecasts
 from .algorithm import RunInfo
 
-_FORGOTTEN = 0.1  # of the floor
+_FORGOTTEN = 0.1  # share of the floor
 
 
 class Outlook(NamedTuple):
-    """floor: what the noise leaves of ||xbar - x*||^2. begun: ||x* - start||^2, or a bound on it. enough: rounds after
-    which the start is forgotten: it adds a tenth of the floor, and more rounds cannot gain more than that."""
+    """The forecast of a private run.
+
+    floor: the part of ||xbar - x*||^2 that is due to noise. begun: ||x* - start||^2, or a bound on it. enough: the
+    number of rounds after which the start contributes only a tenth of the floor; more rounds cannot gain more than
+    that.
+    """
 
     floor: float
     begun: float
@@ -42,7 +46,7 @@ class Outlook(NamedTuple):
 
 
 def look_out(sigmas: Array, log_contraction: float, d: int, n: int, begun: float) -> Outlook:
-    """For releases of these sigmas (T,) and c = exp(log_contraction) below 1."""
+    """The forecast for releases with noise sigmas (T,) and the contraction c = exp(log_contraction) below 1."""
     ages = np.arange(len(sigmas))[::-1]
     left = np.where(ages, np.exp(np.maximum(2 * log_contraction, -1e3) * ages), 1.0)
     floor = d / n * float((left * sigmas**2).sum())
@@ -51,7 +55,7 @@ def look_out(sigmas: Array, log_contraction: float, d: int, n: int, begun: float
 
 
 def in_words(told: Outlook, known: bool, rounds: int) -> list[tuple[str, str]]:
-    """As rows of a table; known: whether `begun` is exact."""
+    """The forecast as rows of a table. known: whether `begun` is exact."""
     begun = f"{'' if known else 'at most '}{told.begun:.3g}"
     return [
         ("expected noise floor", f"||xbar - x*||^2 = {told.floor:.3g}, where the start has {begun}"),
@@ -60,7 +64,7 @@ def in_words(told: Outlook, known: bool, rounds: int) -> list[tuple[str, str]]:
 
 
 def warnings(told: Outlook, bounds: Bounds, step_size: float, pull: float, rounds: int) -> list[tuple[str, str]]:
-    """Settings that are allowed and surely not meant; pull = s/n."""
+    """Warnings about settings that are allowed but probably unintended. pull = s/n."""
     steepest = pull * (bounds.curvature + bounds.penalty[1])  # L_f
     largest = min(0.25, 1 / steepest)
     reasons = {
@@ -74,11 +78,11 @@ def warnings(told: Outlook, bounds: Bounds, step_size: float, pull: float, round
 
 @dataclass(frozen=True, kw_only=True)
 class UnequalRounds(Forecasts):
-    """The budget's settings.
+    """Settings that divide the privacy budget among the rounds.
 
-    allocation: "dynamic" (11), geometric with the contraction of the method; "static", all rounds alike; "shares",
+    allocation: "dynamic" (11), geometric with the contraction of the method; "static", all rounds equal; "shares",
     geometric between the numbers of `shares`: "1, 10" gives the last round ten times the budget of the first.
-    strong_convexity: theta_2 of f_i for the dynamic allocation, 0 for what the objective says.
+    strong_convexity: theta_2 of f_i for the dynamic allocation, or 0 to use the value of the objective.
     """
 
     allocation: Annotated[
@@ -93,7 +97,7 @@ class UnequalRounds(Forecasts):
     ] = 0.0
 
     def check_shares(self) -> None:
-        """SettingError for shares that are no numbers, or that nothing asks for."""
+        """Raise SettingError if `shares` is not a list of numbers, or is set without allocation "shares"."""
         require(
             (self.allocation == "shares") == bool(self.shares),
             f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
@@ -103,12 +107,12 @@ class UnequalRounds(Forecasts):
     @property
     @abstractmethod
     def info(self) -> RunInfo:
-        """What is public about the run."""
+        """Public information about the run."""
 
     @property
     @abstractmethod
     def step_size(self) -> float:
-        """gamma."""
+        """The step size gamma."""
 
     @property
     @abstractmethod
@@ -117,16 +121,18 @@ class UnequalRounds(Forecasts):
 
     @abstractmethod
     def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
-        """How far one record moves a message."""
+        """The most by which one record can change a message."""
 
     @abstractmethod
     def log_contraction(self, theta: float) -> float:
-        """Logarithm of what a round leaves of the squared distance to x*, where every f_i is theta-strongly convex."""
+        """Logarithm of the factor by which a round contracts the squared distance to x* if every f_i is theta-strongly
+        convex."""
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """One message, moved by at most gamma (s/n) 2 C / rows, with the round's share of the budget (11).
+        """One message, which one record changes by at most gamma (s/n) 2 C / rows, with the round's share of the budget
+        (11).
 
-        SettingError for a round that the budget was not planned for.
+        Raises SettingError for a round that the budget was not planned for.
         """
         rounds = self.info.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
@@ -135,8 +141,9 @@ class UnequalRounds(Forecasts):
     def weights(self, bounds: Bounds) -> Array:
         """Shares of the budget (T,) with mean 1; sigma_t ~ 1 / sqrt(w_t).
 
-        (11) has xi_t^2 = sqrt(pi / q_t), q_t = (1 - gamma min(mu_f, 1))^(T - t): w_t ~ sqrt(q_t), taken by logarithms,
-        as q_t underflows for long runs. Raises SettingError for a dynamic allocation without strong convexity.
+        (11) has xi_t^2 = sqrt(pi / q_t) with q_t = (1 - gamma min(mu_f, 1))^(T - t), so w_t ~ sqrt(q_t). This is
+        computed with logarithms, because q_t underflows for long runs. Raises SettingError for a dynamic allocation
+        without strong convexity.
         """
         theta = self._convexity(bounds)
         require(
@@ -147,13 +154,14 @@ class UnequalRounds(Forecasts):
         return allocation(self.allocation, self.info.rounds, self.log_contraction(theta) / 2, self.shares)
 
     def _convexity(self, bounds: Bounds) -> float:
-        """theta_2 of every f_i, or 0."""
+        """theta_2 of every f_i, or 0 if it is unknown."""
         return self.strong_convexity or max(bounds.penalty[0], 0.0)
 
     def forecast(
         self, bounds: Bounds, noise_multiplier: float, workload: Workload, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:
-        """Noise floor and sensible number of rounds; where the start's distance is unknown, ||x*|| <= C / theta_2."""
+        """The noise floor and a sensible number of rounds. If the distance of the start from x* is unknown, ||x*|| <= C
+        / theta_2 bounds it."""
         theta, rounds = self._convexity(bounds), self.info.rounds
         if not theta or not math.isfinite(bounds.curvature):
             return [("expected noise floor", "unknown: the objective is not strongly convex, or not surely smooth")]
