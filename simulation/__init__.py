@@ -1,1 +1,1 @@
-"""Running it: configuration, the three runtimes, run folders, figures, and the command line."""
+"""Configure, run and evaluate experiments: settings, the three runtimes, run folders, figures, and the command line."""

@@ -1,8 +1,8 @@
-"""The server's side of a run on disk, from which it goes on to the same bits.
+"""Checkpoints of the server's side of a run. A resumed run is bit-identical to an uninterrupted one.
 
-A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what a strategy needs besides; where
-sampling and noise stand follows from the round. A file is written completely or not at all, the newest `_KEPT` stay,
-and a damaged one falls back to the one before it.
+A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what else the strategy needs. The
+positions of the sampling and noise streams follow from the round. Files are written atomically, the newest `_KEPT` are
+kept, and if one is damaged, the run resumes from the one before it.
 """
 
 import io
@@ -31,7 +31,7 @@ Leaves = list[NDArray[Any]]
 
 
 class Checkpoint(NamedTuple):
-    """Arrays by name and everything else as JSON knows it."""
+    """The arrays of a checkpoint by name, and everything else as JSON-compatible values."""
 
     arrays: dict[str, NDArray[Any]]
     info: dict[str, Any]
@@ -39,18 +39,18 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run folder, written every so many rounds (0: never) of a run with this configuration."""
+    """The checkpoints of one run, in its run folder; one is written every `every` rounds (0: never)."""
 
     folder: Path
     every: int
     config: Config | None = None
 
     def due(self, round_: int) -> bool:
-        """Whether this round ends with a checkpoint; the start does, because it names the training."""
+        """Whether a checkpoint is written after this round. Round 0 gets one, because it records the session."""
         return self.every > 0 and round_ % self.every == 0
 
     def save(self, round_: int, checkpoint: Checkpoint) -> None:
-        """Write the round's checkpoint and drop the oldest."""
+        """Write the round's checkpoint and delete all but the newest `_KEPT`; SettingError if it cannot be written."""
         buffer = io.BytesIO()
         told = checkpoint.info | ({"config": self.config.items()} if self.config else {})
         info = np.frombuffer(json.dumps(told).encode(), np.uint8)
@@ -66,9 +66,9 @@ class Checkpoints:
             self._path(old).unlink(missing_ok=True)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest readable checkpoint, None if there is none, and warnings of damaged ones.
+        """The newest readable checkpoint (None if there are no checkpoints), and a warning for each damaged one.
 
-        Raises DataError where there are some and none is readable, SettingError where the run had other settings.
+        Raises DataError if checkpoints exist but none is readable, SettingError if the run began with other settings.
         """
         warnings: list[str] = []
         for round_ in reversed(self._rounds()):
@@ -98,11 +98,11 @@ class Checkpoints:
         )
 
     def settled(self) -> int:
-        """The round behind which a restart will never begin: the oldest checkpoint's, for the newest may be damaged."""
+        """The oldest checkpoint's round: no restart begins earlier, even if newer checkpoints are damaged."""
         return min(self._rounds(), default=0)
 
     def clear(self) -> None:
-        """Remove all: the run has finished."""
+        """Remove all checkpoints after the run has finished."""
         for round_ in self._rounds():
             self._path(round_).unlink(missing_ok=True)
 
@@ -126,14 +126,14 @@ def _read(path: Path) -> Checkpoint:
 
 
 def flatten(tree: Any) -> Leaves:
-    """The arrays of a state, NamedTuples in NamedTuples, in order."""
+    """The arrays of a state (nested NamedTuples) as a flat list, in the order of the fields."""
     return (
         [leaf for part in tree for leaf in flatten(part)] if isinstance(tree, tuple) else [np.asarray(tree)]
     )
 
 
 def unflatten(template: Any, leaves: Sequence[NDArray[Any]]) -> Any:
-    """Inverse of `flatten`, for a state built like the template."""
+    """Inverse of `flatten`, for a state with the structure of the template; SettingError if the number differs."""
     require(
         len(flatten(template)) == len(leaves),
         "the checkpoint was made for another algorithm or other settings",
@@ -148,7 +148,7 @@ def _filled(template: Any, leaves: Iterator[NDArray[Any]]) -> Any:
 
 
 def named(prefix: str, leaves: Leaves) -> dict[str, NDArray[Any]]:
-    """Leaves under names, for `Checkpoint.arrays`."""
+    """Leaves by name, prefix0, prefix1, ..., for `Checkpoint.arrays`."""
     return {f"{prefix}{place}": leaf for place, leaf in enumerate(leaves)}
 
 
@@ -162,7 +162,7 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 
 
 def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
-    """A strategy's snapshot and the metrics so far."""
+    """The checkpoint of a strategy's snapshot and the metrics so far (rows of metrics.csv)."""
     info = {
         "round": snapshot.round,
         "session": snapshot.session,
@@ -174,7 +174,7 @@ def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
 
 
 def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Inverse of `of_strategy`; server is a state of the same algorithm, as a template."""
+    """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
@@ -183,6 +183,6 @@ def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dic
 
 
 def to_round(told: dict[str, Any]) -> Round:
-    """A round as JSON gives it back."""
+    """The round from its JSON form, in which keys are strings and tuples are lists."""
     rejected = {int(client): reason for client, reason in told["rejected"].items()}
     return Round(**{**told, "asked": tuple(told["asked"]), "rejected": rejected})

@@ -1,11 +1,11 @@
-"""scikit-learn's front door: `FederatedClassifier` and `FederatedRegressor` train over sites in one process.
+"""scikit-learn estimators: `FederatedClassifier` and `FederatedRegressor` train over sites in one process.
 
     model = twinflower.FederatedClassifier(epsilon=8, ranges=(0, 16)).fit(X, y, sites=hospital)
     model.predict(X_new)
 
-They are estimators like any of scikit-learn: parameters are checked in `fit`, and pipelines, `clone` and grid searches
-work. A private fit has seeded noise: whoever knows `random_state` can take it away, so that this is for studying what
-privacy costs, on rows that one person may see. On real sites, deploy the run.
+They follow scikit-learn's conventions: parameters are checked in `fit`, and pipelines, `clone` and grid searches work.
+The noise of a private fit is seeded, so anyone who knows `random_state` can remove it. Use these estimators to study
+the cost of privacy on data that one person may see; for real sites, deploy the run.
 """
 
 from collections.abc import Mapping
@@ -33,19 +33,19 @@ from .setup import prepare_rows
 
 try:
     from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5 has it as a method
+except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
 
     def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
-        """X, or X and y, checked."""
+        """Return X, or X and y, after scikit-learn's validation."""
         return estimator._validate_data(*arrays, **options)
 
 
-_RHO = 0.1  # of the penalty that ties a site to the server, in curvatures of the loss
-_STEPS = {True: 2, False: 10}  # local steps of a private run and of others
+_RHO = 0.1  # weight of the penalty that ties a site to the server, in units of the loss's curvature
+_STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What both have in common; see `FederatedClassifier`."""
+    """Common base of the two estimators; see `FederatedClassifier` for the parameters."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return self.epsilon is not None
 
     def _train(self, X: Array, y: NDArray[Any], sites: Any, **label: Any) -> Any:
-        """Run, and keep what came out."""
+        """Train and set the fitted attributes; RunError if the run fails."""
         inputs = self._inputs(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         order, sizes = _grouped(sites, len(X), self.num_sites, seed)
@@ -98,12 +98,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return self
 
     def to_sklearn(self) -> Any:
-        """A pipeline of scikit-learn's own that predicts the same; SettingError for a network."""
+        """A pipeline of standard scikit-learn estimators with the same predictions; SettingError for a network."""
         check_is_fitted(self)
         return self.model_.to_sklearn()
 
     def _inputs(self, X: Array) -> Inputs:
-        """Columns scaled by their ranges, public in a private fit, to [-1, 1]."""
+        """The scaling of the columns from their ranges to [-1, 1]; SettingError for a private fit without ranges."""
         require(
             self.ranges is not None or not self._private,
             "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays "
@@ -118,7 +118,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _keys(self, objective: str, spread: float, seed: int) -> dict[str, Any]:
-        """The settings of the run, over which the user's own go."""
+        """The settings of the run; those in the parameter `settings` override them."""
         keys: dict[str, Any] = {
             "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
             "data.row-norm": float(self.row_norm if self.row_norm is not None else self._private),
@@ -135,7 +135,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return keys
 
     def _steps(self, objective: str, spread: float) -> dict[str, Any]:
-        """Step sizes from the curvature of the loss: at any of the sites, or in a private fit of any row."""
+        """Step size, rho and number of local steps, from a bound on the loss's curvature.
+
+        The bound holds for the mean loss of every site (spread: `_curvature`), in a private fit for every single row.
+        """
         loss = LOSSES["softmax" if objective in NETWORKS else objective]
         known = settings_of(ALGORITHMS[self.algorithm])
         curvature = min(loss.curvature_bound, 1.0) * (
@@ -149,13 +152,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
 
 def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
-    """The largest eigenvalue of the mean of a a^T over the rows a of a site, at the site where it is largest."""
+    """The largest eigenvalue of (1/m) A^T A over all sites, where A (m, columns) holds a site's rows."""
     parts = np.split(features, np.cumsum(sizes)[:-1])
     return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
 def _ranges(given: Any, columns: int) -> tuple[Array, Array]:
-    """Lowest and highest value of each column; SettingError."""
+    """The lowest and the highest value of each column, both (columns,); SettingError for invalid ranges."""
     try:
         low, high = (np.broadcast_to(np.asarray(own, dtype=np.float64), columns) for own in given)
     except (ValueError, TypeError):
@@ -166,7 +169,10 @@ def _ranges(given: Any, columns: int) -> tuple[Array, Array]:
 
 
 def _grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:
-    """An order of the rows in which those of a site stand together, and how many each has."""
+    """A permutation (rows,) that groups the rows by site, and each site's number of rows.
+
+    Without sites the rows are assigned at random to `number` sites.
+    """
     if sites is None:
         require(number >= 1, f"num_sites must be at least 1; got {number}")
         codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
@@ -180,28 +186,30 @@ def _grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tupl
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
-    """Classifier that is trained over sites, which share no rows.
+    """A classifier trained over sites that do not share their rows.
 
-    algorithm      how: a name that `twinflower list` shows
-    epsilon        total budget of each site, at delta; None: no privacy
-    rounds         of communication
-    objective      loss, or a network; None: "logistic" for two classes, "softmax" for more
-    ranges         (low, high) of the columns, numbers or arrays, to which values are clipped; None: those of the data,
-                   which a private fit refuses
-    row_norm       largest norm of a scaled row, longer ones are shortened; None: 1 in a private fit, else any
-    num_sites      among which rows are dealt at random where `fit` is not told the sites
-    settings       any others of a run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
-    random_state   seed of sites, batches and noise
+    algorithm      name of an algorithm, as shown by `twinflower list`
+    epsilon        total privacy budget of each site, at delta; None: no privacy
+    delta          delta of the guarantee, in (0, 1); used only with epsilon
+    rounds         number of communication rounds
+    objective      name of a loss or a network; None: "logistic" for two classes, "softmax" for more
+    ranges         (low, high) of the columns, two numbers or two arrays; values are clipped to them. None: the ranges
+                   of the data, which a private fit refuses
+    row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
+                   no limit
+    num_sites      number of sites among which rows are divided at random if `fit` gets no sites
+    settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
+    random_state   seed of the division into sites, the batches and the noise
 
-    After `fit`: `model_` (a `twinflower.trained.TrainedClassifier`), `coef_`, `intercept_`, `classes_`, `privacy_`
-    (what was spent, None without privacy), `history_` and `warnings_`. The classes are those in y; a private fit
-    takes them, and the number of each site's rows, as public.
+    Attributes after `fit`: `model_` (a `twinflower.trained.TrainedClassifier`), `coef_`, `intercept_`, `classes_`,
+    `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`. A private
+    fit treats the classes in y and the number of rows of each site as public.
     """
 
     model_: TrainedClassifier
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedClassifier":
-        """Train on rows X (rows, features), with labels y and the site of every row, (rows,) both."""
+        """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -220,17 +228,17 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return validate_data(self, X, dtype=np.float64, reset=False)  # type: ignore[no-any-return]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Classes (rows,)."""
+        """The predicted classes (rows,)."""
         rows = self._rows(X)
         return self.classes_[self.model_.places(rows)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities (rows, classes)."""
+        """The predicted probabilities (rows, classes)."""
         rows = self._rows(X)
         return self.model_.predict_proba(rows)
 
     def decision_function(self, X: Any) -> Array:
-        """Scores (rows, classes), or (rows,) of two classes."""
+        """The scores (rows, classes), or (rows,) for two classes."""
         rows = self._rows(X)
         return self.model_.decision_function(rows)
 
@@ -241,15 +249,17 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     @property
     def intercept_(self) -> Array:
-        """Weights of the column of ones."""
+        """The intercepts, that is, the weights of the column of ones."""
         return self.model_.intercept_
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """Regressor that is trained over sites; parameters and attributes as of `FederatedClassifier`, but for
+    """A regressor trained over sites that do not share their rows.
+
+    Parameters and attributes are those of `FederatedClassifier`, without `classes_`, except for:
 
     objective      None: "least-squares", or "huber" in a private fit
-    target_range   (low, high) of y, which is clipped to it; None: that of the data, which a private fit refuses
+    target_range   (low, high) of y; values are clipped to it. None: the range of the data, which a private fit refuses
     """
 
     model_: TrainedRegressor
@@ -276,14 +286,14 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         self.target_range = target_range
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedRegressor":
-        """Train on rows X (rows, features), with numbers y and the site of every row, (rows,) both."""
+        """Train on X (rows, features) with targets y (rows,); sites (rows,) holds the site of each row."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         middle, half = self._target(y)
         self._train(X, np.clip((y - middle) / half, -1.0, 1.0), sites, middle=middle, half=half)
         return self
 
     def _target(self, y: Array) -> tuple[float, float]:
-        """Middle and half the width of the label's range."""
+        """The midpoint and half the width of the target's range."""
         require(
             self.target_range is not None or not self._private,
             "with epsilon the range of y must be public: give target_range=(low, high)",
@@ -297,7 +307,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         return self.objective or ("huber" if self._private else "least-squares")
 
     def predict(self, X: Any) -> Array:
-        """Numbers (rows,)."""
+        """The predicted values (rows,)."""
         check_is_fitted(self)
         return self.model_.predict(validate_data(self, X, dtype=np.float64, reset=False))
 
@@ -308,5 +318,5 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
     @property
     def intercept_(self) -> float:
-        """Weight of the column of ones."""
+        """The intercept, that is, the weight of the column of ones."""
         return float(self.model_.intercept_)

@@ -1,4 +1,4 @@
-"""What a private run will use and cost, before it starts: the tables of `twinflower privacy`."""
+"""The noise and the privacy cost of a private run before it starts: the tables of `twinflower privacy`."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
@@ -24,7 +24,7 @@ _MOST_NAMES = 3
 
 
 class Used(NamedTuple):
-    """What a client's release of a round uses: sigma = multiplier * sensitivity / sqrt(weight)."""
+    """The noise of one client's release in one round: sigma = multiplier * sensitivity / sqrt(weight)."""
 
     round: int
     client: int
@@ -35,7 +35,7 @@ class Used(NamedTuple):
 
 
 def noise_used(setup: Setup) -> dict[str, Used]:
-    """The first release of a private run, the one with the smallest sigma, and the one with the largest."""
+    """Three releases of a private run: the "first" one, and those with the "smallest" and the "largest" sigma."""
     found: dict[str, Used] = {}
     for round_, clients, sigmas in _sigmas(setup):
         low, high = int(sigmas.argmin()), int(sigmas.argmax())
@@ -48,7 +48,7 @@ def noise_used(setup: Setup) -> dict[str, Used]:
 
 
 def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
-    """Every round with its clients (K,) and the sigmas (K,) of their releases."""
+    """For every round: its number, the sampled clients (K,), and the sigmas of their releases (K,)."""
     plan = cast(Plan, setup.plan)
     sizes = setup.partition.sizes
     degrees = [len(near) for near in setup.neighbours] or np.zeros_like(sizes)
@@ -60,7 +60,7 @@ def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
 
 
 def _spread(setup: Setup, client: int, round_: int) -> float:
-    """sigma / noise multiplier of a client's release, which its rows and its neighbours decide."""
+    """sigma / noise multiplier of a client's release, which depends on its number of rows and of neighbours."""
     workload = setup.schedule.workload(int(setup.partition.sizes[client]))
     release = setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
     return release.spread * at_stake(setup.algorithm, client, round_)
@@ -84,7 +84,7 @@ def _used(setup: Setup, round_: int, client: int) -> Used:
 
 
 def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
-    """Rows under `NOISE_HEADINGS`."""
+    """The table of `noise_used`, as rows under `NOISE_HEADINGS`."""
     return [
         (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
         for name, used in noise_used(setup).items()
@@ -92,7 +92,7 @@ def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
 
 
 def forecast(setup: Setup) -> list[tuple[str, str]]:
-    """A run's privacy as rows of a table: who takes part with what, the cost, and the guarantee in words."""
+    """A run's privacy as (name, value) rows: participation, rows and local steps, the cost, and the guarantee."""
     plan = setup.plan
     if plan is None:
         return [("guarantee", _NO_NOISE)]
@@ -116,7 +116,7 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
 
 
 def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
-    """What a run of sums rests on."""
+    """The trust assumption of a run in which the server sees only sums, its second epsilon, and that of a lost site."""
     sums = plan.sums
     again = lost_site(sums, plan.delta)
     return [
@@ -133,7 +133,7 @@ def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
 
 
 def _bounded(config: Config) -> str:
-    """What clip-norm bounds the gradient of."""
+    """The unit whose gradient clip-norm bounds: a batch or a record."""
     return "batch" if config.objective.clip == "batch" else "record"
 
 
@@ -157,13 +157,13 @@ def _cost(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _between(numbers: Array | Index) -> str:
-    """The smallest and the largest of them."""
+    """The range of the numbers as text, "smallest to largest", or one number if they are equal."""
     low, high = f"{numbers.min():.6g}", f"{numbers.max():.6g}"
     return low if low == high else f"{low} to {high}"
 
 
 def summary(curves: Iterable[tuple[str, Setup]]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Curves as rows under `SUMMARY_HEADINGS`, and what is to be said beside the numbers, each sentence once."""
+    """The curves as rows under `SUMMARY_HEADINGS`, and their remarks, each listed once with its curves' labels."""
     rows: list[tuple[str, ...]] = []
     owners: dict[str, list[str]] = {}
     for label, setup in curves:
@@ -186,7 +186,7 @@ def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
 
 
 def _remarks(setup: Setup) -> list[str]:
-    """What is to be said beside the numbers."""
+    """The caveat of the run's guarantee and the warnings of its outlook."""
     caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
     return caveat + [f"warning: {text}" for key, text in setup.outlook() if key == "warning"]
 

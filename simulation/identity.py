@@ -1,4 +1,4 @@
-"""A site's identity for runs in which the server sees sums only: its key, and the public keys of the sites it
+"""A site's identity for runs in which the server sees only sums: its private key, and the public keys of the sites it
 accepts."""
 
 from pathlib import Path
@@ -13,9 +13,9 @@ _FORM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serializ
 
 
 def make_key(path: Path) -> str:
-    """A new private key in a file that only its owner may read; returns the public key in hexadecimal.
+    """Write a new Ed25519 private key to a file that only its owner may read; return the public key in hexadecimal.
 
-    SettingError where the file exists: a site that changes its key is a stranger to all others.
+    Raises SettingError if the file exists, because the other sites do not accept a site with a new key.
     """
     key = Ed25519PrivateKey.generate()
     try:
@@ -29,7 +29,7 @@ def make_key(path: Path) -> str:
 
 
 def read_identity(number: int, key: Path, peers: Path) -> Identity:
-    """The site with this number, its private key, and its peers file; DataError for files that do not hold these."""
+    """The identity of the site with this number, read from its key file and peers file; DataError for invalid files."""
     private = _read(key, "identity-key")
     try:
         own = serialization.load_pem_private_key(private, None)

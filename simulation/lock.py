@@ -1,4 +1,4 @@
-"""A results folder belongs to one process at a time."""
+"""Locks that give one process at a time exclusive use of a results folder."""
 
 import fcntl
 import os
@@ -31,12 +31,12 @@ def claimed(folder: Path, role: str = "run") -> Iterator[None]:
     finally:
         path.unlink(
             missing_ok=True
-        )  # before the lock is given up: who waits for this file sees that it is gone
+        )  # before the lock is released: a process that waits for this file then sees that it is gone
         file.close()
 
 
 def in_use(folder: Path) -> bool:
-    """Whether another process works in the folder."""
+    """Whether another process holds a lock on the folder."""
     return any(_held(folder / f".{role}.lock") for role in _ROLES)
 
 
@@ -50,7 +50,7 @@ def _held(path: Path) -> bool:
 
 
 def _lock(path: Path) -> FileIO | None:
-    """The open and locked file, None if another process has locked it."""
+    """The file, opened and locked; None if another process has locked it."""
     while True:
         file = FileIO(path, "a")
         try:
@@ -64,4 +64,4 @@ def _lock(path: Path) -> FileIO | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
-        file.close()  # whoever held it has removed it meanwhile: lock the new one
+        file.close()  # the previous holder has removed this file in the meantime: lock the new one

@@ -1,4 +1,4 @@
-"""A run's privacy for its users: the plan that its settings ask for, and what it comes to in words."""
+"""A run's privacy: the plan made from its settings, and the resulting guarantee in numbers and in words."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from .settings.sections import AsPublished, Gradient, Private
 def make_plan(
     config: Config, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index
 ) -> Plan | None:
-    """The plan of a private run; None without privacy. SettingError for targets that make no sense."""
+    """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise)."""
     privacy = config.privacy
     if not isinstance(privacy, Private):
         return None
@@ -42,7 +42,7 @@ def make_plan(
 
 
 def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
-    """Why a run with several local steps has the noise of the norm bound, and what to do about it."""
+    """Advice for a run with several local steps whose sensitivity comes from the norm bound; empty if none applies."""
     workload = max((schedule.workload(int(m)) for m in sizes), key=lambda workload: workload.steps)
     if (
         plan.mode != "public-state"
@@ -63,9 +63,9 @@ def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index)
 
 
 def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
-    """The privacy part of summary.json for clients (N,) with these sums of weights (`Plan.shares_of`).
+    """The privacy entry of summary.json, given every client's total weight of releases (N,) (`Plan.shares_of`).
 
-    seeded: whether the noise was a simulation's.
+    seeded: whether the noise was seeded, as in a simulation, and therefore not secret.
     """
     mu = plan.mu(shares)
     worst = float(mu.max())
@@ -87,7 +87,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
 
 
 def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
-    """The second number of a run of sums."""
+    """The second guarantee of a run of sums, against the server and all other clients together."""
     alone = mu * plan.sums.factor
     return {
         "trust": "sum",
@@ -98,7 +98,7 @@ def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
 
 
 def in_odds(mu: float) -> str:
-    """What the best attacker can achieve under mu-GDP, as a clause."""
+    """The success rates of the best possible attacker under mu-GDP, as a clause."""
     return (
         "an attacker who knows everything else and has two equally likely candidates for a record picks the right one "
         f"with probability at most {best_guess(mu):.1%}, and detects a given record with probability at most "
@@ -122,7 +122,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
 
 
 def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:
-    """Both numbers, each with its attacker."""
+    """The two guarantees of a run of sums, each with the attacker it holds against."""
     alone = mu * plan.sums.factor
     text = (
         f"for each client, against {plan.attacker}, all that it sends is {mu:.4g}-GDP, hence ({epsilon:.4g}, "

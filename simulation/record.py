@@ -1,4 +1,4 @@
-"""What a run leaves behind: its metrics while it runs, and its folder when it ends."""
+"""The metrics of a run while it is running, and its run folder when it ends."""
 
 import csv
 import itertools
@@ -50,7 +50,7 @@ EXTRA_COLUMNS = (
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
-_FAR = 100.0  # an objective this many times its start will not come back
+_FAR = 100.0  # an objective this many times its start is taken as divergence
 _LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
 
 _SUMMARY_KEYS = (
@@ -76,7 +76,7 @@ class Recorder:
     began: float = field(default_factory=time.perf_counter)
 
     def wants(self, round_: int) -> bool:
-        """Whether this round is evaluated: the start, the early ones, every n-th, and the last."""
+        """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, and the last."""
         config = self.setup.config
         return (
             round_ <= config.evaluation.early
@@ -85,16 +85,16 @@ class Recorder:
         )
 
     def note(self, done: Round) -> None:
-        """A finished round."""
+        """Record a finished round."""
         self.rounds.append(done)
 
     def take_up(self, rows: list[dict[str, Any]]) -> None:
-        """Go on behind these rows; the clock does not count the time between."""
+        """Continue after these rows of metrics.csv; the time between the interruption and now is not counted."""
         self.rows.extend(rows)
         self.began -= rows[-1]["seconds"] if rows else 0.0
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Evaluate x and add a row; own are the method's own columns (`own_columns`)."""
+        """Evaluate the model x (d,) and add a row to metrics.csv; own holds method-specific columns (`own_columns`)."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
         per_upload = self.setup.algorithm.upload.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
@@ -116,10 +116,10 @@ class Recorder:
         return row
 
     def _check(self, row: dict[str, Any], x: Array) -> None:
-        """RunError where the run diverges: not finite, or without noise far above where it began."""
+        """RunError if the run diverges: x or the objective is not finite, or, without noise, far above its start."""
         outside = np.isposinf(row["objective"]) and np.isposinf(
             self.setup.regulariser.value(x)
-        )  # infinite by right
+        )  # x violates the constraint that h encodes: no divergence
         if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
             raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
         first = self.rows[0]["objective"] if self.rows else np.inf
@@ -131,12 +131,12 @@ class Recorder:
 
 
 def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str, float]:
-    """What a method tells of its own, and how far its clients' points are from each other and from the optimum.
+    """The method's own server and model metrics, and the distances of the clients' points to each other and to x*.
 
-    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With a reference, x* being the optimum of all rows
-    together: distance ||xbar - x*||^2 / ||x*||^2 (of the model where the x_i are unknown), optimality, which is
-    consensus + distance (Zhang 2023), and node_error mean_i ||x_i - x*||^2 / ||x*||^2. seed: which of a
-    cohort's stacked seeds.
+    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `evaluation.reference = true`, where x* is the
+    optimum over all rows: distance, ||xbar - x*||^2 / ||x*||^2 (with the server's model in place of xbar if the x_i are
+    unknown); optimality, which is consensus + distance (Zhang 2023); and node_error, mean_i ||x_i - x*||^2 / ||x*||^2.
+    seed: index of the run among a cohort's stacked seeds.
     """
 
     def of_seed(array: Array) -> Array:
@@ -164,7 +164,7 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class Result:
-    """A run that came to an end, well (model) or not (failure, a sentence).
+    """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
     points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.points`).
     """
@@ -179,25 +179,25 @@ class Result:
     points: Array | None = None
 
     def privacy(self) -> dict[str, Any] | None:
-        """What was really spent: every client pays for each round it was asked in."""
+        """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
         if self.setup.plan is None:
             return None
         shares = self.setup.plan.shares_of((done.round, done.asked) for done in self.rounds)
         return spent(self.setup.plan, shares, seeded=self.runtime != "deployment")
 
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
-        """Whether the last row satisfies the constraints; None without any, or without a model."""
+        """Whether the last row satisfies the constraints; None for a run without constraints or without a model."""
         algorithm = self.setup.method
         if self.model is None or not isinstance(algorithm, Constrained):
             return None
         return algorithm.satisfied(metrics)
 
     def warnings(self) -> list[str]:
-        """What is allowed but surely not meant, and what went badly without ending the run."""
+        """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
         return [*self.setup.warnings(), *_risen(self.rows, self.setup.plan is not None)]
 
     def summary(self) -> dict[str, Any]:
-        """summary.json."""
+        """The content of summary.json."""
         config, last = self.setup.config, self.rows[-1] if self.rows else {}
         accuracy = last.get("test_accuracy")
         return {
@@ -229,7 +229,7 @@ class Result:
 
 
 def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
-    """A warning where the objective ended far above where it began."""
+    """A warning if the final objective is more than `_RISE` times the first."""
     first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
     if not 0 < _RISE * first < last < np.inf:
         return []
@@ -240,7 +240,7 @@ def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
 
 
 def _finite(value: float | None) -> float | None:
-    """The number, or None where JSON has no word for it."""
+    """The number, or None (null in JSON) if it is not finite."""
     return value if value is not None and np.isfinite(value) else None
 
 
@@ -251,12 +251,12 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Keys as TOML, one in a line; those of sections are dotted."""
+    """Settings as TOML, one per line, with dotted keys for sections."""
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
 
 
 def to_tables(values: Mapping[str, Any]) -> str:
-    """Keys as TOML, with a table for each section."""
+    """Settings as TOML, with a table for each section."""
     tables: dict[str, dict[str, Any]] = {"": {}}
     for name, value in values.items():
         section, _, key = name.rpartition(".")
@@ -265,18 +265,18 @@ def to_tables(values: Mapping[str, Any]) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML syntax."""
     if isinstance(value, float):
-        return repr(value)  # inf, too
+        return repr(value)  # valid TOML for inf and nan, too
     text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
     return text.replace("\x7f", "\\u007f")
 
 
 def write_config(config: Config, folder: Path) -> None:
-    """config.toml, from which the run can be repeated or resumed; made before the first round.
+    """Write config.toml, from which the run can be repeated or resumed, before the first round.
 
-    A state-dir in the folder itself is where resuming looks anyway, and it and resume-from are nothing for another run
-    to go on from.
+    Omits a state-dir in the folder itself, which resuming finds anyway, and resume-from: a repeated run must not
+    continue from this run's state.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if config.output.state_dir == str(folder / "state"):
@@ -285,16 +285,16 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def write_resume(config: Config, folder: Path) -> Path:
-    """resume.toml, the run config with which `flwr run` goes on with the run in this folder; returns its path."""
+    """Write resume.toml, the run config with which `flwr run` resumes the run in this folder, and return its path."""
     path = folder / "resume.toml"
     write_text(path, to_tables(config.put({"output.resume-from": str(folder)}).items()))
     return path
 
 
 def write_run(result: Result, folder: Path) -> Path:
-    """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; returns the folder.
+    """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; return the folder.
 
-    A PyTorch module is also written as model.pt. The models come only from a finished run, and summary.json is
+    A PyTorch module is also written as model.pt. Models are written only for a run that finished, and summary.json is
     written last.
     """
     write_config(result.setup.config, folder)
@@ -316,15 +316,15 @@ def write_run(result: Result, folder: Path) -> Path:
 
 
 def _write_named(objective: Model, x: Array, path: Path) -> None:
-    """The model x (d,) in the format of its own that a PyTorch module has."""
+    """Write the model x (d,) of a PyTorch module in PyTorch's own format; nothing for other models."""
     if isinstance(objective, NamedModel):
         with replacing(path) as temporary:
             objective.save(x, temporary)
 
 
 def _models(result: Result, x: Array) -> dict[str, Any]:
-    """What model.npz holds: the model x (d,), the shapes of its layers, the clients' own models, points (N, d), and how
-    to predict."""
+    """The arrays of model.npz: the model x (d,), the shapes of its layers, the clients' own models `points` (N, d), and
+    what is needed to predict."""
     shapes = result.setup.objective.shapes
     own = {} if result.points is None else {"points": result.points}
     model = trained_model(result.setup, x, result.privacy())
@@ -334,7 +334,7 @@ def _models(result: Result, x: Array) -> dict[str, Any]:
 def trained_model(
     setup: Setup, x: Array, privacy: Mapping[str, Any] | None
 ) -> TrainedClassifier | TrainedRegressor | None:
-    """The point x (d,) as a model that predicts; None for a PyTorch module, which has a file of its own."""
+    """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
     config, data = setup.config, setup.dataset
     if isinstance(setup.objective, NamedModel):
         return None
@@ -354,13 +354,13 @@ def trained_model(
 
 
 def _told(done: Round) -> str:
-    """A round as a line of rounds.jsonl."""
+    """The line of rounds.jsonl for this round."""
     told = {key: _finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
     return json.dumps(told, allow_nan=False) + "\n"
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, as far as they may explain a number."""
+    """The versions of Python and the libraries, the platform and the number of cores, which can affect results."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -370,7 +370,7 @@ def environment() -> dict[str, Any]:
 
 
 def results_folder(out: str, title: str) -> Path:
-    """A folder for new results, made and found writable: `out`, or a new one of this title below runs/.
+    """Create a writable folder for new results: `out`, or an unused folder with this title below runs/.
 
     Raises SettingError if `out` holds results already or cannot be written.
     """
@@ -392,7 +392,7 @@ def _unused(folder: Path) -> Path:
 
 
 def require_new(folder: Path) -> None:
-    """SettingError for a folder with results in it."""
+    """Raise SettingError if the folder holds results."""
     require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
 
 
@@ -403,7 +403,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """summary.json of a run folder; SettingError if it is not one of ours."""
+    """Read summary.json of a run folder; SettingError if it is missing or not the summary of a run."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         numbers = (
@@ -418,7 +418,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def broken_bounds(folder: Path) -> float | None:
-    """By how much the finished run in a folder exceeds its bounds; None if it keeps them, or has none."""
+    """The amount by which the finished run in a folder exceeds its bounds; None if it satisfies them or has none."""
     path = folder / "summary.json"
     if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("bounds_met") is not False:
         return None
@@ -426,7 +426,7 @@ def broken_bounds(folder: Path) -> float | None:
 
 
 def read_rows(folder: Path) -> list[dict[str, float]]:
-    """metrics.csv of a run folder; SettingError if it is not one of ours."""
+    """Read metrics.csv of a run folder; SettingError if it is missing or not the metrics of a run."""
     try:
         with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
             rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
@@ -444,16 +444,16 @@ def _version(name: str) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The file with this text, or as it was."""
+    """Write the text to the file atomically: if writing fails, the file is unchanged."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary neighbour that replaces the path only when it was written completely.
+    """A temporary file in the same folder that replaces the path when the block succeeds.
 
-    Raises RunError, naming the path, where the disk is full or will not take it.
+    Raises RunError, naming the path, if it cannot be written, for instance because the disk is full.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""From a configuration to the things that run: data, clients' rows, objective, algorithm, start, evaluation."""
+"""Build a run from its configuration: data, clients' rows, objective, algorithm, starting point, and evaluation."""
 
 import hashlib
 import os
@@ -73,7 +73,7 @@ class Setup:
 
     @cached_property
     def shards(self) -> Shards:
-        """All clients' rows; of data own those that this process has, as `site`'s."""
+        """All clients' rows; for data `own`, only the rows of this process, stored as those of client `site`."""
         if self.config.data.name == OWN:
             return Shards.site(Batch(self.dataset.features, self.dataset.labels), self.site)
         return Shards.grouped(
@@ -82,21 +82,21 @@ class Setup:
 
     @property
     def method(self) -> Algorithm:
-        """The algorithm as it is written, also where the server sees sums only."""
+        """The algorithm itself, without the wrapper of runs in which the server sees only sums (`Summed`)."""
         return self.algorithm.algorithm if isinstance(self.algorithm, Summed) else self.algorithm  # type: ignore[no-any-return]
 
     def own(self, server: Any) -> Any:
-        """The state of `method`'s server."""
+        """The server state of `method`, given that of the (possibly wrapped) `algorithm`."""
         return server.own if isinstance(self.algorithm, Summed) else server
 
     @property
     def sums(self) -> SumPlan | None:
-        """The plan of a run in which the server sees sums only."""
+        """The plan of a run in which the server sees only sums; None for other runs."""
         return self.plan.sums if isinstance(self.plan, SumsPlan) else None
 
     @property
     def regulariser(self) -> Regulariser:
-        """h of the problem."""
+        """The regulariser h of the problem, minimise F + h."""
         return self.algorithm.regulariser
 
     @cached_property
@@ -105,7 +105,7 @@ class Setup:
 
     @property
     def by_rows(self) -> bool:
-        """Whether F is the mean over all rows, and not over the clients."""
+        """Whether F is the mean over all rows rather than the mean over the clients."""
         return weighting_of(self.config, self.method) == "rows"
 
     def weighted(self, shards: Shards) -> Batch:
@@ -114,7 +114,7 @@ class Setup:
         return rows._replace(weights=None) if self.by_rows else rows
 
     def divided(self, dataset: Dataset, partition: Partition) -> "Setup":
-        """The same run on other rows."""
+        """The same run on other rows, with the algorithm and the plan adjusted to the clients' numbers of rows."""
         method = with_sizes(self.method, partition.sizes if self.by_rows else ())
         sizes, plan = partition.sizes, self.plan
         if isinstance(plan, SumsPlan):
@@ -127,7 +127,8 @@ class Setup:
         return Batch(self.dataset.test_features, self.dataset.test_labels)
 
     def evaluate(self, x: Array) -> dict[str, float]:
-        """objective F(x) + h(x), F by the run's weighting; test_accuracy (R^2 for a regression), nonzeros of x (d,)."""
+        """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
+        nonzeros, the number of nonzero entries."""
         return {
             "objective": float(self.objective.value(x, self._training) + self.regulariser.value(x)),
             "test_accuracy": float(self.objective.score(x, self._test)),
@@ -135,7 +136,7 @@ class Setup:
         }
 
     def assess(self, x: Array) -> dict[str, float]:
-        """The method's own numbers on a model (d,) and all training rows."""
+        """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
         algorithm = self.method
         return (
             algorithm.model_metrics(x, self.objective, self._training)
@@ -145,11 +146,14 @@ class Setup:
 
     @cached_property
     def optimum(self) -> Array:
-        """The minimiser of objective + h over all training rows, for the columns that compare with it."""
+        """The minimiser x* (d,) of F + h over all training rows, the reference for distance and optimality."""
         return minimise(self.objective, self.regulariser, self._training, self.start)
 
     def outlook(self) -> list[tuple[str, str]]:
-        """What the method expects of its private run; with `reference = true` measured from the true start."""
+        """The method's forecast for its private run as (name, text) rows, and warnings.
+
+        With `evaluation.reference = true` the forecast uses the actual distance between the start and the optimum.
+        """
         if self.plan is None:
             return []
         advice = uncoupled(self.plan, self.method, self.schedule, self.partition.sizes)
@@ -164,11 +168,11 @@ class Setup:
 
     @property
     def neighbours(self) -> Neighbours:
-        """Of each client in the graph of a networked method; empty for others."""
+        """The neighbours of each client in the graph of a networked method; empty for other methods."""
         return self.algorithm.info.neighbours
 
     def graph(self) -> list[tuple[str, str]]:
-        """The graph in numbers, as rows of a table, with a rho that suits it where the loss has a public curvature."""
+        """Properties of the graph as (name, value) rows, with a suggested rho if the loss has a public curvature."""
         if not self.neighbours:
             return []
         loss = self.objective.loss if isinstance(self.objective, LinearModel) else None
@@ -182,20 +186,20 @@ class Setup:
         return rows
 
     def baseline(self) -> float | None:
-        """Test accuracy of always answering the most frequent class; None for a regression."""
+        """The test accuracy of always predicting the most frequent class; None for a regression."""
         if not self.dataset.num_classes:
             return None
         return majority_baseline(self.dataset.labels, self.dataset.test_labels)
 
     def report(self) -> str:
-        """Data, partition and note in a few lines."""
+        """A short description of the partition, with the data set's note."""
         if self.config.data.name == OWN:
             return self.dataset.note
         text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
         return "\n".join(filter(None, (text, self.dataset.note)))
 
     def warnings(self) -> list[str]:
-        """What is allowed but surely not meant."""
+        """Warnings about settings that are allowed but probably not intended."""
         return [
             *self._flat_start(),
             *self._scaled_columns(),
@@ -203,7 +207,7 @@ class Setup:
         ]
 
     def _flat_start(self) -> list[str]:
-        """A penalty that keeps a start at zero."""
+        """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
         weight = {} if self.start.any() else _weight_at_zero(self.config)
         slope = (
             np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max() if weight else 0.0
@@ -216,7 +220,7 @@ class Setup:
         ]
 
     def _scaled_columns(self) -> list[str]:
-        """A guarantee beside statistics of the data that it does not cover."""
+        """A warning if columns are scaled by statistics of the data, which the privacy guarantee does not cover."""
         data = self.config.data
         scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
         if self.plan is None or not self.plan.provable or not self.dataset.standardised:
@@ -227,11 +231,11 @@ class Setup:
 
     @property
     def row_norm(self) -> float:
-        """The public bound on the norm of a row; infinity if there is none."""
+        """The public bound on the Euclidean norm of a row; infinity if there is none."""
         return self.config.data.row_norm or np.inf
 
     def guard(self, number: int, ledger: Ledger, run: str) -> Guard | None:
-        """The privacy of one simulated partition: seeded noise, as the cohort draws it."""
+        """The guard of one simulated client, with the same seeded noise as in the cohort; None without privacy."""
         if self.plan is None:
             return None
         seed = self.config.seed
@@ -253,7 +257,7 @@ class Setup:
         return SeededLedger(FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget))
 
     def store(self, number: int, folder: str) -> FileStore | None:
-        """Where one partition's state outlives its process, in a folder of the site's; None without one."""
+        """The file store in this folder that keeps one client's state across restarts; None without a folder."""
         if not folder:
             return None
         settings = f"{self.algorithm} {self.objective.d} {self.start.sum()!r}"
@@ -270,8 +274,10 @@ class Setup:
         state_dir: str | None = None,
         identity: Identity | None = None,
     ) -> AlgorithmClient:
-        """The NumPyClient of one partition around Flower's context; with a guard, a state-dir and an identity of the
-        site's own, or the run's."""
+        """The NumPyClient of partition `number` with Flower's context.
+
+        A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
+        """
         store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
         kind: Callable[..., AlgorithmClient] = CLIENTS[self.config.algorithm]
         if self.sums:
@@ -293,7 +299,7 @@ class Setup:
     def _masks(
         self, number: int, context: Context, identity: Identity | None, store: FileStore | None
     ) -> Masks | None:
-        """How a client hides its numbers; a simulation does not, unless its settings say so."""
+        """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
         if identity is None and not getattr(self.config.privacy, "masks", False):
             return None
         identity = identity or simulated(self.config.clients.count, self.config.seed)[number]
@@ -301,9 +307,9 @@ class Setup:
         return Masks(identity, keys, self.config.agreement)
 
     def at_site(self, number: int) -> "Setup":
-        """The same run at the node of one client, whose data-file has this client's rows.
+        """The same run at the node of client `number`, whose data-file holds this client's rows.
 
-        Raises DataError unless they are as many as partition.sizes says.
+        Raises DataError if the number of rows differs from partition.sizes.
         """
         if self.config.data.name != OWN:
             return self
@@ -313,12 +319,12 @@ class Setup:
         return replace(self, site=number)
 
     def with_state_dir(self, folder: Path) -> "Setup":
-        """The same run with its clients' state on the disk, in this folder unless the configuration names another."""
+        """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
         state_dir = self.config.output.state_dir or str(folder)
         return replace(self, config=self.config.put({"output.state-dir": state_dir}))
 
     def strategy(self, deployed: bool = False) -> StarStrategy:
-        """The server side; deployed sites have masks, whatever the settings say of simulations."""
+        """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do."""
         clients, server = self.config.clients, self.config.server
         kind: Callable[..., StarStrategy] = STRATEGIES[self.config.algorithm]
         if self.sums:
@@ -331,28 +337,28 @@ class Setup:
 
 
 def weighting_of(config: Config, algorithm: Algorithm | type[Algorithm]) -> str:
-    """ "clients" or "rows": the run's weighting, or the algorithm's own."""
+    """The weighting of F, "clients" or "rows"; with clients.weighting = "auto", the algorithm's default."""
     return algorithm.weightings[0] if config.clients.weighting == "auto" else config.clients.weighting
 
 
 @lru_cache(maxsize=2)
 def prepare(config: Config) -> Setup:
-    """Check everything at the door and build what runs. Raises SettingError or DataError."""
+    """Validate the configuration and build the run. Raises SettingError or DataError."""
     return _prepare(config, _graph)
 
 
 @lru_cache(maxsize=2)
 def prepare_node(config: Config) -> Setup:
-    """`prepare` for a node, which needs no graph: how many neighbours it has is in its messages.
+    """`prepare` for a node. It builds no graph, because the messages say how many neighbours the node has.
 
-    So a graph's file is read where the user is, and nowhere else.
+    A graph file is therefore read only on the user's machine.
     """
     return _prepare(config, lambda config: ())
 
 
 def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
-    check(config)  # settings first, without waiting for data
+    check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
     if data.schema:
         config = config.put({"data.schema-digest": data.schema.digest})
@@ -360,14 +366,14 @@ def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
 
 
 def prepare_rows(config: Config, data: Dataset) -> Setup:
-    """`prepare` for rows that a program hands over, divided among as many clients as `data.sites` says."""
+    """`prepare` for rows passed in by a program; `data.sites` holds the number of rows of each client."""
     config = config.with_clients(len(data.sites))
     check(config)
     return _assembled(config, data, _graph)
 
 
 def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbours]) -> Setup:
-    """What runs, on these rows."""
+    """Build the run on these rows."""
     schedule = config.schedule
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
@@ -379,14 +385,14 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
         algorithm.check(objective)
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
-        layout.bits(objective.d)  # sparsification ratios must keep at least one entry of this d
+        layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
     plan = make_plan(config, algorithm, objective, schedule, division.sizes)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)
     return Setup(config, data, division, objective, algorithm, schedule, _start(config, objective), plan)
 
 
 def _weight_at_zero(config: Config) -> dict[str, float]:
-    """The weight of a penalty with a kink in every entry at 0, by its key."""
+    """The key and the weight of an l1 penalty, which has a kink at 0 in every entry; empty for other penalties."""
     h = config.regulariser
     if isinstance(h, L1AndL2):
         return {"regulariser.l1": h.l1}
@@ -394,7 +400,7 @@ def _weight_at_zero(config: Config) -> dict[str, float]:
 
 
 def _regulariser(config: Config, objective: Model) -> Regulariser:
-    """h, of the whole point or of the parameters that regulariser.parameters names."""
+    """The regulariser h, applied to the whole point or only to the parameters named by regulariser.parameters."""
     h = config.regulariser
     parts = objective.parts(h.parameters or "*") if isinstance(objective, NamedModel) else []
     require(
@@ -412,7 +418,7 @@ def _dataset(data: Data | TableData | ArrayData) -> Dataset:
 
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:
-    """The rows of this process's data-file, to train on at a node and to evaluate on at the server."""
+    """The rows of this process's data-file: a node trains on them, the server evaluates on them."""
     schema, num_classes = None, data.num_classes
     if data.schema:
         schema, rows = load_own_table(data)
@@ -436,12 +442,12 @@ def _divide(config: Config, data: Dataset) -> Partition:
 
 
 def _graph(config: Config) -> Neighbours:
-    """The graph of a networked method, none of others."""
+    """The graph of a networked method; empty for other methods."""
     return () if config.topology is None else config.topology.build(config.clients.count)
 
 
 def _with_info(algorithm: Any, config: Config, division: Partition, neighbours: Neighbours) -> Algorithm:
-    """The algorithm that knows the run it is in, if it asks for that; what all clients must do is checked here."""
+    """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
     require(
         not isinstance(algorithm, NeedsEveryClient) or config.sampled == config.clients.count,
         f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
@@ -454,28 +460,28 @@ def _with_info(algorithm: Any, config: Config, division: Partition, neighbours: 
 
 
 def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
-    """The algorithm as it runs: through sums where the plan says so."""
+    """The algorithm as it runs: wrapped in `Summed` if the plan lets the server see only sums."""
     if not isinstance(plan, SumsPlan):
         return algorithm
     return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
 
 
 def with_sizes(algorithm: Any, sizes: Index | Sequence[int]) -> Algorithm:
-    """The algorithm for clients with these numbers of rows, (N,) or (seeds, N), as weights in F.
+    """The algorithm with the clients weighted in F by their numbers of rows, (N,) or (seeds, N).
 
-    Without sizes, or if all are equal, F is the plain mean over the clients.
+    Without sizes, or if all are equal, F is the unweighted mean over the clients.
     """
     told = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
     return replace(algorithm, info=algorithm.info._replace(sizes=told))  # type: ignore[no-any-return]
 
 
 def _as_tuple(sizes: Index) -> Any:
-    """An algorithm is hashed, so its numbers are tuples."""
+    """The sizes as (nested) tuples of int, because an algorithm must be hashable."""
     return tuple(map(_as_tuple, sizes)) if sizes.ndim else int(sizes)
 
 
 def _start(config: Config, objective: Model) -> Array:
-    """The public starting point: the objective's own, or normal numbers of the scale that was asked for."""
+    """The public starting point (d,): the objective's own, or with start-scale > 0 normal draws of that scale."""
     if not config.start_scale:
         return objective.start(stream(config.seed, "start"))
     with np.errstate(over="ignore"):
@@ -486,6 +492,6 @@ def _start(config: Config, objective: Model) -> Array:
 
 
 def prepare_seeds(config: Config, seeds: list[int]) -> list[Setup]:
-    """The same run under several seeds; the data set is loaded once."""
+    """The same run under several seeds, which must be distinct; the data set is loaded only once."""
     require(len(set(seeds)) == len(seeds) > 0, f"seeds must be distinct; got {seeds}")
     return [prepare(replace(config, seed=seed)) for seed in seeds]
