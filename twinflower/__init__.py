@@ -1,7 +1,8 @@
 """Private primal-dual federated learning on Flower.
 
-`twinflower.strategies`, `twinflower.clients` and `twinflower.simulation` are parts of this package. A wheel holds them
-inside it; in a checkout and in the bundle of `flwr run` they lie beside it, where `__path__` finds them.
+`twinflower.strategies`, `twinflower.clients` and `twinflower.simulation` are subpackages. In a wheel they are inside
+this directory; in a checkout and in the bundle of `flwr run` they are next to it, and `__path__` is extended to find
+them.
 """
 
 from importlib import import_module
@@ -12,7 +13,7 @@ _inside = Path(__file__).resolve().parent
 if not (_inside / "strategies").is_dir():
     __path__.append(str(_inside.parent))
 
-_LATER = {  # names of this package, which loads no module of its own by itself
+_LATER = {  # public names and their modules, imported on first use
     "load": "trained",
     "FederatedClassifier": "simulation.estimators",
     "FederatedRegressor": "simulation.estimators",

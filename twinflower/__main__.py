@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it also while it is loading."""
+    """Run the command line; Ctrl-C exits with status 130, also during the imports."""
     try:
         from twinflower.simulation.cli import main as run
 

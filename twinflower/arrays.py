@@ -1,4 +1,4 @@
-"""Names for the kinds of arrays that everything here takes and returns."""
+"""Type aliases for the NumPy arrays used throughout the package."""
 
 from typing import Any
 
@@ -9,4 +9,4 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Seeds = NDArray[np.uint64]
-Labels = NDArray[Any]  # int64 classes, or float64 of a regression
+Labels = NDArray[Any]  # int64 for classes, float64 for regression targets

@@ -1,8 +1,8 @@
-"""Clients' rows, and the order in which a client walks through them.
+"""The clients' rows, and the order in which a client processes them.
 
-Rows lie grouped by client in one array (`Shards`). A `LocalSchedule` says how many rows a local step takes and
-how many steps there are; `LocalSchedule.batches` turns it into the sequence of `Batch`es that an algorithm
-receives, for one client or for a stacked cohort, with the same draws either way.
+`Shards` stores the rows of all clients, grouped by client, over one array. A `LocalSchedule` sets the number of rows
+per local step and the number of steps. `LocalSchedule.batches` returns the sequence of `Batch`es that an algorithm
+receives, for one client or for a stacked cohort; both use the same random draws.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,16 @@ from .errors import require
 from .objectives import Batch
 from .randomness import stream
 
-_CACHED = 2**17  # numbers
+_CACHED = 2**17  # numbers that fit the processor's cache, 1 MB of float64
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Rows of clients first, first + 1, ... over a data set that is stored once.
+    """The rows of the clients first, first + 1, ...; the data set itself is stored once.
 
-    features (rows, n), labels (rows,); order (...) lists row numbers grouped by client, and the i-th client
+    features is (rows, n) and labels (rows,). order (...) lists row numbers grouped by client; the i-th client
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
-    for runs stacked over seeds. Stretches may overlap, so that a million clients can share a small data
+    for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
     set in a benchmark.
     """
 
@@ -38,25 +38,25 @@ class Shards:
 
     @classmethod
     def grouped(cls, features: Array, labels: Labels, order: Index, offsets: Index) -> "Shards":
-        """Client i owns order[offsets[i]:offsets[i+1]]."""
+        """Shards in which client i owns order[offsets[i]:offsets[i+1]]."""
         return cls(features, labels, order, offsets[:-1], np.diff(offsets))
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Array, Labels]]) -> "Shards":
-        """Of clients with these features (m_i, n) and labels (m_i,)."""
+        """Shards from each client's features (m_i, n) and labels (m_i,)."""
         features, labels = (np.concatenate(parts) for parts in zip(*clients, strict=True))
         offsets = np.cumsum([0, *(len(own) for _, own in clients)])
         return cls.grouped(features, labels, np.arange(len(labels)), offsets)
 
     @classmethod
     def site(cls, rows: Batch, client: int) -> "Shards":
-        """What one site knows: its own rows and its number."""
+        """Shards that hold only the rows of one site, whose client number is `client`."""
         size = len(rows.labels)
         return cls(rows.features, rows.labels, np.arange(size), np.zeros(1, int), np.array([size]), client)
 
     @classmethod
     def stacked(cls, shards: Sequence["Shards"]) -> "Shards":
-        """The same data set divided once per seed, with a leading axis of seeds."""
+        """Several partitions of the same data set, one per seed, stacked along a leading axis of seeds."""
         shift = np.cumsum([0] + [len(s.order) for s in shards[:-1]])
         starts = np.stack([s.starts + by for s, by in zip(shards, shift, strict=True)])
         sizes, order = np.stack([s.sizes for s in shards]), np.concatenate([s.order for s in shards])
@@ -64,28 +64,28 @@ class Shards:
 
     @property
     def num_clients(self) -> int:
-        """Clients held here."""
+        """Number of clients in these shards (per seed)."""
         return self.sizes.shape[-1]
 
     def extent(self, clients: Index) -> tuple[Index, Index]:
-        """Starts and sizes of clients (...)."""
+        """Start in `order` and number of rows of each client, both shaped like `clients` (...)."""
         own = np.asarray(clients) - self.first
         if self.sizes.ndim == 1:
             return self.starts[own], self.sizes[own]
         return np.take_along_axis(self.starts, own, -1), np.take_along_axis(self.sizes, own, -1)
 
     def take(self, places: Index, weights: Array | None = None) -> Batch:
-        """The rows at these places of `order`, as a batch."""
+        """The rows order[places], as a batch with these weights."""
         rows = self.order[places]
         return Batch(self.features[rows], self.labels[rows], weights)
 
     def rows(self, client: int) -> Batch:
-        """All rows of one client."""
+        """All rows of one client, as an unweighted batch."""
         start, size = map(int, self.extent(np.asarray(client)))
         return self.take(np.arange(start, start + size))
 
     def everyone(self) -> Batch:
-        """All clients' rows, weighted so that a mean over them is the mean of the clients' means."""
+        """All clients' rows, weighted so that the weighted mean is the average of the clients' means."""
         weights = np.repeat(1.0 / (self.sizes * self.num_clients), self.sizes)
         places = np.concatenate([np.arange(a, a + m) for a, m in zip(self.starts, self.sizes, strict=True)])
         by_row = np.bincount(self.order[places], weights, len(self.labels)).astype(float)
@@ -97,11 +97,11 @@ class Shards:
 
 @dataclass(frozen=True)
 class Batches:
-    """The local steps of a round: iterating gives a `Batch` per step, at most steps.max() of them.
+    """The batches of a round's local steps: iterating yields one `Batch` per step, steps.max() in total.
 
-    steps (...,) tells how many steps each client may take; after those its rows mean nothing. places
-    (..., T, b) point into the shards' order and weights (..., b) are as in `Batch`; or every step takes
-    the same rows, `full`.
+    steps (...,) is the number of steps of each client; its rows in later batches must be ignored.
+    places (..., T, b) index the shards' order, and weights (..., b) are as in `Batch`. If `full` is set, every
+    step uses those rows instead.
     """
 
     steps: Index
@@ -117,23 +117,23 @@ class Batches:
         return self._at_once() if self._few else (self._gather(step) for step in steps)
 
     def first(self, steps: int) -> "Batches":
-        """The first steps of these, at most so many."""
+        """The same batches, with at most `steps` steps for each client."""
         return replace(self, steps=np.minimum(self.steps, steps))
 
     def keeping_norms(self) -> "Batches":
-        """The same, with the norms of rows that every step and every round takes again."""
+        """The same full batch with its squared row norms stored, since every step and every round needs them again."""
         assert self.full is not None
         return replace(self, full=self.full._replace(squares=self.full.squared_norms()))
 
     @property
     def _few(self) -> bool:
-        """Whether one client's rows of all steps stay in the processor's cache together."""
+        """Whether this is one client whose rows of all steps fit the processor's cache together."""
         assert self.places is not None
         assert self.shards is not None
         return self.places.ndim == 2 and self.places.size * self.shards.features.shape[1] <= _CACHED
 
     def _at_once(self) -> Iterator[Batch]:
-        """All steps of one client, fetched in one go."""
+        """The batches of one client, gathered with a single indexing operation."""
         assert self.places is not None
         assert self.shards is not None
         rows = self.shards.take(self.places[: int(self.steps)])
@@ -146,7 +146,7 @@ class Batches:
 
 
 class Workload(NamedTuple):
-    """What is public about a client's round: local steps, rows in each, batches in an epoch."""
+    """Public size of a client's round: number of local steps, rows per step, and batches per epoch."""
 
     steps: int
     rows: int
@@ -155,12 +155,12 @@ class Workload(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalSchedule:
-    """How a client walks through its rows in one round.
+    """How a client goes through its m rows in one round.
 
-    batch_size b, 0 for all rows in every step; max_local_steps Q, 0 for the papers' silent default of one
-    step less than an epoch, floor(m/b) - 1 but at least 1. Batches are drawn without replacement, an
-    epoch is shuffled anew, and the rows that do not fill a batch sit out that epoch. A client with fewer
-    than b rows takes all of them. With fresh = False every round walks in the order of the first.
+    batch_size is b; 0 uses all rows in every step. max_local_steps is Q; 0 uses floor(m/b) - 1 steps, but at least 1:
+    one step less than an epoch, which the papers use without stating it. Batches are drawn without replacement from
+    a new permutation for each epoch; rows that do not fill a batch are skipped in that epoch. A client with fewer
+    than b rows uses all of them in every step. With fresh = False every round uses the order of round 1.
     """
 
     batch_size: int = 10
@@ -178,24 +178,24 @@ class LocalSchedule:
         )
 
     def workload(self, size: int) -> Workload:
-        """The pace of a client with this many rows."""
+        """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
         return Workload(int(self.steps(np.array(size))), rows, size // rows)
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
-        """Of clients with these numbers of rows."""
+        """The workloads of clients with these numbers of rows, in the same order."""
         known = {m: self.workload(m) for m in set(map(int, sizes))}
         return [known[int(m)] for m in sizes]
 
     def steps(self, sizes: Index) -> Index:
-        """Local steps of clients with this many rows."""
+        """Number of local steps (...) of clients with sizes (...) rows."""
         per_epoch = sizes // np.minimum(self.batch_size or sizes, sizes)
         return (
             np.maximum(per_epoch - 1, 1) if not self.max_local_steps else per_epoch * 0 + self.max_local_steps
         )
 
     def batches(self, shards: Shards, clients: int | Index, seed: int | Index, round_: int) -> Batches:
-        """The batches of one client, or of clients (...) under seeds that broadcast to them."""
+        """The batches of round `round_` for one client, or for clients (...); `seed` must broadcast against clients."""
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
         steps = self.steps(sizes)
@@ -214,7 +214,7 @@ class LocalSchedule:
         return _ragged(shards, orders, steps)
 
     def _order(self, round_: int, client: int, seed: int, start: int, size: int, steps: int) -> Index:
-        """Places (steps, b) of one client: as many shuffled epochs as the steps need."""
+        """Indices (steps, b) into the shards' order for one client, from as many shuffled epochs as the steps need."""
         b = min(self.batch_size, size)
         per_epoch = size // b
         draw = stream(seed, "batches", client, round_)
@@ -223,7 +223,7 @@ class LocalSchedule:
 
 
 def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
-    """Every row of every client; shorter clients are filled with rows of weight 0."""
+    """All rows of every client, (..., max size) per client; shorter clients are padded with rows of weight 0."""
     place = np.arange(sizes.max())
     there = place < sizes[..., None]
     weights = None if there.all() else there / sizes[..., None].astype(float)
@@ -231,7 +231,7 @@ def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
 
 
 def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
-    """The clients' orders in one array; shorter ones are filled with rows of weight 0 and idle steps."""
+    """The orders (steps_i, b_i) in one array (..., T, b), padded with rows of weight 0 and with unused steps."""
     sizes = np.array([order.shape[1] for order in orders])
     places = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
     for stacked, order in zip(places, orders, strict=True):

@@ -1,4 +1,4 @@
-"""The optimum of all rows together, to compare federated methods with."""
+"""The centralised optimum over all clients' rows, as the reference for federated methods."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ _SMALLEST_STEP = 1e-12
 
 
 def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: float = 1e-12) -> Array:
-    """argmin f(x; rows) + h(x) from start (d,), by accelerated proximal gradient steps with adaptive restart.
+    """argmin f(x; rows) + h(x), (d,), by accelerated proximal gradient steps with adaptive restart from start (d,).
 
-    Only gradients of f are used, so that a clipped loss gives the point where its clipped gradients balance. It
-    ends where a step moves x by less than tolerance * max(1, ||x||) * step. Raises SettingError for an objective that
-    is not convex, and where 100,000 steps are not enough. The loss "absolute" is solved as a linear programme.
-    (O'Donoghue and Candes, Adaptive restart for accelerated gradient schemes, 2015.)
+    Only gradients of f are used; with clipping, the result is therefore the point where the clipped gradients are
+    stationary. The iteration stops when a step moves x by less than tolerance * max(1, ||x||) * step. Raises
+    SettingError if f is not convex or if 100,000 steps do not suffice. The loss "absolute" is solved as a linear
+    programme. Source: O'Donoghue and Candes, Adaptive restart for accelerated gradient schemes, 2015.
     """
     require(f.convex, "reference needs a convex objective: this one has no optimum that descent surely finds")
     if isinstance(f, LinearModel) and isinstance(f.loss, Absolute):
@@ -42,8 +42,10 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
 
 
 def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
-    """argmin sum_j c_j |<a_j, x> - y_j| + l1 ||x||_1 with A (p - q) + u - v = y, all four at least 0; clipping a
-    row's gradient scales its c_j."""
+    """argmin sum_j c_j |<a_j, x> - y_j| + l1 ||x||_1 as a linear programme.
+
+    x = p - q and A (p - q) + u - v = y with p, q, u, v >= 0. Clipping a row's gradient scales its c_j.
+    """
     from scipy.optimize import linprog  # slow to import, and needed for this loss only
     from scipy.sparse import diags_array, hstack
 
@@ -67,7 +69,7 @@ def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
 
 
 def _step(f: Model, h: Regulariser, rows: Batch, y: Array, step: float) -> tuple[Array, float]:
-    """A proximal gradient step from y, shortened until the gradient is Lipschitz along it; and its length."""
+    """A proximal gradient step from y and its step size, halved until step ||grad f(x) - grad f(y)|| <= ||x - y||."""
     slope = f.grad(y, rows)
     while True:
         x = h.prox(y - step * slope, step)

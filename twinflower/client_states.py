@@ -1,4 +1,4 @@
-"""The states of a training's clients between the rounds."""
+"""Storage for the clients' states between rounds."""
 
 from typing import Any
 
@@ -9,21 +9,22 @@ from .arrays import Array, Index
 
 
 class ClientStates:
-    """What the clients keep. A client that was never asked costs nothing.
+    """The states that the clients keep. A client that was never sampled uses no memory.
 
-    After a round of all clients their states lie stacked, as the round left them; otherwise each lies by itself.
+    After a round with all clients, their states are kept stacked as that round returned them; otherwise each client's
+    state is stored separately.
     """
 
     def __init__(self, algorithm: Algorithm, start: Array, num_clients: int) -> None:
         self._algorithm = algorithm
-        self._starts = np.atleast_2d(start)  # of each seed
+        self._starts = np.atleast_2d(start)  # one row per seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds
         self._num_clients = num_clients
         self._own: dict[tuple[int, int], Any] = {}  # by (seed, client)
-        self._stacked: Any = None  # in their place, (..., N, ...)
+        self._stacked: Any = None  # all clients' states (..., N, ...), used instead of _own while set
 
     def of(self, clients: Index) -> Any:
-        """States of clients (..., K)."""
+        """The stacked states of clients (..., K)."""
         if self._stacked is not None and clients.shape[-1] == self._num_clients:
             return self._stacked
         if self._stacked is not None and (np.diff(clients) == 1).all() and np.ptp(clients[..., 0]) == 0:
@@ -38,15 +39,15 @@ class ClientStates:
 
     @property
     def everyone(self) -> Index:
-        """All clients (..., N)."""
+        """The numbers of all clients, (..., N)."""
         return np.broadcast_to(np.arange(self._num_clients), (*self._seeds, self._num_clients))
 
     def all(self) -> Any:
-        """States of all clients (..., N), of those that were never asked, too."""
+        """The stacked states of all clients (..., N); clients that were never sampled have their initial state."""
         return self.of(self.everyone)
 
     def put(self, clients: Index, states: Any) -> None:
-        """New states of clients (..., K)."""
+        """Store the new stacked states of clients (..., K)."""
         if clients.shape[-1] == self._num_clients:
             self._stacked = states
             return
@@ -58,20 +59,20 @@ class ClientStates:
                 self._own[s, i] = type(states)(*(array[place].copy() for array in mine))
 
     def visited(self) -> tuple[Index, Any]:
-        """Places (V, 2), seed and client, of the states that are there, and the states, stacked; None without any."""
+        """(seed, client) of all stored states, (V, 2), and these states stacked; None instead of states if V = 0."""
         self._separate()
         places = sorted(self._own)
         return np.array(places).reshape(-1, 2), stack([self._own[p] for p in places]) if places else None
 
     def restore(self, places: Index, states: Any) -> None:
-        """Inverse of `visited`."""
+        """Store the states that `visited` returned; its inverse."""
         self._own = dict(zip(map(tuple, places.tolist()), unstack(states, len(places)), strict=True))
 
     def _one(self, seed: int, client: int) -> Any:
         return self._own.get((seed, client)) or self._algorithm.init_client(self._starts[seed])
 
     def _separate(self) -> None:
-        """Give every client its own state again."""
+        """Move the stacked states, if any, to one separate state per client."""
         whole, self._stacked = self._stacked, None
         if whole is None:
             return
@@ -81,7 +82,7 @@ class ClientStates:
 
 
 def at_places(parts: Any, places: Any, axis: int) -> Any:
-    """A NamedTuple with the places on an axis of every array; itself where these are all."""
+    """A NamedTuple with every array indexed by `places` along `axis`; the same object for slice(None)."""
     if isinstance(places, slice) and places == slice(None):
         return parts
     return type(parts)(*(array[(slice(None),) * axis + (places,)] for array in parts))

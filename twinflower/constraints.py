@@ -1,11 +1,11 @@
-"""Bounds on the loss of groups of rows: "cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4".
+"""Upper bounds on the mean loss of groups of rows: "cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4".
 
     cost         all rows
     class C      rows of class C
     feature J    rows whose feature J (from 0) is above 0, such as those of a subgroup
 
-A bound U on a group's mean loss is (1/m) sum over all m rows of [row in group] (loss - U) <= 0: a mean over rows like
-any cost, for which nobody needs to know how large the group is.
+A bound U on a group's mean loss is (1/m) sum over all m rows of [row in group] (loss - U) <= 0. This is a mean over
+all rows, like the cost itself, so the size of the group need not be known.
 """
 
 import re
@@ -27,7 +27,7 @@ _FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
 
 @dataclass(frozen=True)
 class Constraint:
-    """The mean loss of a group is at most `limit`; kind is "cost", "class" or "feature", number which one."""
+    """The mean loss of a group is at most `limit`; kind is "cost", "class" or "feature", and number selects which."""
 
     kind: str
     number: int
@@ -35,11 +35,11 @@ class Constraint:
 
     @property
     def name(self) -> str:
-        """As a user types it, without the limit."""
+        """The group as the user writes it, such as "class 3", without the limit."""
         return self.kind if self.kind == "cost" else f"{self.kind} {self.number}"
 
     def members(self, rows: Batch) -> Mask:
-        """Which rows are in the group, (..., b)."""
+        """Whether each row is in the group, (..., b); SettingError if the rows lack the feature."""
         if self.kind == "class":
             return np.asarray(rows.labels == self.number)
         if self.kind == "feature":
@@ -52,13 +52,13 @@ class Constraint:
         return np.ones(np.shape(rows.labels), dtype=bool)
 
     def excess(self, losses: Array, rows: Batch) -> float:
-        """Mean loss of the group less its limit, from losses (b,) of all rows; -limit for an empty group."""
+        """Mean loss of the group minus its limit, given the losses (b,) of all rows; -limit for an empty group."""
         members = self.members(rows)
         return float(losses[members].mean() if members.any() else 0.0) - self.limit
 
 
 def parse_constraints(text: str) -> tuple[Constraint, ...]:
-    """The constraints of a setting, at least one; SettingError for anything else."""
+    """Parse a setting such as "cost <= 0.3, class 3 <= 0.5" into at least one constraint; SettingError if malformed."""
     return tuple(map(_parse, text.split(",")))
 
 
@@ -82,9 +82,10 @@ def _number(text: str) -> float:
 
 
 def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int]:
-    """How many bounds are on the cost or a feature, on the class that has most, and on the class next to it.
+    """Number of bounds on the cost or a feature, and on the two classes with the most bounds, in descending order.
 
-    A record is in every group of the first kind that its features say, and in the groups of one class.
+    A record can be in all cost and feature groups at once, but only in the groups of one class. The three numbers
+    therefore determine how many groups one record, or its replacement, can affect.
     """
     classes = [c.number for c in constraints if c.kind == "class"]
     most = sorted((classes.count(number) for number in set(classes)), reverse=True)
@@ -93,7 +94,7 @@ def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int
 
 
 def read_penalties(text: str) -> list[float]:
-    """The numbers of a setting such as "10, 1e3": SettingError unless they are above 0 and increase."""
+    """The numbers in a setting such as "10, 1e3"; SettingError unless they are positive and increasing."""
     try:
         costs = [float(word) for word in text.split(",")]
     except ValueError:
@@ -104,7 +105,7 @@ def read_penalties(text: str) -> list[float]:
 
 
 def check_classes(constraints: Sequence[Constraint], objective: Any) -> None:
-    """SettingError for a class that no row can have: it would keep any bound."""
+    """SettingError for a class that no row can have: its bound would always be satisfied."""
     highest = max((c.number for c in constraints if c.kind == "class"), default=-1)
     if not isinstance(objective, LinearModel | Network) or highest < 0:
         return

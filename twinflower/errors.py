@@ -1,28 +1,28 @@
-"""What goes wrong in a user's hands, each with one sentence they can act on.
+"""Errors whose message is one sentence that the user can act on.
 
-Everything here is caught at the outermost door (command line, server app) and printed without a
-traceback; anything else that escapes is a defect of ours.
+The command line and the server app catch these errors and print them without a traceback. Any other exception that
+reaches the user is a bug in Twinflower.
 """
 
 
 class TwinflowerError(Exception):
-    """Base of every error whose text is meant for the user."""
+    """Base class of all errors whose message is written for the user."""
 
 
 class SettingError(TwinflowerError, ValueError):
-    """A setting breaks its rule; the text gives name, rule, value and remedy."""
+    """A setting violates its rule; the message gives the name, the rule, the value and a remedy."""
 
 
 class DataError(TwinflowerError, ValueError):
-    """A data file is missing or is not what it should be; the text names file and expectation."""
+    """A data file is missing or malformed; the message gives the file and what was expected."""
 
 
 class ReplyError(TwinflowerError, ValueError):
-    """A client's reply (or a server's request) does not have the promised content."""
+    """A client's reply, or a server's request, does not have the expected content."""
 
 
 class RunError(TwinflowerError, RuntimeError):
-    """A run cannot go on: no usable replies, too few nodes, or a diverging model."""
+    """A run cannot continue: no usable replies, too few nodes, or a diverging model."""
 
 
 def require(condition: bool, text: str) -> None:

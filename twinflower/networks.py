@@ -1,8 +1,9 @@
-"""Networks with one hidden layer and no biases, on flat points like every objective.
+"""Neural networks with one hidden layer and no biases; points are flat, as for every objective.
 
     f_i(W1, W2) = mean_j loss( W2 act(W1 a_j), y_j ) + l2/2 ||W||^2 + nonconvex sum W^2 / (1 + W^2)
 
-A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). Zhang 2023 uses sigmoid units, Ye 2021 swish.
+A flat point is W1 (hidden, features) followed by W2 (outputs, hidden). Zhang 2023 uses sigmoid units and Ye 2021
+swish units.
 """
 
 import math
@@ -34,13 +35,13 @@ Activation = Callable[[Array], tuple[Array, Array]]
 
 
 def sigmoid(z: Array) -> tuple[Array, Array]:
-    """1 / (1 + e^-z) and its derivative."""
+    """1 / (1 + e^-z) and its derivative, elementwise."""
     s = expit(z)
     return s, s * (1.0 - s)
 
 
 def swish(z: Array) -> tuple[Array, Array]:
-    """z / (1 + e^-z) and its derivative."""
+    """z / (1 + e^-z) and its derivative, elementwise."""
     s = expit(z)
     return z * s, s * (1.0 + z * (1.0 - s))
 
@@ -49,7 +50,7 @@ def swish(z: Array) -> tuple[Array, Array]:
 class Network(Penalised):
     """f_i of a network with one hidden layer (formula in the module's docstring).
 
-    clip_norm > 0 clips the data gradient of every row (or of the batch), over both layers together, to that norm.
+    clip_norm > 0 clips the data gradient of every row (or of the batch), to that norm, taken over both layers.
     """
 
     loss: Loss
@@ -60,21 +61,21 @@ class Network(Penalised):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """W1 and W2."""
+        """The shapes of W1 and W2."""
         return (self.hidden, self.num_features), (self.outputs, self.hidden)
 
     @property
     def d(self) -> int:
-        """hidden * (num_features + outputs)."""
+        """Number of weights, hidden * (num_features + outputs)."""
         return self.hidden * (self.num_features + self.outputs)
 
     @property
     def convex(self) -> bool:
-        """No."""
+        """False: a network's loss is not convex in its weights."""
         return False
 
     def start(self, draw: np.random.Generator) -> Array:
-        """Glorot's uniform weights: zero is (nearly) stationary."""
+        """Initial weights (d,), uniform as in Glorot and Bengio 2010; the zero point would be (nearly) stationary."""
         limits = [math.sqrt(6.0 / sum(shape)) for shape in self.shapes]
         return np.concatenate(
             [draw.uniform(-a, a, size=shape).ravel() for a, shape in zip(limits, self.shapes, strict=True)]
@@ -115,15 +116,15 @@ class Network(Penalised):
         return self.full_grad(np.concatenate(flat, axis=-1), x)
 
     def predict(self, x: Array, features: Array) -> Array:
-        """Predicted labels (..., b)."""
+        """Predicted class of each row, (..., b)."""
         return self.loss.predict(self.scores(x, features))
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Share of rows predicted right."""
+        """Accuracy, (...,): the fraction of rows predicted correctly, weighted like the batch."""
         return mean_over((self.predict(x, rows.features) == rows.labels).astype(float), rows)
 
     def bounds(self, row_norm: float) -> Bounds:
-        """The clipping norm; a network has no other bound."""
+        """Public bounds from clip_norm, the only gradient bound of a network; SettingError without clipping."""
         require(
             self.clip_norm > 0,
             "a network's gradients have no public bound: set clip-norm above 0 for a private run",
@@ -136,13 +137,13 @@ NETWORKS: dict[str, Activation] = {"sigmoid-network": sigmoid, "swish-network": 
 
 @dataclass(frozen=True)
 class NetworkObjective(LinearObjective):
-    """The objective of a network, as users set it."""
+    """The settings of a network objective."""
 
     name: str = "sigmoid-network"
     hidden_units: Annotated[int, Setting("units of the hidden layer", at_least(1))] = 32
 
     def build(self, num_features: int, num_classes: int) -> Model:
-        """The objective for such rows, with softmax loss; SettingError for real labels."""
+        """The network for rows of num_features entries, with softmax loss; SettingError for regression labels."""
         linear = self.linear(LOSSES["softmax"], num_features, num_classes)
         return Network(
             linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
@@ -152,10 +153,10 @@ class NetworkObjective(LinearObjective):
 
 @dataclass(frozen=True)
 class TorchObjective(Penalties):
-    """A PyTorch module, torch:FILE.py:NAME, as users set it."""
+    """The settings of a PyTorch module, torch:FILE.py:NAME."""
 
     def build(self, num_features: int, num_classes: int) -> Model:
-        """`twinflower.torch.load_objective`."""
+        """The module as an objective, loaded by `twinflower.torch.load_objective`; num_features is not used."""
         from .torch import load_objective  # an optional extra, and slow to import
 
         penalties = {
@@ -176,10 +177,10 @@ OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
 
 
 def make_model(name: str, num_features: int, num_classes: int, **settings: float | str) -> Model:
-    """The objective called `name` (one of OBJECTIVES, or
-    torch:FILE.py:NAME) with its settings.
+    """The objective called `name` (one of OBJECTIVES, or torch:FILE.py:NAME) with its settings.
 
-    Raises SettingError for an unknown name or setting, a number out of range, or labels the loss cannot take.
+    num_classes is 0 for regression. Raises SettingError for an unknown name or setting, a value out of range, or labels
+    that the loss does not accept.
     """
     known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
     objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)

@@ -1,7 +1,8 @@
-"""Euclidean norms of vectors of any size, as fast as plain ones where no square under- or overflows.
+"""Euclidean norms that are safe from underflow and overflow, and as fast as the plain formula where neither occurs.
 
-A norm whose square came out as 0 or infinite is wrong by any factor, and clipping that rests on it bounds nothing. Such
-vectors are scaled by a power of two first, which changes no digit; all others keep their plain norms, to the bit.
+If the squared norm underflows to 0 or overflows to infinity, the computed norm may be wrong by any factor, and clipping
+based on it guarantees no bound. Such vectors are first scaled by a power of two, which is exact; for all others the
+result is bit for bit that of the plain formula.
 """
 
 from functools import reduce
@@ -10,13 +11,13 @@ import numpy as np
 
 from .arrays import Array, Mask
 
-# squared norms to be trusted; products of two, and their sums, stay far inside the range of floats
+# range of reliable squared norms; products of two of them, and sums of these, neither underflow nor overflow
 _SURE = 2.0**-500, 2.0**500
-_LONGEST = 2.0**900  # a factor that clips what is longer may have lost digits
+_LONGEST = 2.0**900  # for longer gradients the clipping factor may be subnormal and lose precision
 
 
 def squared_norms(vectors: Array) -> Array:
-    """||vector||^2 along the last axis."""
+    """||vector||^2 (...,) along the last axis of (..., n)."""
     return vectors[..., 0] * vectors[..., 0] if vectors.shape[-1] == 1 else np.vecdot(vectors, vectors)
 
 
@@ -26,7 +27,7 @@ def norms(vectors: Array) -> Array:
 
 
 def corrected(lengths: Array, vectors: Array) -> Array:
-    """Plain norms (...,) of vectors (..., n), computed anew where their squares are not to be trusted."""
+    """The norms `lengths` (...,) of vectors (..., n), recomputed with scaling where their squares are unreliable."""
     squares = lengths * lengths
     if _sure(squares):
         return lengths
@@ -36,10 +37,11 @@ def corrected(lengths: Array, vectors: Array) -> Array:
 
 
 def outer_norms(*layers: tuple[Array, Array, Array | None]) -> Array:
-    """sqrt(sum ||slope||^2 ||input||^2) (..., b): norms of rows' gradients whose layers are outer products.
+    """Norms (..., b) of the rows' gradients, sqrt(sum over layers of ||slope||^2 ||input||^2).
 
-    A layer is its slopes (..., b, o), its inputs (..., b, n), and the inputs' squared norms (..., b) if they are known.
-    Infinite above `_LONGEST`.
+    A row's gradient in each layer is the outer product of its slope and its input. A layer is given by its slopes
+    (..., b, o), its inputs (..., b, n), and the inputs' squared norms (..., b) or None. Norms above `_LONGEST` are
+    returned as infinity.
     """
     factors = [
         (s, i, squared_norms(s), squared_norms(i) if known is None else known) for s, i, known in layers
@@ -54,7 +56,7 @@ def outer_norms(*layers: tuple[Array, Array, Array | None]) -> Array:
 
 
 def _sure(squares: Array) -> bool:
-    """Whether these squared norms are all to be trusted; NaN is not."""
+    """Whether all squared norms are in the reliable range; False if one is NaN."""
     least, most = np.minimum.reduce(squares, axis=None), np.maximum.reduce(squares, axis=None)
     return bool(_SURE[0] < least and most < _SURE[1])
 

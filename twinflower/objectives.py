@@ -1,9 +1,9 @@
-"""Losses on flat points: value, gradient on given rows, predictions.
+"""Objectives of linear models on flat points: value and gradient on given rows, and predictions.
 
-A point is flat, x (..., d), with any number of leading axes (clients, seeds); rows come as a
+A point is flat, x (..., d), with any number of leading axes (clients, seeds); rows are given as a
 `Batch` whose leading axes broadcast against the point's. All objectives here are linear models: the
-point is a matrix X (outputs, features) and a row a is scored by X a. They differ in the loss of the
-scores, and in the smooth penalty that lives inside every client's f_i:
+point is a matrix X (outputs, features), and the scores of a row a are X a. They differ in the loss of
+the scores, and in the smooth penalty, which is part of every client's f_i:
 
     f_i(X) = mean_j loss(X a_j, y_j) + l2/2 ||X||^2 + nonconvex sum X^2 / (1 + X^2)
 """
@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     """Rows of one or many clients: features (..., b, n), labels (..., b).
 
     weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
-    have different numbers of rows; a row that is not there has weight 0. squares (..., b): the rows'
-    squared norms, where somebody keeps them.
+    have different numbers of rows; padding rows have weight 0. squares (..., b) are the rows'
+    squared norms if they have been computed before, else None.
     """
 
     features: Array
@@ -36,16 +36,16 @@ class Batch(NamedTuple):
     squares: Array | None = None
 
     def squared_norms(self) -> Array:
-        """Of the rows, (..., b)."""
+        """Squared Euclidean norms of the rows, (..., b)."""
         return squared_norms(self.features) if self.squares is None else self.squares
 
 
 class Bounds(NamedTuple):
-    """Public run information about an objective on allowed rows.
+    """Public bounds on an objective that hold for every admissible row.
 
-    gradient: C, the largest norm of one record's data gradient. curvature: the data loss of any record has
-    its curvature in [0, curvature]; infinity if that is not known. penalty: the interval that holds the
-    curvature of the smooth penalty, which is the same for neighbouring data.
+    gradient: C, a bound on the norm of one record's data gradient. curvature: the curvature of any record's
+    data loss is in [0, curvature]; infinity if no bound is known. penalty: an interval that contains the
+    curvature of the smooth penalty, which does not depend on the data.
     """
 
     gradient: float
@@ -54,12 +54,12 @@ class Bounds(NamedTuple):
 
     @property
     def steepest(self) -> float:
-        """The penalty's gradient at x is at most this long times ||x||."""
+        """The factor c in ||gradient of the penalty at x|| <= c ||x||."""
         return max(map(abs, self.penalty))
 
 
 class Objective(Protocol):
-    """What an algorithm may ask of a client's f_i. Leading axes are clients."""
+    """The interface of a client's f_i that algorithms use. Leading axes are clients."""
 
     @property
     def d(self) -> int:
@@ -80,22 +80,22 @@ class Objective(Protocol):
 
 @runtime_checkable
 class RowLosses(Protocol):
-    """An objective that knows the loss of each row."""
+    """An objective that returns the loss of each row separately."""
 
     def losses(self, x: Array, rows: Batch) -> Array:
-        """Data loss of each row, (..., b); `value` is their mean, and a penalty."""
+        """Data loss of each row, (..., b); `value` is their mean plus the penalty."""
 
 
 @runtime_checkable
 class ChecksRows(Protocol):
-    """An objective that can tell before a run whether rows suit it."""
+    """An objective that checks its rows before a run."""
 
     def check_rows(self, rows: Batch) -> None:
-        """SettingError for rows that it cannot take."""
+        """SettingError for rows that the objective does not accept."""
 
 
 class Part(NamedTuple):
-    """A named parameter in a flat point: its first entry, the one after its last, and its rows as a matrix."""
+    """A named parameter in a flat point: span (first, end), end exclusive, and its number of rows as a matrix."""
 
     span: tuple[int, int]
     rows: int
@@ -103,52 +103,52 @@ class Part(NamedTuple):
 
 @runtime_checkable
 class NamedModel(Protocol):
-    """A model whose parameters have names, and a file format of its own."""
+    """A model with named parameters and its own file format."""
 
     def parts(self, patterns: str) -> list[Part]:
-        """The parameters that match any of the patterns, "*.weight, head.bias"; SettingError if one matches none."""
+        """The parameters that match patterns such as "*.weight, head.bias"; SettingError if a pattern matches none."""
 
     def save(self, x: Array, path: Path) -> None:
-        """Write the point x (d,) in that format."""
+        """Write the point x (d,) to a file in the model's own format."""
 
 
 class Model(Objective, RowLosses, Protocol):
-    """An objective that a run can be set up with."""
+    """An objective with everything that is needed to configure a run."""
 
     @property
     def convex(self) -> bool:
-        """Whether the objective has one lowest value that descent finds."""
+        """Whether the objective is convex, so that every stationary point is a minimiser."""
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes of the matrices in a flat point, one after the other; the last has an output in each row."""
+        """Shapes of the matrices in a flat point, in order; the last matrix has one row per output."""
 
     def bounds(self, row_norm: float) -> Bounds:
-        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
+        """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
 
     def start(self, draw: np.random.Generator) -> Array:
-        """A public point (d,) to start from; draw is used where zero will not do."""
+        """A public starting point (d,); `draw` is used by models for which zero is not a suitable start."""
 
 
 class Loss(Protocol):
     """A loss of scores (..., b, outputs) against labels (..., b)."""
 
     classifies: bool
-    slope_bound: float  # largest norm of `slopes` of a row
-    curvature_bound: float  # of the loss by the scores
-    vector_slopes: bool  # a row's slope has more than one entry that is not 0
+    slope_bound: float  # bound on the norm of a row's `slopes`
+    curvature_bound: float  # bound on the curvature of the loss in the scores
+    vector_slopes: bool  # whether a row's slope can have more than one nonzero entry
 
     def outputs(self, num_classes: int) -> int:
-        """Scores per row."""
+        """Number of scores per row; SettingError if the loss does not fit num_classes (0: regression)."""
 
     def values(self, scores: Array, labels: Labels) -> Array:
         """Loss of each row, (..., b)."""
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        """Derivative by the scores, (..., b, outputs)."""
+        """Derivative of the loss with respect to the scores, (..., b, outputs)."""
 
     def predict(self, scores: Array) -> Array:
-        """Labels (..., b)."""
+        """Predicted labels (..., b) from scores (..., b, outputs)."""
 
 
 def _one_hot(labels: Labels, outputs: int) -> Mask:
@@ -158,8 +158,8 @@ def _one_hot(labels: Labels, outputs: int) -> Mask:
 class RowwiseLogistic:
     """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (Li 2024 (41), Li 2023 (25)).
 
-    The papers call it logistic regression and test by argmax of X a. Nothing pushes the other rows
-    down, so a lower loss is often a lower accuracy; `Softmax` is the usual loss.
+    The papers call it logistic regression and predict the argmax of X a. Nothing decreases the scores of the
+    other classes, so a lower loss often comes with a lower accuracy; `Softmax` is the usual loss.
     """
 
     classifies = True
@@ -294,12 +294,12 @@ LOSSES: dict[str, Loss] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Penalised:
-    """The smooth penalty l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2), the papers' theta_2 and beta, both >= 0;
-    and clip_norm > 0, which clips data gradients to that norm.
+    """The smooth penalty l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2), and gradient clipping.
 
-    clip: "rows" clips the gradient of every row and then takes the mean; "batch" clips the mean gradient of the rows at
-    hand, which is what Assumption 3 of Li 2023 and Li 2024 bounds by G. One record then moves a batch's mean by up to
-    2 clip_norm whatever the batch, where rows clipped one by one allow 2 clip_norm / rows (`check_clipping`).
+    l2 and nonconvex are the papers' theta_2 and beta, both >= 0. clip_norm > 0 clips data gradients to that norm.
+    clip = "rows" clips the gradient of every row and then takes the mean; clip = "batch" clips the mean gradient of the
+    batch, which Assumption 3 of Li 2023 and Li 2024 bounds by G. With "batch", one record can move the clipped mean by
+    up to 2 clip_norm for any batch size; with "rows", by at most 2 clip_norm / rows (`check_clipping`).
     """
 
     l2: float = 0.0
@@ -309,7 +309,7 @@ class Penalised:
 
     @property
     def penalty_curvature(self) -> tuple[float, float]:
-        """The interval that holds the penalty's curvature."""
+        """An interval that contains the curvature of the penalty."""
         return self.l2 - self.nonconvex / 2, self.l2 + 2 * self.nonconvex
 
     def penalty(self, x: Array) -> Array:
@@ -320,18 +320,18 @@ class Penalised:
 
     @property
     def clips_rows(self) -> bool:
-        """Whether the gradient of every row is clipped."""
+        """Whether gradients are clipped row by row."""
         return self.clip_norm > 0 and self.clip == "rows"
 
     def full_grad(self, grad: Array, x: Array) -> Array:
-        """The gradient at x (..., d) from the mean data gradient (..., d), which is overwritten: clipped if `clip` says
-        so, and with the penalty's."""
+        """The full gradient at x (..., d): the mean data gradient (..., d), clipped if clip = "batch", plus the
+        penalty's gradient. `grad` is overwritten."""
         if self.clip_norm and self.clip == "batch":
             grad *= clipping(self.clip_norm, norms(grad))
         return self.add_penalty_grad(grad, x)
 
     def add_penalty_grad(self, grad: Array, x: Array) -> Array:
-        """Add the penalty's gradient in place: large cohorts are bound by memory, not by arithmetic."""
+        """Add the penalty's gradient to `grad` in place: large cohorts are limited by memory bandwidth."""
         if self.l2:
             grad += self.l2 * x
         if self.nonconvex:  # 2 nonconvex x / (1 + x^2)^2
@@ -348,7 +348,7 @@ class Penalised:
 class LinearModel(Penalised):
     """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
 
-    outputs x num_features is the shape of the matrix behind a flat point.
+    A flat point is a matrix (outputs, num_features), stored row by row.
     """
 
     loss: Loss
@@ -357,24 +357,24 @@ class LinearModel(Penalised):
 
     @property
     def convex(self) -> bool:
-        """Without the non-convex penalty; clipped slopes in several scores belong to no convex loss, clipped means to
-        no loss at all."""
+        """True without the non-convex penalty, unless clipping destroys convexity: clipped slopes in several scores are
+        not the gradient of a convex loss, and clipped means are not the gradient of any loss."""
         return not self.nonconvex and not (
             self.clip_norm and (self.loss.vector_slopes or self.clip == "batch")
         )
 
     @property
     def d(self) -> int:
-        """outputs * num_features."""
+        """Number of weights, outputs * num_features."""
         return self.outputs * self.num_features
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """One matrix, outputs x num_features."""
+        """The shape of the single matrix, (outputs, num_features)."""
         return ((self.outputs, self.num_features),)
 
     def start(self, draw: np.random.Generator) -> Array:
-        """Zero."""
+        """The zero point (d,)."""
         return np.zeros(self.d)
 
     def scores(self, x: Array, features: Array) -> Array:
@@ -404,34 +404,34 @@ class LinearModel(Penalised):
         return self.loss.predict(self.scores(x, features))
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Share of rows predicted right; for regression R^2 = 1 - residual / variance, nan where labels do not vary."""
+        """Accuracy, or R^2 for regression, (...,); see `score_of`."""
         return score_of(self.predict(x, rows.features), rows, self.loss.classifies)
 
     def bounds(self, row_norm: float) -> Bounds:
-        """Public bounds for rows of at most this norm, 0 = any; SettingError if there are none."""
+        """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
         slope = self.loss.slope_bound * row_norm if row_norm else math.inf
         gradient = min(slope, self.clip_norm or math.inf)
         require(
             math.isfinite(gradient),
             "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
         )
-        # a clipped slope in one score belongs to a Huber-like convex loss; a clipped vector to none
+        # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
         curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature)
 
 
 def clipping(bound: float, lengths: Array) -> Array:
-    """Factors (..., 1) that clip data gradients, of rows or of batches, whose norms are lengths (...).
+    """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
 
-    An infinite norm gives 0, and NaN, of a gradient of 0 with an infinite factor, gives 1: never an error, which would
-    tell of the row.
+    An infinite norm gives 0. A NaN norm, which arises from a zero gradient times an infinite factor, gives 1. Neither
+    raises an error, because an error would reveal information about the row.
     """
-    return (bound / np.fmax(lengths, bound))[..., None]  # fmax passes NaN over
+    return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:
-    """SettingError where a guarantee counts on a bound for every record, and the objective has one for batches only."""
+    """SettingError if the guarantee needs a gradient bound for every record, but the objective clips batch means."""
     by_batch = isinstance(objective, Penalised) and objective.clip == "batch"
     require(
         not by_batch or privacy in ("none", "as-published"),
@@ -441,13 +441,15 @@ def check_clipping(objective: Objective, privacy: str) -> None:
 
 
 def mean_over(values: Array, rows: Batch) -> Array:
-    """Mean over a batch's rows, weighted if it says so: (..., b) -> (...,)."""
+    """Mean of values (..., b) over a batch's rows, (...,); weighted if the batch has weights."""
     return values.mean(-1) if rows.weights is None else (values * rows.weights).sum(-1)
 
 
 def score_of(predicted: Labels, rows: Batch, classifies: bool) -> Array:
-    """Of predictions (..., b): the share that is right, or R^2 = 1 - residual / variance of a regression, nan where
-    labels do not vary; (...,)."""
+    """Accuracy of predictions (..., b), or for regression R^2 = 1 - residual / variance; (...,).
+
+    R^2 is NaN where the labels do not vary.
+    """
     if classifies:
         return mean_over((predicted == rows.labels).astype(float), rows)
     residual = mean_over((predicted - rows.labels) ** 2, rows)
@@ -458,7 +460,7 @@ def score_of(predicted: Labels, rows: Batch, classifies: bool) -> Array:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Settings that all objectives have."""
+    """The settings that all objectives share."""
 
     name: str = ""
     l2: Annotated[float, Setting("weight of the penalty ||x||^2 / 2", at_least(0))] = 0.0
@@ -470,7 +472,7 @@ class Penalties:
     ] = "rows"
 
     def check(self) -> None:
-        """SettingError for settings out of range, or that do not go together."""
+        """SettingError for settings that are out of range or contradict each other."""
         check_settings(self)
         require(
             self.clip == "rows" or self.clip_norm > 0,
@@ -480,16 +482,16 @@ class Penalties:
 
 @dataclass(frozen=True)
 class LinearObjective(Penalties):
-    """The objective of a linear model, as users set it."""
+    """The settings of a linear model's objective."""
 
     name: str = "softmax"
 
     def build(self, num_features: int, num_classes: int) -> Model:
-        """The objective for such rows; SettingError for labels that the loss cannot take."""
+        """The objective for rows of num_features entries; SettingError for labels that the loss does not accept."""
         return self.linear(LOSSES[self.name], num_features, num_classes)
 
     def linear(self, loss: Loss, num_features: int, num_classes: int) -> LinearModel:
-        """The linear model with this loss."""
+        """The linear model with this loss and these settings; SettingError if the labels do not fit the loss."""
         require(
             not loss.classifies or num_classes >= 2,
             f"objective '{self.name}' needs classes; this data set has real labels: use 'least-squares'",
@@ -511,7 +513,8 @@ def make_objective(
 ) -> LinearModel:
     """The objective called `name` (a key of LOSSES) for rows of num_features entries.
 
-    Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels the loss cannot take.
+    Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels that the
+    loss does not accept.
     """
     require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
     settings = LinearObjective(name, l2, nonconvex, clip_norm, clip)
@@ -520,6 +523,6 @@ def make_objective(
 
 
 def majority_baseline(train_labels: Labels, test_labels: Labels) -> float:
-    """Accuracy on the test labels of always answering the most frequent training label."""
+    """Test accuracy of always predicting the most frequent training label."""
     values, counts = np.unique(train_labels, return_counts=True)
     return float(np.mean(test_labels == values[counts.argmax()]))

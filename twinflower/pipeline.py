@@ -1,4 +1,4 @@
-"""A trained model as a scikit-learn pipeline; scikit-learn is imported here, and nowhere where a model is loaded."""
+"""A trained model as a scikit-learn pipeline. Loading a model does not import this module, and so not scikit-learn."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Rows to the features that a model sees: a transformer that has nothing to learn.
+    """A stateless transformer from raw rows to the features that the model was trained on.
 
-    ones: with the column of ones that the run appended, as the last feature.
+    ones: whether to include the column of ones that the run appended, as the last feature.
     """
 
     def __init__(self, inputs: "Inputs", ones: bool = False) -> None:
@@ -25,33 +25,36 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.ones = ones
 
     def fit(self, X: Any, y: Any = None) -> "Features":
-        """Itself."""
+        """Return self; there is nothing to fit."""
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
     def transform(self, X: Any) -> Array:
-        """Features (rows, features)."""
+        """The features (rows, features) of the rows X."""
         whole = self.inputs.features(X)
         return whole if self.ones or not self.inputs.bias else whole[:, :-1]
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """Names of the features."""
+        """Names of the features (features,); input_features is ignored."""
         names = (*self.inputs.feature_names, *(("ones",) if self.ones else ()))
         return np.array(names, dtype=object)
 
 
 def pipeline_of(model: "TrainedModel") -> Pipeline:
-    """`Features`, then a LogisticRegression or LinearRegression with the model's weights; SettingError."""
+    """`Features` followed by a LogisticRegression or LinearRegression with the model's weights.
+
+    Raises SettingError if scikit-learn has no such model.
+    """
     inputs = model.inputs
-    ones = inputs.bias and inputs.row_norm > 0  # shortened rows have less than 1 there
+    ones = inputs.bias and inputs.row_norm > 0  # in rows scaled down to row_norm, that column is less than 1
     final = _classifier(model, ones) if hasattr(model, "classes_") else _regression(model, ones)
     return Pipeline([("features", Features(inputs, ones)), ("model", final)])
 
 
 def _weights(model: "TrainedModel", ones: bool) -> tuple[Array, Array]:
-    """coef_ (outputs, features) and intercept_ (outputs,) on what `Features` gives."""
+    """coef_ (outputs, features) and intercept_ (outputs,) for the output of `Features`."""
     matrix, features = model._matrix, model.inputs.num_features
     if ones:
         return matrix, np.zeros(len(matrix))

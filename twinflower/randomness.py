@@ -1,11 +1,11 @@
-"""Random numbers with addresses: (seed, purpose, client, round).
+"""Random numbers that are determined by an address: (seed, purpose, client, round).
 
-Philox is counter based: any place of its stream is reached at once. The key is (seed, purpose),
-the last counter word is the round, and every client owns a stretch of the rest. Skipping a client,
-reordering replies or stacking clients therefore moves no other draw, and a cohort's block of rows
-is drawn in one call with the bits each client draws alone.
+Philox is a counter-based generator, so any position of its stream is available at once. The key is (seed, purpose),
+the last counter word is the round, and every client has its own range of the other counter words. Skipping a client,
+reordering replies or stacking clients therefore changes no other draw, and the draws of a whole cohort come from one
+call, bit for bit equal to what each client draws alone.
 
-This is for simulation and for public coins (sampling, batches, rand-k). It is never secret noise.
+These numbers are for simulation and for public coins (sampling, batches, rand-k), never for secret noise.
 """
 
 from collections.abc import Sequence
@@ -48,15 +48,15 @@ def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
 
 
 def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generator:
-    """A generator of its own for one address; use it for draws of unknown number."""
+    """A separate generator for one address; use it when the number of draws is not known in advance."""
     return _philox(seed, purpose, (0, 0, client + 1, round_))
 
 
 def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
     """Uniform numbers in [0, 1) for one client (size,) or for many (clients, size).
 
-    A client's row depends on its own address only, as long as a purpose always draws the same size in a
-    round. Neighbouring clients in ascending order (a whole cohort) cost one call.
+    A client's row depends only on its own address, provided that a purpose always draws the same size in a
+    round. Consecutive clients in ascending order, such as a whole cohort, take a single call.
     """
     clients = np.atleast_1d(np.asarray(client))
     blocks = -(-size // _DRAWS_PER_BLOCK)
@@ -73,7 +73,7 @@ def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: in
 
 
 def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
-    """Standard normal rows; the inverse CDF spends exactly one draw on each, so addresses stay fixed."""
+    """Standard normal numbers, (size,) or (clients, size), by the inverse CDF, which uses one uniform draw each."""
     # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite
     return ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
 
@@ -81,10 +81,10 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
 def participants(
     seed: int, round_: int, num_clients: int, clients_per_round: int, first_round: str = "sampled"
 ) -> Index:
-    """The sampled partitions of a round, ascending; without replacement, all of them if K = N.
+    """The partition numbers sampled in a round, (K,), ascending, drawn without replacement; all of them if K = N.
 
-    first_round (one of FIRST_ROUNDS): "all" asks everybody in round 1, as the papers of FedPDM do (S_0 = [N]).
-    Whom the later rounds ask does not depend on it.
+    first_round (one of FIRST_ROUNDS): "all" samples every client in round 1, as the FedPDM papers do (S_0 = [N]).
+    The samples of later rounds do not depend on it.
     """
     if clients_per_round == num_clients or (first_round == "all" and round_ == 1):
         return np.arange(num_clients)
