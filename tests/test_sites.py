@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from problems import run_config
+from test_secrets import CANNOT, MARK, says
 
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import OwnData
@@ -233,3 +234,32 @@ def test_a_server_needs_the_digest_of_the_schema(sites, tmp_path):
         prepare(parse(keys))
     with pytest.raises(SettingError, match="data.schema says how many features and classes there are: leave"):
         prepare(parse(keys | {"data.num-features": 6}))
+
+
+BAD_TABLES = {
+    "wrong header": lambda text: text.replace("age", MARK),
+    "extra column": lambda text: text.replace("age", f"{MARK},age"),
+    "unseen category": lambda text: text.replace("mild", MARK),
+    "label outside the classes": lambda text: text.replace(",y\n", f",{MARK}\n"),
+    "mixed types": lambda text: text + f"{MARK}x,mild,n\n",
+    "huge number": lambda text: text + f"{MARK}e300,mild,n\n",
+    "missing value": lambda text: text + ",mild,n\n",
+    "empty file": lambda text: "",
+    "0 rows": lambda text: text.partition("\n")[0],
+    "more rows": lambda text: text + f"{MARK},mild,n\n",
+    "wrong delimiter": lambda text: text.replace(",", ";"),
+    "open quote": lambda text: text.replace("mild", f'"{MARK}', 1),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_a_server_learns_only_that_a_site_cannot_take_part(sites, tmp_path, name):
+    """Whatever is wrong with its table: the same sentence, without a number or a word of the file."""
+    run = own_keys(sites, tmp_path) | PRIVATE
+    node = {"data-file": str(tmp_path / "site-0.csv"), "schema": str(tmp_path / "schema.toml")}
+    node |= {"num-partitions": 3, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path / "state")}
+    assert says(run, node, start=np.zeros(12)) == set()
+    (tmp_path / "bad.csv").write_text(BAD_TABLES[name]((tmp_path / "site-0.csv").read_text()))
+    bad = node | {"data-file": str(tmp_path / "bad.csv"), "state-dir": str(tmp_path / "other")}
+    assert says(run, bad, start=np.zeros(12)) == {CANNOT}
+    assert not list((tmp_path / "other").rglob("*.ledger"))  # nothing was charged
