@@ -2,8 +2,8 @@
 
     prox(u, step) = argmin_v  h(v) + ||v - u||^2 / (2 step)
 
-Points are flat, (..., d); leading axes are independent problems. Indicators have value 0 inside and
-infinity outside their set, and their prox is the projection.
+Points are flat, (..., d); leading axes are independent problems. An indicator is 0 inside its set and
+infinity outside; its prox is the projection onto the set.
 """
 
 from abc import ABC, abstractmethod
@@ -16,11 +16,11 @@ import numpy as np
 from .arrays import Array
 from .settings import Setting, above, at_least, check_settings, make
 
-_ROUNDING = 1e-9  # a projected point may miss its set by this share of its size
+_ROUNDING = 1e-9  # relative tolerance: a projected point may lie outside its set by rounding
 
 
 class Regulariser(Protocol):
-    """h of the problem; convex, possibly infinite."""
+    """The convex term h of the problem, with values in (-inf, inf]."""
 
     def value(self, x: Array) -> Array:
         """h(x), (...,)."""
@@ -34,11 +34,11 @@ class Subdifferentiable(Protocol):
     """A regulariser that is finite everywhere, so that it has subgradients."""
 
     def subgradient(self, x: Array) -> Array:
-        """A subgradient (..., d), 0 for entries (or groups) at 0."""
+        """A subgradient of h at x, (..., d); it is 0 for entries (or groups) of x that are 0."""
 
 
 def soft_threshold(u: Array, threshold: float | Array) -> Array:
-    """Shrink every entry towards 0 by the threshold."""
+    """sign(u) max(|u| - threshold, 0) for every entry of u (..., d)."""
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0.0)
 
 
@@ -47,15 +47,15 @@ class Zero:
     """h = 0."""
 
     def value(self, x: Array) -> Array:
-        """0."""
+        """0 for every point, (...,)."""
         return np.zeros(x.shape[:-1])
 
     def prox(self, u: Array, step: float) -> Array:
-        """u."""
+        """u itself."""
         return u
 
     def subgradient(self, x: Array) -> Array:
-        """0."""
+        """The zero vector, (..., d)."""
         return np.zeros_like(x)
 
 
@@ -83,29 +83,29 @@ class L1:
 
 @dataclass(frozen=True)
 class Box:
-    """Indicator of lower <= x <= upper; bounds are numbers or (d,)."""
+    """Indicator of the box lower <= x <= upper; each bound is a number or an array (d,)."""
 
     lower: float | Array
     upper: float | Array
 
     def value(self, x: Array) -> Array:
-        """0 inside, infinity outside."""
+        """0 inside the box, up to rounding, and infinity outside."""
         below = self.lower - _ROUNDING * np.abs(self.lower)
         above = self.upper + _ROUNDING * np.abs(self.upper)
         inside = (x >= below) & (x <= above)
         return np.where(inside.all(-1), 0.0, np.inf)
 
     def prox(self, u: Array, step: float) -> Array:
-        """Nearest point of the box."""
+        """The projection of u onto the box."""
         return np.clip(u, self.lower, self.upper)
 
 
 @dataclass(frozen=True)
 class WeightedL1Box:
-    """h(x) = sum weights |x| over the box lower <= x <= upper (Zhang 2023, section 5); weights number or (d,).
+    """h(x) = sum weights |x| on the box lower <= x <= upper, infinite outside (Zhang 2023, section 5).
 
-    In one dimension the minimiser over an interval is the clipped free minimiser, hence
-    clip(soft_threshold).
+    weights, lower and upper are numbers or arrays (d,). In one dimension, a convex function's minimiser over an
+    interval is its unconstrained minimiser clipped to the interval; hence prox = clip(soft_threshold).
     """
 
     weights: float | Array
@@ -113,11 +113,11 @@ class WeightedL1Box:
     upper: float | Array
 
     def value(self, x: Array) -> Array:
-        """sum weights |x|, infinite outside the box."""
+        """sum weights |x| inside the box, infinity outside."""
         return (self.weights * np.abs(x)).sum(-1) + Box(self.lower, self.upper).value(x)
 
     def prox(self, u: Array, step: float) -> Array:
-        """Soft threshold, then clip."""
+        """Soft threshold at step * weights, then clip to the box."""
         return np.clip(soft_threshold(u, step * self.weights), self.lower, self.upper)
 
 
@@ -143,26 +143,26 @@ class ElasticNet:
 
 @dataclass(frozen=True)
 class GroupL1:
-    """h(X) = weight * sum over columns of ||X[:, j]||_2 for a point seen as a matrix of `rows` rows.
+    """h(X) = weight * sum_j ||X[:, j]||_2, with the point reshaped to a matrix X of `rows` rows.
 
-    A column holds what one feature does for all classes, so whole features are switched off.
+    A column holds one feature's weights for all classes, so h removes whole features from the model.
     """
 
     weight: float
     rows: int
 
     def value(self, x: Array) -> Array:
-        """weight * sum of column norms."""
+        """weight * sum of the column norms, (...,)."""
         return self.weight * self._norms(x).sum((-2, -1))
 
     def prox(self, u: Array, step: float) -> Array:
-        """Every column shrunk towards 0 by step * weight."""
+        """Every column scaled so that its norm decreases by step * weight, but not below 0."""
         norms = self._norms(u)
         shrink = 1.0 - step * self.weight / np.maximum(norms, step * self.weight)
         return (self._matrix(u) * shrink).reshape(u.shape) if self.weight else u
 
     def subgradient(self, x: Array) -> Array:
-        """weight * column / norm of column, 0 for a column of zeros."""
+        """weight * column / ||column|| for every column, 0 for a column of zeros."""
         norms = self._norms(x)
         return (self._matrix(x) * (self.weight / np.where(norms > 0, norms, np.inf))).reshape(x.shape)
 
@@ -175,46 +175,46 @@ class GroupL1:
 
 @dataclass(frozen=True)
 class Ball:
-    """Indicator of ||x|| <= radius."""
+    """Indicator of the Euclidean ball ||x|| <= radius."""
 
     radius: float
 
     def value(self, x: Array) -> Array:
-        """0 inside, infinity outside."""
+        """0 inside the ball, up to rounding, and infinity outside."""
         inside = np.sqrt((x * x).sum(-1)) <= self.radius * (1.0 + _ROUNDING)
         return np.where(inside, 0.0, np.inf)
 
     def prox(self, u: Array, step: float) -> Array:
-        """Nearest point of the ball."""
+        """The projection of u onto the ball."""
         largest = np.maximum(np.abs(u).max(-1, keepdims=True), np.finfo(float).tiny)  # squares may overflow
         norm = largest * np.sqrt(((u / largest) ** 2).sum(-1, keepdims=True))
         return u * (self.radius / np.maximum(norm, self.radius))
 
 
-Span = tuple[int, int]  # first entry of a part of a point, and the one after its last
+Span = tuple[int, int]  # (first, end) of a part of a point, end exclusive
 
 
 @dataclass(frozen=True)
 class OnPart:
-    """h of some entries of a point; the others are free. spans, ascending, say which."""
+    """The regulariser `inner` applied to the entries of a point in `spans` (ascending); the others are unpenalised."""
 
     inner: Regulariser
     spans: tuple[Span, ...]
 
     def value(self, x: Array) -> Array:
-        """h of the part."""
+        """inner.value of the entries in `spans`."""
         return self.inner.value(self.part(x))
 
     def prox(self, u: Array, step: float) -> Array:
-        """prox of the part; u elsewhere."""
+        """inner.prox of the entries in `spans`; all other entries equal those of u."""
         return self.filled(u.copy(), self.inner.prox(self.part(u), step))
 
     def part(self, x: Array) -> Array:
-        """The entries (..., n) that h sees."""
+        """The entries of x in `spans`, (..., n)."""
         return np.concatenate([x[..., first:end] for first, end in self.spans], axis=-1)
 
     def filled(self, x: Array, part: Array) -> Array:
-        """x with these entries in place of its own, which are overwritten."""
+        """Write `part` (..., n) into the entries of x in `spans`, in place, and return x."""
         cuts = np.cumsum([end - first for first, end in self.spans])[:-1]
         for (first, end), entries in zip(self.spans, np.split(part, cuts, axis=-1), strict=True):
             x[..., first:end] = entries
@@ -223,17 +223,17 @@ class OnPart:
 
 @dataclass(frozen=True)
 class FiniteOnPart(OnPart):
-    """The same for a regulariser with subgradients."""
+    """`OnPart` for a regulariser with subgradients."""
 
     inner: Subdifferentiable  # type: ignore[assignment]
 
     def subgradient(self, x: Array) -> Array:
-        """That of the part; 0 elsewhere."""
+        """A subgradient of `inner` in the entries in `spans`; 0 in all others."""
         return self.filled(np.zeros_like(x), self.inner.subgradient(self.part(x)))
 
 
 def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:
-    """The regulariser of the entries in these spans alone."""
+    """The regulariser applied only to the entries in these spans."""
     places = tuple(spans)
     if isinstance(regulariser, Subdifferentiable):
         return FiniteOnPart(regulariser, places)
@@ -246,7 +246,7 @@ Bound = Annotated[float, Setting("the box is [-bound, bound] in every entry", ab
 
 @dataclass(frozen=True)
 class Penalty(ABC):
-    """The settings of a regulariser; `build` returns h itself."""
+    """The settings of a regulariser; `build` returns the regulariser h itself."""
 
     name: str = ""
     parameters: Annotated[
@@ -255,91 +255,91 @@ class Penalty(ABC):
 
     @abstractmethod
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
 
 
 @dataclass(frozen=True)
 class NoRegulariser(Penalty):
-    """h = 0."""
+    """Settings of h = 0."""
 
     name: str = "none"
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return Zero()
 
 
 @dataclass(frozen=True)
 class L1Norm(Penalty):
-    """weight * ||x||_1."""
+    """Settings of h(x) = weight * ||x||_1."""
 
     name: str = "l1"
     weight: Weight = 3e-3
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return L1(self.weight)
 
 
 @dataclass(frozen=True)
 class L1NormInBox(Penalty):
-    """weight * ||x||_1 over a box."""
+    """Settings of h(x) = weight * ||x||_1 on the box [-bound, bound]^d."""
 
     name: str = "l1-box"
     weight: Weight = 3e-3
     bound: Bound = 1.0
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return WeightedL1Box(self.weight, -self.bound, self.bound)
 
 
 @dataclass(frozen=True)
 class L1AndL2(Penalty):
-    """l1 * ||x||_1 + l2/2 * ||x||^2."""
+    """Settings of h(x) = l1 * ||x||_1 + l2/2 * ||x||^2."""
 
     name: str = "elastic-net"
     l1: Annotated[float, Setting("weight of ||x||_1", at_least(0))] = 3e-3
     l2: Annotated[float, Setting("weight of ||x||^2 / 2", at_least(0))] = 0.0
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return ElasticNet(self.l1, self.l2)
 
 
 @dataclass(frozen=True)
 class GroupNorms(Penalty):
-    """weight * sum of the norms of a matrix's columns."""
+    """Settings of h(X) = weight * sum of the norms of the columns of X."""
 
     name: str = "group-l1"
     weight: Weight = 3e-3
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return GroupL1(self.weight, rows)
 
 
 @dataclass(frozen=True)
 class InBox(Penalty):
-    """A box."""
+    """Settings of the indicator of the box [-bound, bound]^d."""
 
     name: str = "box"
     bound: Bound = 1.0
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return Box(-self.bound, self.bound)
 
 
 @dataclass(frozen=True)
 class InBall(Penalty):
-    """A ball."""
+    """Settings of the indicator of the ball ||x|| <= radius."""
 
     name: str = "ball"
     radius: Annotated[float, Setting("radius of the ball around 0", above(0))] = 1.0
 
     def build(self, rows: int) -> Regulariser:
-        """h for points that are matrices of this many rows."""
+        """The regulariser h for points that are matrices with `rows` rows."""
         return Ball(self.radius)
 
 
@@ -349,9 +349,10 @@ REGULARISERS: dict[str, type[Penalty]] = {
 
 
 def make_regulariser(name: str, rows: int = 1, **settings: float) -> Regulariser:
-    """The regulariser called `name` (one of REGULARISERS) with its settings; rows: of the matrix behind a point.
+    """The regulariser called `name` (one of REGULARISERS) with its settings.
 
-    Raises SettingError for an unknown name or setting, or a number out of range.
+    rows is the number of rows of the matrix that a flat point represents. Raises SettingError for an unknown name or
+    setting, or a value out of range.
     """
     entry: Penalty = make(REGULARISERS, "regulariser", name, settings)
     check_settings(entry)

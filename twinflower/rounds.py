@@ -1,13 +1,14 @@
-"""The training loop: rounds of an algorithm on arrays, without Flower, files or clocks.
+"""The training loop: rounds of an algorithm on arrays, independent of Flower, files and wall-clock time.
 
     for outcome in rounds(FedPDM(L1(1e-3)), problem, LocalSchedule(batch_size=10), 50, sampled(10, 3)):
         print(outcome.round, problem.objective.value(outcome.server.x0, problem.shards.everyone()))
 
-A round asks some clients, K of N, lets each go on from its own state, and gives the server what they sent. All arrays
-have an axis of clients; runs that differ in the seed only are stacked on one more in front of it.
+A round samples K of the N clients, updates each from its own state, and passes their uploads to the server. All arrays
+have an axis of clients; runs that differ only in the seed are stacked along an additional axis in front of it.
 
-A client whose update is not finite forgets the round, and the server leaves it out. One whose reply is lost has moved
-its state all the same. If no reply is left, the server stays as it is. Methods that need every client stop instead.
+If a client's update is not finite, its state stays as it was before the round and the server ignores the upload. If a
+client's reply is lost, the client still keeps its new state. If no reply remains, the server's state does not change.
+Methods that need every client raise an error in these cases.
 """
 
 import math
@@ -27,20 +28,20 @@ from .objectives import Objective
 from .randomness import participants
 from .work import LocalWork, Noise, Report, no_noise
 
-Sampling = Callable[[int], Index]  # the clients (..., K) that a round asks, ascending
-NoiseOf = Callable[[int, Index], Noise]  # what clients (..., K) add in a round to what they release
-Lost = Callable[[int, Index], Mask]  # of clients (K,) in a round, whose replies do not arrive
+Sampling = Callable[[int], Index]  # maps a round to its sampled clients (..., K), ascending
+NoiseOf = Callable[[int, Index], Noise]  # maps a round and clients (..., K) to the noise of their releases
+Lost = Callable[[int, Index], Mask]  # maps a round and clients (K,) to a mask of lost replies
 
 
 class Schedule(Protocol):
-    """The local steps of a round, such as a `LocalSchedule`."""
+    """Anything that returns the batches of a round, such as a `LocalSchedule`."""
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
-        """The rows that clients (..., K) take, under seeds that broadcast to them."""
+        """The batches of clients (..., K) in this round; `seed` must broadcast against clients."""
 
 
 class Problem(NamedTuple):
-    """What is minimised: f_i by an objective on each client's rows, from a public start (..., d)."""
+    """The problem to minimise: the objective f_i on each client's rows, and a public starting point (..., d)."""
 
     objective: Objective
     shards: Shards
@@ -48,15 +49,16 @@ class Problem(NamedTuple):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """Number of clients N."""
         return self.shards.num_clients
 
 
 class Outcome(NamedTuple):
-    """A round's number, the server's state after it, and the clients', which the next round changes.
+    """The result of a round: its number, and the states of the server and the clients after it.
 
-    clients (..., K) were asked; the updates of counted (..., K') arrived and are finite. uploads and report are those
-    clients'; the next round may write over the uploads. Round 0 is the start, where nobody was asked.
+    clients (..., K) were sampled; counted (..., K') are those whose updates arrived and are finite. uploads and report
+    belong to the counted clients. The next round changes `states` in place and may overwrite the uploads. Round 0 is
+    the start of the run, with no clients sampled.
     """
 
     round: int
@@ -69,23 +71,23 @@ class Outcome(NamedTuple):
 
 
 class Uneven(Exception):
-    """Some of the stacked seeds lose a client in a round and others do not: they must be run one by one."""
+    """Raised if stacked seeds would count different clients in a round; these seeds must be run one by one."""
 
 
 def everyone(num_clients: int) -> Sampling:
-    """All clients in every round."""
+    """A sampling that selects all clients in every round."""
     return lambda round_: np.arange(num_clients)
 
 
 def sampled(
     num_clients: int, clients_per_round: int, seed: int = 0, first_round: str = "sampled"
 ) -> Sampling:
-    """Clients drawn without replacement; with first_round "all", everybody in round 1."""
+    """A sampling without replacement; with first_round = "all", round 1 samples all clients (see `participants`)."""
     return lambda round_: participants(seed, round_, num_clients, clients_per_round, first_round)
 
 
 def start(algorithm: Algorithm, problem: Problem, seed: int | Index = 0) -> Outcome:
-    """Where a run begins."""
+    """Round 0: the initial states of the server and the clients."""
     server = algorithm.init_server(problem.start, problem.num_clients, np.asarray(seed, dtype=np.uint64))
     return Outcome(0, server, ClientStates(algorithm, problem.start, problem.num_clients))
 
@@ -103,12 +105,13 @@ def rounds(
     block: int = 0,
     begin: Outcome | None = None,
 ) -> Iterator[Outcome]:
-    """Run a number of rounds, all clients in each unless `sampling` says otherwise; yields what each came to.
+    """Run the rounds up to `number` and yield the `Outcome` of each; every round uses all clients by default.
 
-    noise: what makes the run private (`SimulatedNoise`). seed: of the batches and the algorithm's public coins; seeds
-    (S,) where runs are stacked. block: compute at most so many clients at once, so that their arrays fit the
-    processor's cache; 0, all. begin: go on after this round. After the last round the clients of a method that
-    `Closes` get one more inbox. Raises RunError where the run diverges.
+    noise: the noise of a private run (`SimulatedNoise`); None adds none. seed: the seed of the batches and of the
+    algorithm's public coins, or seeds (S,) for stacked runs. block: the largest number of clients computed at once, so
+    that their arrays fit the processor's cache; 0 computes all at once. begin: an outcome to continue from. If the
+    algorithm implements `Closes`, its clients receive one more inbox after the last round. Raises RunError if the run
+    diverges.
     """
     at = begin or start(algorithm, problem, seed)
     sampling = sampling or everyone(problem.num_clients)
@@ -121,7 +124,7 @@ def rounds(
 
 
 def close(algorithm: Any, at: Outcome) -> None:
-    """Send all clients the inbox after the last round."""
+    """Broadcast to all clients once more after the last round, and store the states that `finish` returns."""
     nodes = at.states.everyone
     inbox = algorithm.broadcast(at.server, at.round + 1, nodes)
     at.states.put(nodes, algorithm.finish(at.states.all(), inbox))
@@ -129,7 +132,7 @@ def close(algorithm: Any, at: Outcome) -> None:
 
 @dataclass
 class _Loop:
-    """What stays the same in all rounds, and the last round's uploads."""
+    """The arguments that are the same for all rounds, and a buffer (`room`) for the uploads."""
 
     algorithm: Algorithm
     problem: Problem
@@ -141,7 +144,7 @@ class _Loop:
     room: Any = None
 
     def round(self, at: Outcome) -> Outcome:
-        """The round of these clients."""
+        """Run the round at.round of at.clients and return its outcome."""
         if not at.clients.shape[-1]:
             return at._replace(counted=at.clients, uploads=None, report=None)
         parts = self._parts(at.clients)
@@ -155,13 +158,13 @@ class _Loop:
         return self._served(at._replace(counted=at.clients[..., counted], uploads=uploads, report=report))
 
     def _parts(self, clients: Index) -> list[Index]:
-        """The clients in blocks."""
+        """The clients (..., K) split into blocks of at most `block` clients."""
         count = clients.shape[-1]
         few = not self.block or count <= self.block
         return [clients] if few else np.array_split(clients, -(-count // self.block), axis=-1)
 
     def _update(self, at: Outcome, clients: Index) -> tuple[Any, Any, Report]:
-        """The round of some clients (..., K)."""
+        """New states, uploads and reports of clients (..., K)."""
         inbox = self.algorithm.broadcast(at.server, at.round, clients)
         seed = self.seed[:, None] if isinstance(self.seed, np.ndarray) else self.seed
         batches = self.schedule.batches(self.problem.shards, clients, seed, at.round)
@@ -170,7 +173,7 @@ class _Loop:
         return self.algorithm.client_update(at.states.of(clients), inbox, work)
 
     def _served(self, at: Outcome) -> Outcome:
-        """With the server's new state."""
+        """The outcome with the server's new state; unchanged if no update counts."""
         if not at.counted.shape[-1]:
             return at
         server = self.algorithm.server_update(at.server, at.uploads, at.counted, at.round)
@@ -179,7 +182,7 @@ class _Loop:
         return at._replace(server=server)
 
     def _finite(self, uploads: Any, round_: int) -> Index | slice:
-        """Places of the clients whose update is finite."""
+        """Positions of the clients whose update is finite, or slice(None) if all are."""
         if all(map(_all_finite, uploads)):
             return slice(None)  # the usual case: nothing is copied
         if isinstance(self.seed, np.ndarray):
@@ -193,7 +196,7 @@ class _Loop:
         return np.flatnonzero(finite)
 
     def _arrived(self, at: Outcome, finite: Index | slice) -> Index | slice:
-        """Of these places, those whose reply arrived."""
+        """The positions in `finite` whose reply arrived."""
         if self.lost is None:
             return finite
         places = np.arange(len(at.clients))[finite]
@@ -206,14 +209,14 @@ class _Loop:
         return places[~missing]
 
     def _joined(self, sent: Sequence[Any], axis: int, server: Any) -> Any:
-        """Uploads of blocks as one, in the last round's arrays: fresh memory costs more than the copy."""
+        """The blocks' uploads joined, in the last round's buffer if possible: new memory costs more than the copy."""
         if len(sent) == 1:
             return sent[0]
         self.room = _joined(sent, axis, self.room if self._has_room(sent, axis, server) else None)
         return self.room
 
     def _has_room(self, sent: Sequence[Any], axis: int, server: Any) -> bool:
-        """Whether the last round's arrays have the size of this one's, and the server has kept none of them."""
+        """Whether the buffer has the right number of clients and shares no memory with the server's state."""
         if not self.room or self.room[0].shape[axis] != sum(part[0].shape[axis] for part in sent):
             return False
         return not any(np.may_share_memory(room, kept) for room in self.room for kept in _leaves(server))
@@ -232,7 +235,7 @@ def _keep(
 
 
 def _joined(blocks: Sequence[Any], axis: int, room: Any = None) -> Any:
-    """NamedTuples of blocks of clients as one, in the arrays of room if there is one."""
+    """The blocks' NamedTuples concatenated along `axis`, into the arrays of `room` if given."""
     if len(blocks) == 1:
         return blocks[0]
     parts = zip(zip(*blocks, strict=True), room or [None] * len(blocks[0]), strict=True)
@@ -240,11 +243,11 @@ def _joined(blocks: Sequence[Any], axis: int, room: Any = None) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[Array]:
-    """The arrays of NamedTuples in NamedTuples."""
+    """All arrays in nested tuples."""
     for part in tree:
         yield from _leaves(part) if isinstance(part, tuple) else [np.asarray(part)]
 
 
 def _all_finite(array: Array) -> bool:
-    """Whether there is neither NaN nor infinity; a sum tells most cheaply, unless it overflows."""
+    """Whether all entries are finite. The sum is the cheapest test; if it is not finite, every entry is checked."""
     return math.isfinite(array.sum()) or bool(np.isfinite(array).all())

@@ -1,12 +1,12 @@
-"""Settings, declared once: fields of a dataclass with a meaning, a unit and a range.
+"""Settings are declared once, as dataclass fields with a meaning, a unit and a range.
 
     @dataclass(frozen=True)
     class FedPDM:
         rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
 
-Such a field is a key that users can set, `rho`, with `-` for `_`. Its type and range are checked wherever the value
-comes from, and the reference of all settings is made from it. A field without a `Setting` is no key. A field that is
-itself a dataclass with settings is a component, and its keys belong to the whole.
+Users set such a field by its name, here `rho`, with `-` in place of `_`. Its type and range are checked wherever the
+value comes from, and the settings reference is generated from the declaration. Users cannot set a field without a
+`Setting`. A field that is itself a dataclass with settings is a component; its settings count as the owner's.
 """
 
 import difflib
@@ -26,29 +26,29 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be, in words and as a test."""
+    """A condition on a value, as text for messages and as a predicate."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
 def at_least(low: float) -> Rule:
-    """A finite number from low."""
+    """The rule low <= value < infinity."""
     return Rule(f"at least {low:g}", lambda v: low <= v < inf)
 
 
 def above(low: float) -> Rule:
-    """A finite number above low."""
+    """The rule low < value < infinity."""
     return Rule(f"above {low:g}", lambda v: low < v < inf)
 
 
 def between(low: float, high: float, text: str = "") -> Rule:
-    """A number from low to high."""
+    """The rule low <= value <= high; `text` replaces the default description."""
     return Rule(text or f"from {low:g} to {high:g}", lambda v: low <= v <= high)
 
 
 def one_of(words: Iterable[str]) -> Rule:
-    """One of these words."""
+    """The rule that the value is one of these strings."""
     known = tuple(words)
     return Rule(f"one of {', '.join(known)}", lambda v: v in known)
 
@@ -60,7 +60,10 @@ PROBABILITY = Rule("above 0 and below 1", lambda v: 0 < v < 1)
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field means, its unit and its range. Whole numbers are below 2^bits. numbers: a text that lists some."""
+    """The meaning, range and unit of a field.
+
+    An integer must be below 2^bits. numbers: whether the field is text that holds a comma-separated list of numbers.
+    """
 
     meaning: str
     rule: Rule = ANY
@@ -71,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Key:
-    """A setting of a class: the path of attributes to it, its type, default and declaration."""
+    """A setting of a class: the attribute path to it, its type, its default and its declaration."""
 
     path: tuple[str, ...]
     kind: type
@@ -80,29 +83,29 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The key as users type it: kebab case, without the section."""
+        """The name that users write: kebab case, without the section."""
         return kebab(self.path[-1])
 
     @property
     def range(self) -> str:
-        """The rule in words, for the reference."""
+        """The rule as text, for the settings reference."""
         return self.setting.rule.text or {bool: "true or false", str: "text"}.get(self.kind, "any")
 
     def value_in(self, owner: object) -> Value:
-        """The value in an instance of the class."""
+        """The value of this setting in an instance of the class."""
         for attribute in self.path:
             owner = getattr(owner, attribute)
         return owner  # type: ignore[return-value]
 
     def checked(self, value: Any, name: str = "") -> Value:
-        """The value with the key's type; SettingError, naming the key, for another type or outside the range."""
+        """The value converted to the setting's type; SettingError for a wrong type or a value out of range."""
         name = name or self.name
         value = typed(name, value, self.kind, self.setting.numbers)
         self.check(value, name)
         return value  # type: ignore[no-any-return]
 
     def check(self, value: Any, name: str = "") -> None:
-        """SettingError for a value outside the range."""
+        """SettingError for a value that is out of range; `name` replaces the setting's name in the message."""
         name, rule = name or self.name, self.setting.rule
         require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
         require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}")
@@ -111,7 +114,7 @@ class Key:
 
 
 def settings_of(owner: type[Any]) -> Mapping[str, Key]:
-    """The settings of a dataclass, its components' included, by the name that users type."""
+    """All settings of a dataclass, including those of its components, by the names that users write."""
     return _settings_of(owner)  # type: ignore[arg-type]  # classes are hashable
 
 
@@ -143,26 +146,26 @@ def _keys(field: Field[Any], hint: Any) -> dict[str, Key]:
 
 
 def check_settings(owner: Any) -> None:
-    """SettingError unless all settings of an instance are in their ranges; for `__post_init__`."""
+    """SettingError unless all settings of an instance are in range; call it in `__post_init__`."""
     for key in settings_of(type(owner)).values():
-        if len(key.path) == 1:  # components check their own
+        if len(key.path) == 1:  # components check their own settings
             key.check(key.value_in(owner))
 
 
 def build(owner: type[T], values: Mapping[str, Any], **others: Any) -> T:
-    """An instance with these values of settings, by the names that users type, and of other fields."""
+    """An instance with these settings, by the names that users write; `others` are fields that are not settings."""
     whole = {field.name: field.default for field in fields(owner)}  # type: ignore[arg-type]
     return owner(**_arguments(owner, values, whole), **others)
 
 
 def changed(owner: T, values: Mapping[str, Any]) -> T:
-    """The instance with these values of settings, by the names that users type; all others as they are."""
+    """A copy of the instance with these settings changed, by the names that users write."""
     whole = {field.name: getattr(owner, field.name) for field in fields(owner)}  # type: ignore[arg-type]
     return replace(owner, **_arguments(type(owner), values, whole))  # type: ignore[type-var]
 
 
 def _arguments(owner: type, values: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields with these values; a component is what `whole` has, with its own part of them."""
+    """Constructor arguments for these settings; a component is the one in `whole` with its own settings changed."""
     direct: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
@@ -188,7 +191,7 @@ def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint: the known word that is spelt most alike, or all of them."""
+    """A hint for an error message: the known name closest in spelling, or else all known names."""
     words = list(known)
     near = difflib.get_close_matches(word, words, 1)
     if near:
@@ -197,17 +200,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def kebab(name: str) -> str:
-    """step_size -> step-size."""
+    """Convert step_size to step-size."""
     return name.replace("_", "-")
 
 
 def snake(key: str) -> str:
-    """step-size -> step_size."""
+    """Convert step-size to step_size."""
     return key.replace("-", "_")
 
 
 def typed(name: str, value: Any, kind: type, numbers: bool = False) -> Any:
-    """The value as this kind; SettingError for another. numbers: a single number stands for a list of one."""
+    """The value as this type; SettingError for any other. Integers become floats where `kind` is float.
+
+    numbers: accept a single number where the text is a list of numbers.
+    """
     if numbers and type(value) in (int, float):
         value = str(value)
     if kind is float and type(value) is int and abs(value) < 2**1000:
@@ -218,6 +224,6 @@ def typed(name: str, value: Any, kind: type, numbers: bool = False) -> Any:
 
 
 def _remedy(name: str, value: Any, kind: type) -> str:
-    """What to type in place of True or "true"."""
+    """A hint for a boolean written as text: the line to write instead; otherwise empty."""
     word = str(value).lower()
     return f": write {name} = {word}" if kind is bool and word in ("true", "false") else ""
