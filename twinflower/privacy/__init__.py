@@ -1,7 +1,8 @@
-"""Privacy: what releases cost and how much noise a promise needs; under replacement of one record.
+"""Differential privacy under replacement of one record: accounting, noise planning, and the ledger of what was spent.
 
-Here are the curve between mu and (epsilon, delta), and a budget that fills up. `plan` plans a run's noise, `guard`
-charges and adds it, `ledger` keeps what was spent, and `audit` replays a client to see that it releases what it says.
+This package exports the conversion between mu and (epsilon, delta), and the `Budget`. `plan` computes the noise of a
+run, `guard` charges each round to the ledger and returns its noise, `ledger` records what was spent, and `audit`
+replays a client to check that its releases have the sensitivity that its algorithm claims.
 """
 
 from .accountant import Budget, best_guess, detection, gdp_epsilon, gdp_mu, total_mu

@@ -1,6 +1,7 @@
-"""How a run's privacy budget is shared between its rounds: weights w_t (T,) with mean 1, sigma_t ~ 1 / sqrt(w_t).
+"""How a run divides its privacy budget among rounds: weights w_t (T,) with mean 1, sigma_t proportional to 1/sqrt(w_t).
 
-A round's cost is proportional to its weight, so any weights spend the same total (`release.Release.weight`).
+The cost of a round is proportional to its weight, so the total cost does not depend on the choice of the weights
+(`release.Release.weight`).
 """
 
 from functools import lru_cache
@@ -10,11 +11,11 @@ import numpy as np
 from ..arrays import Array
 from ..errors import require
 
-LEAST_SHARE = 1e-3  # of a plain round
+LEAST_SHARE = 1e-3  # as a fraction of the mean weight
 
 
 def geometric(rounds: int, log_ratio: float) -> Array:
-    """w_t ~ exp((T - t) log_ratio), log_ratio <= 0 and -inf allowed: later rounds get more."""
+    """Weights (T,) proportional to exp((T - t) log_ratio), so that later rounds get more; -inf <= log_ratio <= 0."""
     to_go = np.arange(rounds - 1, -1, -1.0)
     logs = np.zeros(rounds)
     logs[:-1] = to_go[:-1] * log_ratio
@@ -22,13 +23,13 @@ def geometric(rounds: int, log_ratio: float) -> Array:
 
 
 def between(rounds: int, corners: list[float]) -> Array:
-    """Weights that pass through the corners, evenly spread over the run, and grow geometrically between them."""
+    """Weights (T,) interpolated geometrically between `corners`, which are evenly spaced over the run."""
     places = np.linspace(0, len(corners) - 1, rounds)
     return from_logs(np.interp(places, np.arange(len(corners)), np.log(corners)))
 
 
 def from_logs(logs: Array) -> Array:
-    """exp(logs) with mean 1; none below about LEAST_SHARE.
+    """exp(logs), scaled to mean 1 and with no weight below about LEAST_SHARE.
 
     The paper lets the first noises grow without bound: to infinity, and far before that to a size whose rounding
     errors stay in the duals for good. All floors together take at most LEAST_SHARE of the budget from the other rounds,
@@ -41,7 +42,7 @@ def from_logs(logs: Array) -> Array:
 
 
 def read_shares(text: str) -> list[float]:
-    """The numbers of a setting such as "1, 10": two or more, all above 0; none for an empty text."""
+    """Parse a setting such as "1, 10" into two or more numbers above 0; an empty text gives an empty list."""
     try:
         numbers = [float(word) for word in text.split(",")] if text else []
     except ValueError:
@@ -53,7 +54,7 @@ def read_shares(text: str) -> list[float]:
 
 @lru_cache(maxsize=8)
 def allocation(name: str, rounds: int, log_ratio: float = 0.0, shares: str = "") -> Array:
-    """The weights of an ALLOCATIONS word; every round asks for them, so they are kept."""
+    """The weights (T,) of one of ALLOCATIONS. They are cached because every round needs them."""
     if name == "shares":
         return between(rounds, read_shares(shares))
     return geometric(rounds, log_ratio if name == "dynamic" else 0.0)

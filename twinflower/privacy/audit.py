@@ -1,9 +1,9 @@
-"""Checks that an algorithm's privacy is what it says: transcript replay, and a black-box lower bound.
+"""Checks of an algorithm's claimed privacy: transcript replay, and a black-box lower bound on epsilon.
 
-Replay is the one that finds mistakes. The guarantee of many adaptive rounds rests on one sentence: given
-everything released so far, the next release moves by at most its sensitivity when one record is replaced.
-So a client is run on its data and its releases are written down; then it is run again on neighbouring data
-while every release is forced to be the one written down, and the values under the noise are compared.
+Replay is the check that finds mistakes. The guarantee over many adaptive rounds rests on one property: given
+everything released so far, replacing one record moves the next release by at most its sensitivity. To test it, a
+client runs on its data and its releases are recorded. It then runs again on neighbouring data, with every release
+replaced by the recorded one, and the values before noise of the two runs are compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ from ..work import LocalWork, Noise
 
 
 class Move(NamedTuple):
-    """A release under replay: how far the value moved, its sensitivity (as small as the algorithm made its noise), and
-    what the round ended in.
+    """One release compared between the two runs of a replay.
 
-    same_message, same_state: whether the two runs sent, and kept, the same arrays. They must wherever both are
-    functions of what was released. same_noise: whether both asked for the same draw of the same size; a size that
-    depends on the data is a release of its own.
+    moved: the Euclidean distance of the two values before noise. sensitivity: the claimed bound on it, times the
+    factor (`shrink`) by which the algorithm scaled its noise. same_message, same_state: whether both runs sent, and
+    kept, the same arrays; they must where these are functions of what was released. same_noise: whether both runs
+    requested the same draw at the same scale; a scale that depends on the data would be a release by itself.
     """
 
     round: int
@@ -36,13 +36,13 @@ class Move(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the two runs differ in nothing but the value under the noise."""
+        """Whether the two runs agree in everything but the value before noise."""
         return self.same_message and self.same_state and self.same_noise
 
 
 @dataclass
 class _Tape:
-    """A noise that writes down values and results, or plays results back."""
+    """A `Noise` that records values and results, or returns recorded results."""
 
     noise: Noise | None = None
     results: list[Array] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Tape:
         self.asked.append((draw, float(shrink)))
         if self.noise is not None:
             self.results.append(self.noise(value, draw, shrink))
-        return self.results[len(self.values) - 1].copy()  # algorithms may go on in place
+        return self.results[len(self.values) - 1].copy()  # the algorithm may modify the result in place
 
 
 def replay(
@@ -68,9 +68,9 @@ def replay(
     sigma: float = 1.0,
     seed: int = 0,
 ) -> list[Move]:
-    """Run one client over the inboxes on its data, then on the neighbour's with the same releases forced.
+    """Run one client over the inboxes on data and on neighbour, forcing the same releases; return a Move per release.
 
-    data and neighbour have the same number of rows and differ in one. sigma is the noise multiplier.
+    data and neighbour have the same number of rows and differ in one row. sigma is the noise multiplier.
     """
     workload = schedule.workload(len(data.labels))
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def replay(
 
 
 def _fresh(rng: np.random.Generator, sigma: float) -> Noise:
-    """Noise of this deviation, anew in every call."""
+    """Noise of standard deviation sigma, drawn anew in every call."""
 
     def noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
         return value + sigma * np.asarray(shrink) * rng.normal(size=value.shape)
@@ -114,10 +114,10 @@ def _same(pair: Sequence[Any]) -> bool:
 def neighbours(
     rows: int, features: int, row_norm: float, reach: float = 1e3, tilt: float = 0.03
 ) -> tuple[Batch, Batch]:
-    """Two data sets whose replaced record pulls as far apart as a logistic loss allows at reach * e_0.
+    """Two neighbouring data sets whose gradients at reach * e_0 differ nearly as much as a logistic loss allows.
 
-    All rows score far below 0 for their label there, so that every slope is saturated, and the replaced row
-    is nearly the opposite of what it was.
+    At that point every row is strongly misclassified, so every slope is saturated, and the replacement of row 0 is
+    nearly its negative. Each data set has `rows` rows of norm row_norm.
     """
     data = np.zeros((rows, features))
     data[:, 0] = -1.0
@@ -133,9 +133,9 @@ def lower_bound(
 ) -> float:
     """A black-box lower bound on epsilon at delta from a statistic of runs on two neighbouring data sets.
 
-    release(which, trial) gives the statistic of a fresh run on data set 0 or 1. Half of the trials choose the
-    threshold, the others bound both errors (Clopper-Pearson). Far below the truth for a tight mechanism: a
-    report, not a check.
+    release(which, trial) returns the statistic of a new run on data set 0 or 1. Half of the trials choose the
+    threshold; the others bound both error rates (Clopper-Pearson). The bound can lie far below the true epsilon even
+    if the accounting is exact, so it belongs in a report and is not a test.
     """
     scores = np.array([[release(which, trial) for trial in range(trials)] for which in (0, 1)])
     choose, count = scores[:, : trials // 2], scores[:, trials // 2 :]
@@ -145,7 +145,7 @@ def lower_bound(
 
 
 def _epsilon(scores: Array, threshold: float, delta: float, confidence: float) -> float:
-    from scipy import stats  # slow to import, and needed in this report only
+    from scipy import stats  # slow to import, and needed only here
 
     trials = scores.shape[1]
     above = (scores > threshold).sum(1)

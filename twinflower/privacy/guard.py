@@ -1,4 +1,4 @@
-"""The one seam through which a client's private values leave: validate, charge, then hand out the noise."""
+"""The single place where a client's private values are protected: validate, charge the ledger, return the noise."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,15 +16,16 @@ from .ledger import Charge, Ledger
 from .mechanism import Draws, GaussianNoise
 from .release import Release, Rounding
 
-_LARGEST = 1e100  # beyond it sums may overflow, and whether they do would tell of the data
-_IN_SIGMAS = 2.0**29  # what is rounded, altogether: the errors are then a few 2^-24 of the noise at most
+_LARGEST = 1e100  # beyond it sums may overflow, and whether they do would reveal something about the data
+_IN_SIGMAS = 2.0**29  # limit of `Rounding.size` in sigmas; rounding errors are then a few 2^-24 of sigma at most
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site insists on, whatever the server asks.
+    """A site's own privacy limits, which hold whatever the server requests.
 
-    min_noise_multiplier: least sigma / sensitivity. max_epsilon at max_delta: most that one run may plan.
+    min_noise_multiplier: the smallest allowed sigma / sensitivity. max_epsilon: the largest epsilon, at max_delta, that
+    one run may plan to spend.
     """
 
     min_noise_multiplier: float = 0.0
@@ -32,7 +33,7 @@ class Policy:
     max_delta: float = 1e-4
 
     def check(self, noise_multiplier: float, budget: Budget) -> None:
-        """SettingError where a run's plan breaks the site's rules."""
+        """Raise SettingError if a run's plan violates the site's limits."""
         require(
             noise_multiplier >= self.min_noise_multiplier,
             f"this site's policy needs a noise-multiplier of at least {self.min_noise_multiplier:g}; the run "
@@ -48,11 +49,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Guard:
-    """A client's privacy for one run.
+    """Charges one client's rounds in one run and returns the noise of each.
 
-    bounds: public bounds on its rows. noise_multiplier: sigma / sensitivity of a release of weight 1. budget: the
-    run's. ledger: where charges go. draws: (round, ...) -> standard normals. secret: round to a grid. run, config:
-    identities that stand in the ledger. row_norm: the public bound on the norm of the site's rows.
+    bounds: public bounds on gradients and curvature for rows of the allowed norm. noise_multiplier: sigma / sensitivity
+    of a release of weight 1. budget: the run's budget. ledger: where charges are recorded. draws(round): the source of
+    standard normal draws for a round. secret: whether noisy values are rounded to a grid (`GaussianNoise`). run,
+    config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of
+    the site's rows.
     """
 
     bounds: Bounds
@@ -66,7 +69,7 @@ class Guard:
     row_norm: float = math.inf
 
     def check_rows(self, features: Array) -> None:
-        """SettingError where a row is longer than the public bound that `bounds` rests on, rounding aside."""
+        """Raise SettingError if a row is longer than row_norm, up to rounding; `bounds` rely on that norm."""
         longest, bound = float(norms(np.asarray(features, float)).max()), min(self.row_norm, _LARGEST)
         rounding = float(np.finfo(features.dtype).eps) if features.dtype.kind == "f" else 0.0
         require(
@@ -75,10 +78,11 @@ class Guard:
         )
 
     def check_size(self, release: Release, rows: int, rounding: Rounding, known: Iterable[Array]) -> None:
-        """ReplyError where the noise of a round could drown in the rounding of floats, or its parts under- or overflow.
+        """Raise ReplyError if rounding errors could be large compared to the round's noise, or if floats could overflow
+        or underflow.
 
-        rows: of a mean gradient. rounding: of the round, from `known`, all arrays that it starts from. Nothing in here
-        depends on private data.
+        rows: the number of rows in a mean gradient. rounding: the rounding of the round, computed from `known`, all the
+        arrays that the round starts from. Nothing in this check depends on private data.
         """
         noise = self.noise_multiplier * release.spread * rounding.shrink
         parts = [noise, release.spread * rounding.shrink, 2 * self.bounds.gradient / rows]
@@ -92,10 +96,10 @@ class Guard:
             )
 
     def open(self, release: Release, round_: int, run: str = "") -> Noise:
-        """Charge the round (of `run`, if it is not the guard's own) and return its noise.
+        """Charge the round to the ledger and return its noise; `run` overrides the guard's own run.
 
-        The charge is recorded before anything private is computed. Raises BudgetSpent, LedgerError, or
-        SettingError for a release without a finite sensitivity.
+        The charge is recorded before anything private is computed. Raises BudgetSpent or LedgerError, and SettingError
+        for a release without a finite sensitivity.
         """
         require(
             1 / _LARGEST < release.sensitivity < _LARGEST,

@@ -1,17 +1,18 @@
-"""What a site has spent: an append-only file that outlives Flower, runs and restarts.
+"""The record of the privacy budget that a site has spent: an append-only file that persists across runs and restarts.
 
-The first line names the data and the lifetime budget; every further line is one round's charge, with the
-sums up to and with it. A line is
+The first line names the data and the lifetime budget. Every further line is the charge of one round, with the running
+sums including it. A line is
 
-    checksum body\\n        checksum: of the whole file before the line, then the body
+    checksum body\\n        checksum: of the whole file before the line, followed by the body
 
-so the last checksum vouches for every byte: a line that was changed, deleted, repeated or moved breaks all
-that follow. A charge is on the disk before the round is computed. A last line cut short by a crash was never
-acted on and is dropped; anything else that does not read as it was written closes the ledger for good.
+so the last checksum covers every byte: changing, deleting, repeating or moving a line invalidates all checksums after
+it. A charge is flushed to disk before the round is computed. An incomplete last line, left by a crash, was never acted
+on and is dropped. If anything else differs from what was written, the ledger is damaged and refuses all further
+charges.
 
-What no file can tell of itself: cut off at its end, it is an older ledger in good order. So a backup must
-never be put back, and a copied site must not go on twice. And the checksums find accidents, not forgers:
-whoever may write the file can also compute them.
+Truncation cannot be detected: a file cut off after a complete line is a valid older ledger. So a backup must never be
+restored, and two copies of a site must not both continue. The checksums detect accidents and not forgery, because
+anyone who can write the file can also compute them.
 """
 
 import fcntl
@@ -32,28 +33,30 @@ from typing import NamedTuple, Protocol
 from ..errors import TwinflowerError
 from .accountant import Budget, gdp_epsilon
 
-_CHECKSUM = 16  # hexadecimal digits at the start of a line, then a blank
-_PAUSE = 0.05  # seconds between two tries to lock
-_TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # how every proper beginning of a line looks
+_CHECKSUM = 16  # hexadecimal digits at the start of a line, followed by a space
+_PAUSE = 0.05  # seconds between two attempts to lock the file
+_TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # matches every incomplete line
 
 
 class LedgerError(TwinflowerError):
-    """The ledger cannot vouch for what was spent; nothing may be released."""
+    """The ledger is unusable, so what was spent is not known and nothing may be released."""
 
 
 class ChargedBefore(LedgerError):
-    """The round of this run was charged, and its reply is gone."""
+    """The round of this run has already been charged, and its reply is no longer stored."""
 
 
 class BudgetSpent(TwinflowerError):
-    """The release does not fit what is left of a budget."""
+    """The cost of the release exceeds what is left of a budget."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """One round's releases: `touched` Gaussian releases of this sensitivity and sigma, at this cost in mu^2.
+    """The charge of one round: `touched` Gaussian releases of this sensitivity and sigma, at a total cost in mu^2.
 
-    alone: of a sum, the cost against everybody else together, where `cost` counts on other sites' noise; else None.
+    run, config: identities of the run and of its settings. time: seconds since the epoch. alone: in a run with sums,
+    the cost against all other parties together, whereas `cost` relies on the noise of other honest sites; otherwise
+    None.
     """
 
     run: str
@@ -68,32 +71,32 @@ class Charge:
 
     @property
     def cost_alone(self) -> float:
-        """The cost against everybody else together."""
+        """The cost in mu^2 against all other parties together, that is, the server and all other sites."""
         return self.cost if self.alone is None else self.alone
 
 
 class Ledger(Protocol):
-    """Where charges are kept."""
+    """Storage for the charges of one site."""
 
     def charge(self, charge: Charge, budget: Budget) -> None:
-        """Record the charge for good, before anything is released.
+        """Record the charge permanently, before anything is released.
 
-        budget: the run's; a lasting ledger has a lifetime budget of its own beside it. Raises BudgetSpent
-        where the charge fits not both, and ChargedBefore for a (run, round) that was charged before: its
-        reply is gone, and noise must not be drawn twice for one charge.
+        budget: the run's budget; a permanent ledger also has a lifetime budget of its own. Raises BudgetSpent if the
+        charge exceeds either budget, and ChargedBefore for a (run, round) that was already charged: its reply is no
+        longer stored, and noise must not be drawn twice for one charge.
         """
 
     def charges(self) -> list[Charge]:
-        """All charges so far."""
+        """Return all charges so far, in order."""
 
 
 @dataclass(frozen=True)
 class FileLedger:
     """The ledger of one site's data at `path`.
 
-    data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every record in them,
-    fixed by the first charge. The file is locked while it is read and written; a second process waits for at most
-    `patience` seconds and is refused then, and symbolic links are not followed.
+    data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every record in the data,
+    fixed by the first charge. The file is locked while it is read and written. A second process waits for at most
+    `patience` seconds and then gets a LedgerError. Symbolic links are refused.
     """
 
     path: Path
@@ -103,9 +106,10 @@ class FileLedger:
     patience: float = 5.0
 
     def charge(self, charge: Charge, budget: Budget) -> None:
-        """See `Ledger.charge`. When it raises, nothing was charged, or the charge stands: never half of it.
+        """See `Ledger.charge`. If this raises, the charge is recorded either completely or not at all.
 
-        The first charge of a run is refused unless everything that the run plans fits what is left of the lifetime.
+        The first charge of a run raises BudgetSpent unless the run's whole plan fits into the rest of the lifetime
+        budget.
         """
         with self._locked() as file:
             book = self._read(file)
@@ -118,12 +122,12 @@ class FileLedger:
             self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
 
     def charges(self) -> list[Charge]:
-        """All charges so far."""
+        """Return all charges so far, in order."""
         with self._locked() as file:
             return _charges(self._read(file))
 
     def _check_lifetime(self, spent: float, planned: float, cost: float) -> None:
-        """BudgetSpent where the lifetime's rest is short of a run's plan, or of one charge."""
+        """Raise BudgetSpent if the rest of the lifetime budget does not cover the planned cost, or this charge."""
         budget = replace(Budget.for_target(self.epsilon, self.delta), spent=spent)
         lifetime = f"the lifetime budget epsilon {self.epsilon:g}, delta {self.delta:g}"
         if planned and not budget.fits(planned):
@@ -142,7 +146,7 @@ class FileLedger:
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
-        """The open file, ours alone; the lock goes with the file or with the process."""
+        """Open the file under an exclusive lock, which is released when the file is closed or the process ends."""
         with self._told("opened"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = FileIO(self.path, "a+", opener=_open)
@@ -153,7 +157,7 @@ class FileLedger:
             yield file
 
     def _read(self, file: FileIO) -> bytes:
-        """The whole lines, none for a new ledger, when every byte is as it was written."""
+        """Return the complete lines, empty for a new ledger; LedgerError if any byte differs from what was written."""
         with self._told("read"):
             file.seek(0)
             text = file.readall()
@@ -166,7 +170,8 @@ class FileLedger:
         return book
 
     def _append(self, file: FileIO, end: int, text: bytes) -> None:
-        """Put `text` at `end`, in place of a torn line, and on the disk; or leave the file as it was."""
+        """Write `text` at `end`, over an incomplete line, and flush it to disk; on failure truncate the file to
+        `end`."""
         with self._told("written"):
             if end == 0:
                 _sync_folders(self.path)
@@ -175,18 +180,18 @@ class FileLedger:
                 _write(file.fileno(), text)
                 os.fsync(file.fileno())
             except BaseException:
-                with suppress(OSError):  # what stays then is a torn line, or a charge for nothing
+                with suppress(OSError):  # if this fails too, an incomplete line or an unused charge remains
                     os.ftruncate(file.fileno(), end)
                     os.fsync(file.fileno())
                 raise
 
     def _told(self, done: str) -> AbstractContextManager[None]:
-        """Trouble with the file in one sentence."""
+        """Turn an OSError in the block into a LedgerError: the ledger cannot be `done`, and nothing is released."""
         return _told(self.path, f"{done}, and nothing is released")
 
 
 class Book(NamedTuple):
-    """What a ledger's file says: whose data, the lifetime budget, and all charges."""
+    """The content of a ledger file: the identity of the data, the lifetime budget, and all charges."""
 
     data: str
     epsilon: float
@@ -195,15 +200,15 @@ class Book(NamedTuple):
 
     @property
     def left(self) -> float:
-        """mu^2 that may still be spent."""
+        """The unspent part of the lifetime budget, in mu^2."""
         spent = math.fsum(charge.cost for charge in self.charges)
         return replace(Budget.for_target(self.epsilon, self.delta), spent=spent).remaining
 
 
 def read_ledger(path: Path, patience: float = 5.0) -> Book:
-    """A ledger's content, for a reader who does not know whose data it is of; nothing is written.
+    """Read a ledger without knowing its data or budget; nothing is written.
 
-    Raises LedgerError where it is damaged, or no ledger.
+    Waits at most `patience` seconds for a lock. Raises LedgerError if the file is damaged or is not a ledger.
     """
     with _told(path, "opened"):
         file = FileIO(path, "r", opener=_open)
@@ -228,7 +233,7 @@ def _epsilon(cost: float, delta: float) -> str:
 
 
 def fingerprint(*arrays: memoryview | bytes) -> str:
-    """An identity of data that does not leave the site."""
+    """The SHA-256 digest of the arrays' bytes, in hexadecimal. It identifies the data and must not leave the site."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(array)
@@ -236,7 +241,7 @@ def fingerprint(*arrays: memoryview | bytes) -> str:
 
 
 def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
-    """Raise ChargedBefore for a round that was charged before, BudgetSpent where the run's budget is short."""
+    """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""
     mine = [entry for entry in entries if entry.run == charge.run]
     known = any(entry.round == charge.round for entry in mine)
     _check(charge, known, budget, sum(entry.cost for entry in mine))
@@ -253,7 +258,7 @@ def _check(charge: Charge, known: bool, budget: Budget, spent: float) -> None:
 
 
 def _line(before: bytes, content: dict[str, object]) -> bytes:
-    """The line with this content, at the end of a file that so far reads `before`."""
+    """Encode the content as a line to append to a file whose bytes so far are `before`."""
     return _sealed(before, json.dumps(content).encode())
 
 
@@ -264,7 +269,7 @@ def _sealed(before: bytes, body: bytes) -> bytes:
 
 
 def _whole_lines(path: Path, text: bytes) -> bytes:
-    """The file without a torn last line; LedgerError unless every byte is as it was written."""
+    """The file without an incomplete last line; LedgerError if any byte differs from what was written."""
     book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
     if not (_in_order(book) and _torn(book, tail)):
         raise LedgerError(
@@ -274,13 +279,14 @@ def _whole_lines(path: Path, text: bytes) -> bytes:
 
 
 def _in_order(book: bytes) -> bool:
-    """Whether whole lines, perhaps none, are what was written: their last checksum covers them all."""
+    """Whether complete lines (possibly none) are unchanged: the checksum of the last one covers all of them."""
     last = book.rfind(b"\n", 0, -1) + 1
     return not book or book[last:] == _sealed(book[:last], book[last + _CHECKSUM + 1 : -1])
 
 
 def _torn(book: bytes, tail: bytes) -> bool:
-    """Whether a crash while appending to `book` can have left `tail`: no line with its end spoilt is in it."""
+    """Whether `tail` can be left by a crash while appending to `book`, and holds no complete line with a damaged
+    end."""
     ends = [found.end() for found in re.finditer(rb"}", tail[:-1])]
     return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)
 
@@ -289,15 +295,15 @@ _ANY = b'{"run": '
 
 
 def _start(**first: str | int) -> bytes:
-    """How the body of a charge with these first fields begins.
+    """The first bytes of the body of a charge with these first fields.
 
-    It occurs nowhere else: inside a text, a quotation mark has a backslash before it.
+    They cannot occur anywhere else, because JSON escapes quotation marks inside strings.
     """
     return json.dumps(first)[:-1].encode() + b", "
 
 
 def _sum(book: bytes, name: str, start: bytes) -> float:
-    """The sum that the latest charge with this start has noted."""
+    """The running sum `name` in the latest charge whose body begins with `start`; 0 if there is none."""
     place = book.rfind(start)
     return float(json.loads(book[place : book.index(b"\n", place)])[name]) if place >= 0 else 0.0
 
@@ -307,7 +313,7 @@ def _sum(book: bytes, name: str, start: bytes) -> float:
 
 @contextmanager
 def _told(path: Path, done: str) -> Iterator[None]:
-    """Trouble with the file in one sentence."""
+    """Turn an OSError in the block into a LedgerError that names the file and what cannot be `done`."""
     try:
         yield
     except BlockingIOError:
@@ -317,7 +323,7 @@ def _told(path: Path, done: str) -> Iterator[None]:
 
 
 def _lock(file: FileIO, kind: int, patience: float) -> None:
-    """The lock, when whoever has it lets go within so many seconds; else BlockingIOError."""
+    """Lock the file, waiting for at most `patience` seconds; BlockingIOError if it is still locked then."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -329,7 +335,7 @@ def _lock(file: FileIO, kind: int, patience: float) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open or make a regular file for its owner only, and no symbolic link."""
+    """Open or create a regular file with mode 0600; OSError for a symbolic link or anything else."""
     if os.path.islink(path):
         raise OSError(None, "it is a symbolic link")
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -340,13 +346,13 @@ def _open(path: str, flags: int) -> int:
 
 
 def _write(descriptor: int, text: bytes) -> None:
-    """All of `text`; the system may take it in pieces."""
+    """Write all of `text`, because one os.write may write only a part of it."""
     while text:
         text = text[os.write(descriptor, text) :]
 
 
 def _sync_folders(path: Path) -> None:
-    """Put the names of a new file and of its folders on the disk."""
+    """Flush all parent folders, so that the directory entries of a new file and its folders are on disk."""
     for folder in path.absolute().parents:
         with suppress(PermissionError):
             descriptor = os.open(folder, os.O_RDONLY)

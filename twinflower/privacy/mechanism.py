@@ -1,9 +1,9 @@
-"""Gaussian noise and where it comes from.
+"""Gaussian noise, seeded for simulations or secret for deployed sites.
 
-In a simulation noise has an address (seed, client, round, draw) like every other draw: reproducible, and no
-secret. At a deployed site it comes from ChaCha20 under a key that never leaves the process, and the noisy
-value is rounded to a grid, so that its last bits say nothing (Mironov 2012). A value so large that floats do not
-resolve the grid is refused.
+In a simulation noise is addressed by (seed, client, round, draw) like every other draw, so it is reproducible and not
+secret. At a deployed site it comes from ChaCha20 under a key that never leaves the process. There the noisy value is
+rounded to a grid, so that its last bits reveal nothing about the data (Mironov 2012). A value so large that floats do
+not resolve the grid is refused.
 """
 
 import os
@@ -19,8 +19,8 @@ from ..arrays import Array, Index
 from ..errors import ReplyError
 from ..randomness import normals
 
-_MOST_CELLS = 2.0**48  # of a value; floats resolve 2^53
-GRID_BITS = 20  # the grid is this much finer than the noise: its rounding adds 1e-13 to the variance
+_MOST_CELLS = 2.0**48  # the largest value in grid cells; floats resolve integers up to 2^53
+GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
 
 Draws = Callable[[int, tuple[int, ...]], Array]
 
@@ -29,8 +29,8 @@ Draws = Callable[[int, tuple[int, ...]], Array]
 class GaussianNoise:
     """The noise of one round: value + sigma z, z standard normal (`work.Noise`).
 
-    sigma: a number, or (..., 1) for stacked clients. draws(draw, shape) gives z. grid: round the result to
-    multiples of a power of two about sigma / 2^GRID_BITS.
+    sigma: the standard deviation, a number or (..., 1) for stacked clients. draws(draw, shape) returns z. grid: whether
+    to round the result to multiples of a power of two near sigma / 2^GRID_BITS.
     """
 
     sigma: Array | float
@@ -38,7 +38,7 @@ class GaussianNoise:
     grid: bool = False
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        """The noisy value."""
+        """Return value + sigma shrink z, of the shape of value; ReplyError if it is too large for the grid."""
         shrink = np.asarray(shrink)[..., None]
         noisy = value + self.sigma * shrink * self.draws(draw, value.shape)
         if not self.grid:
@@ -51,12 +51,12 @@ class GaussianNoise:
 
 
 def seeded(seed: int, client: int, round_: int) -> Draws:
-    """Draws of one client for a simulation."""
+    """The draws of one client in a round of a simulation, each of shape (d,)."""
     return lambda draw, shape: normals(seed, "noise", client, _address(round_, draw), shape[-1])
 
 
 def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
-    """Draws of stacked clients (K,) or (seeds, K); each row as `seeded` gives it."""
+    """The draws of stacked clients (K,) or (seeds, K); each client's row equals the draw of `seeded`."""
 
     def draws(draw: int, shape: tuple[int, ...]) -> Array:
         if clients.ndim == 1:
@@ -69,17 +69,17 @@ def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
 
 
 def secret(draw: int, shape: tuple[int, ...]) -> Array:
-    """Draws nobody can repeat: a fresh ChaCha20 key from the operating system for every call.
+    """Standard normal draws that cannot be reproduced: every call takes a new ChaCha20 key from the operating system.
 
-    A draw z comes from its tail probability, a multiple of 2^-64, so that near z possible draws are 2^-64 / phi(z)
-    apart. That is less than the grid of `GaussianNoise`, at least 2^-21, while phi(z) > 2^-43, |z| < 7.6. Further out
-    the tails have holes that the grid does not cover; a number falls there with probability 2 Phi(-7.6) = 3e-14,
-    which a careful reader adds to delta for every number released. Beyond 9.1 there is nothing.
+    A draw z is computed from its tail probability, a multiple of 2^-64, so possible draws near z are 2^-64 / phi(z)
+    apart. This is finer than the grid of `GaussianNoise`, whose cells are at least 2^-21 sigma, as long as
+    phi(z) > 2^-43, that is |z| < 7.6. Further out some grid points cannot occur. A draw falls there with probability
+    2 Phi(-7.6) = 3e-14, which strictly should be added to delta for every number released. No draw exceeds 9.1.
     """
     count = int(np.prod(shape))
     stream = Cipher(ChaCha20(os.urandom(32), os.urandom(16)), mode=None).encryptor().update(bytes(8 * count))
     bits = np.frombuffer(stream, dtype="<u8")
-    # a sign, and 63 bits of the lower half, where floats are dense
+    # one bit for the sign, and 63 bits for a probability in the lower half, where floats are dense
     tail = ((bits >> 1).astype(float) + 0.5) * 2.0**-64
     return (ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
 

@@ -1,10 +1,11 @@
-"""How much noise each client adds so that a run keeps its target, and what its rounds then cost.
+"""How much noise each client adds so that a run meets its privacy target, and what its rounds then cost.
 
-The statement, for every client: the joint law of all its messages over all rounds is mu-GDP under the
-replacement of one record, hence (epsilon, delta)-DP on the whole curve. Sizes of the clients' data, settings and
-participation are public; the server may choose its broadcasts adaptively.
+The guarantee, for every client: all its messages over all rounds together are mu-GDP under the replacement of one
+record, hence (epsilon, delta)-DP on the whole curve. The sizes of the clients' data, the settings and the participation
+are public, and the server may choose its broadcasts adaptively.
 
-    plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.paces(sizes), asked, Target(epsilon=8.0, delta=1e-4))
+    target = Target(epsilon=8.0, delta=1e-4)
+    plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.workloads(sizes), asked, target)
     guard = plan.guard(client, ledger)
 """
 
@@ -32,7 +33,7 @@ Asked = Sequence[Sequence[int] | Index]  # the clients of each round, from the p
 
 
 def _zcdp_mu(epsilon: float, delta: float) -> float:
-    """mu by rho + 2 sqrt(rho ln 1/delta) = epsilon, which wastes noise (Zhang 2023, (13); Gauthier 2023)."""
+    """mu from rho + 2 sqrt(rho ln 1/delta) = epsilon (Zhang 2023, (13); Gauthier 2023); adds more noise than needed."""
     return zcdp_mu(zcdp_rho_papers(epsilon, delta))
 
 
@@ -40,21 +41,21 @@ CONVERSIONS: dict[str, Callable[[float, float], float]] = {"exact": gdp_mu, "zcd
 
 
 class Planned(Protocol):
-    """An algorithm, as far as its privacy goes."""
+    """The part of an algorithm's interface that a privacy plan needs."""
 
     @property
     def privacy(self) -> str:
-        """How the client's releases are protected."""
+        """Where the noise is added: "public-state" or "gradient"; "none" for an algorithm without privacy."""
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """What one round releases."""
+        """The release of a client with this workload in a round."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """How private a run is to be: a total epsilon for each client at delta, or a noise multiplier; the other is 0.
+    """The privacy target of a run: either a total epsilon per client at delta, or a noise multiplier; the other is 0.
 
-    conversion: how epsilon becomes mu, one of CONVERSIONS.
+    conversion: how epsilon is converted to mu, one of CONVERSIONS. Raises SettingError unless exactly one is above 0.
     """
 
     epsilon: float = 0.0
@@ -71,17 +72,18 @@ class Target:
 
     @property
     def mu(self) -> float:
-        """mu of epsilon."""
+        """The mu that gives epsilon at delta; SettingError if epsilon is too small for a finite noise."""
         mu = CONVERSIONS[self.conversion](self.epsilon, self.delta)
         require(mu**2 > 0, f"epsilon must be large enough for a finite noise; got {self.epsilon:g}")
         return mu
 
 
 class Load(NamedTuple):
-    """What a run asks of its clients.
+    """The participation of the clients in a run, as far as it determines their privacy cost.
 
-    weights (T + 1,): of the rounds, by number. Of each client (N,): the rounds it takes part in, the sum of their
-    weights, and how many releases of a round one of its records can touch.
+    weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
+    rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
+    releases of one round a single record can affect.
     """
 
     weights: Array
@@ -91,7 +93,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked) -> "Load":
-        """For clients of these paces. SettingError where a release has no finite sensitivity."""
+        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity."""
         releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
         require(
             all(math.isfinite(r.sensitivity) for r in releases.values()),
@@ -107,18 +109,20 @@ class Load(NamedTuple):
         return cls(weights, rounds_in, shares, touched)
 
     def mu(self, multipliers: Array) -> float:
-        """The largest mu of a client with these noise multipliers (N,)."""
+        """The largest mu over all clients, which have these noise multipliers (N,)."""
         return float((np.sqrt(self.shares * self.touched) / multipliers).max())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The privacy of a run before it starts.
+    """The noise of a run and its privacy cost, computed before the run starts.
 
-    multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release of weight 1. weights, rounds_in,
-    shares, touched: as in `Load`. mu_limit: what no client may exceed in this run.
-    As published: claimed_epsilon is the paper's total; true_costs (N,) are the sums over a client's planned
-    rounds of (true / claimed sensitivity)^2; caveat says what is wrong, and provable whether anything is left.
+    mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
+    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched: as in `Load`. mu_limit:
+    the largest mu that any client may reach in this run.
+    For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
+    a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
+    provable is whether any guarantee remains.
     """
 
     mode: str
@@ -139,9 +143,10 @@ class Plan:
     def of(
         cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked, target: Target
     ) -> "Plan":
-        """Clients have these workloads (`LocalSchedule.workloads`), and the objective these bounds on allowed rows.
+        """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
 
-        asked: the clients of each round, from 0. SettingError for a target, or an algorithm, that no noise can serve.
+        bounds: of the objective on allowed rows. asked: for each round, the numbers of the sampled clients, from 0.
+        Raises SettingError if no amount of noise can give this algorithm the target.
         """
         require(
             algorithm.privacy in ("public-state", "gradient"), f"no plan for privacy '{algorithm.privacy}'"
@@ -160,7 +165,7 @@ class Plan:
         cls, algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
         asked: Asked, target: Target, rule: PublishedRule,
     ) -> "Plan":  # fmt: skip
-        """The noise of Li 2023 and Li 2024 for clients with these numbers of rows, and what it really amounts to."""
+        """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
         load, costs = (
             Load.of(algorithm, bounds, workloads, asked),
             true_costs(algorithm, bounds, workloads, asked),
@@ -186,37 +191,41 @@ class Plan:
 
     @property
     def budget(self) -> Budget:
-        """A client's filter for this run."""
+        """A client's budget for this run, mu_limit^2."""
         return Budget(self.mu_limit**2)
 
     def budget_of(self, client: int) -> Budget:
-        """The filter, with what this client is going to spend in all its rounds."""
+        """The budget, with `planned` set to what this client will spend in all its rounds."""
         return replace(self.budget, planned=float(self.mu(self.shares)[client] ** 2))
 
     @property
     def epsilon_limit(self) -> float:
-        """epsilon of mu_limit at the run's delta."""
+        """The epsilon that corresponds to mu_limit at the run's delta."""
         return gdp_epsilon(self.mu_limit, self.delta)
 
     def least_multiplier(self, client: int) -> float:
-        """The smallest sigma / sensitivity of a client's releases."""
+        """The smallest sigma / sensitivity over all releases of a client."""
         return float(self.multipliers[client]) / math.sqrt(self.weights.max())
 
     def mu(self, shares: Array) -> Array:
-        """mu of clients (N,) whose rounds have these sums of weights; as published, of all that were planned."""
+        """mu (N,) of clients whose rounds have these sums of weights (N,).
+
+        With noise as published, the result covers all planned rounds, whatever the shares.
+        """
         costs = shares * self.touched if self.true_costs is None else self.true_costs
         return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
-        """Sums of weights (N,) of the rounds in which each client was asked, from (round, clients) pairs."""
+        """The sum of the weights (N,) of the rounds in which each client was sampled; asked: (round, clients) pairs."""
         return _shares(self.weights, asked, len(self.touched))
 
     def guard(
         self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf
     ) -> Guard:
-        """What protects one client: secret noise, charged to a ledger that lets no run begin that it could not finish.
+        """The guard of one client, with secret noise. Its ledger refuses to start a run that the budget cannot finish.
 
-        row_norm: the public bound on the norm of its rows. run, config: identities that stand in the ledger.
+        run, config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the
+        norm of the client's rows.
         """
         return Guard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, lambda round_: secret,
@@ -232,16 +241,16 @@ class Plan:
         run: str = "",
         row_norm: float = math.inf,
     ) -> Guard:
-        """The same with a simulation's noise, given by draws(round)."""
+        """The guard of one client in a simulation, whose noise comes from draws(round)."""
         multiplier = float(self.multipliers[client])
         return Guard(self.bounds, multiplier, self.budget, ledger, draws, run=run, row_norm=row_norm)
 
 
 def _multipliers(target: Target, load: Load) -> Array:
-    """Each client's noise multiplier (N,), planned for its own rounds, which are public: with a target, everybody
-    spends all of it.
+    """Each client's noise multiplier (N,), computed for its own rounds, which are public.
 
-    A client that is never asked needs no noise; with what it has here it would keep the target if it were asked once.
+    With a target epsilon, every client spends exactly the target. A client that is never sampled needs no noise; its
+    multiplier here would meet the target if it were sampled once.
     """
     if target.noise_multiplier:
         return np.full(len(load.shares), target.noise_multiplier)
@@ -250,7 +259,8 @@ def _multipliers(target: Target, load: Load) -> Array:
 
 
 def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | None:
-    """The noise multipliers (N,) of a method that has accounting of its own for a target; else None."""
+    """The noise multipliers (N,) of an algorithm with its own accounting (`PlansNoise`) for a target; otherwise
+    None."""
     if not target.epsilon or not isinstance(algorithm, PlansNoise):
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)

@@ -1,12 +1,12 @@
-"""What a client releases in a round, and how far one record can move it.
+"""What a client releases in a round, and its sensitivity: how far one record can move it.
 
 Neighbouring data sets differ by the replacement of one record. A local loop starts at a public point,
-with a public shift, and takes public numbers of steps and rows:
+with a public shift, and the numbers of its steps and rows are public:
 
     x <- x - eta ( grad f(x; batch) + shift + mu (x - anchor) ),      Q times
 
-Its end x^Q is the one place where private data enter, so its sensitivity is the sensitivity of the round.
-The noise that goes with it is a `work.Noise`: algorithms call it on the value they release, and on nothing else.
+Private data influence the release only through the end point x^Q, so its sensitivity is the sensitivity of the round.
+The noise is a `work.Noise`; algorithms apply it to the value that they release and to nothing else.
 """
 
 import math
@@ -18,11 +18,11 @@ from ..objectives import Bounds
 
 
 class Release(NamedTuple):
-    """What a round lets out: Gaussian releases of this sensitivity (Euclidean norm), of which one record can
-    touch at most `touched`. A record sits in one batch per epoch, so other steps do not feel it.
+    """The Gaussian releases of one round, each of this sensitivity (Euclidean norm).
 
-    weight > 0 is the round's share of the budget in units of a plain round's: its sigma is
-    noise_multiplier * sensitivity / sqrt(weight), and it costs weight times as much mu^2.
+    touched: how many of them a single record can affect at most; a record is in one batch per epoch. weight > 0: the
+    round's budget relative to a round of weight 1. The noise has sigma = noise_multiplier * sensitivity / sqrt(weight),
+    and the round costs weight times as much mu^2.
     """
 
     sensitivity: float
@@ -31,22 +31,22 @@ class Release(NamedTuple):
 
     @property
     def units(self) -> float:
-        """Cost of the round in mu^2, times noise_multiplier^2."""
+        """The cost of the round in mu^2, multiplied by noise_multiplier^2."""
         return self.touched * self.weight
 
     @property
     def spread(self) -> float:
-        """sigma / noise_multiplier."""
+        """sigma / noise_multiplier, in the unit of the released values."""
         return self.sensitivity / math.sqrt(self.weight)
 
 
 class Rounding(NamedTuple):
-    """How much a release may suffer from the rounding of floats, and what its noise is scaled by.
+    """A bound on the floating-point rounding errors in a release, and the scale of its noise.
 
-    Public numbers that are added to private ones on the way to a release round these: what the rounding takes away
-    depends on the data, and no noise was planned for it. size: the norms of everything that is rounded between a
-    private gradient and the noise, each times its effect on the release, in a sum. An operation errs by 2^-53 of
-    what it rounds, so a release is off by a few times 2^-53 size. shrink: as in `work.Noise`.
+    Adding public numbers to private ones rounds the result. The rounding error depends on the data, and the planned
+    noise does not account for it. size: the sum of the norms of all values that are rounded between a private gradient
+    and the noise, each multiplied by its effect on the release. An operation has a relative error of 2^-53, so the
+    error of a release is a few times 2^-53 size. shrink: the scale of the noise, as in `work.Noise`.
     """
 
     size: float
@@ -54,15 +54,16 @@ class Rounding(NamedTuple):
 
 
 def gradient_release(bounds: Bounds, workload: Workload) -> Release:
-    """All noisy gradients of a round: one record moves a batch's mean by 2 C / n_b, once per epoch."""
+    """The release of all noisy gradients of a round: one record moves the mean of a batch by 2 C / n_b, once per
+    epoch."""
     return Release(2 * bounds.gradient / workload.rows, -(-workload.steps // workload.per_epoch))
 
 
 def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta sum_{j<Q} k^j with k the Lipschitz constant of x -> x - eta (mu x + penalty'(x)).
 
-    Valid whatever the batches; without a penalty k = |1 - eta mu|. Every step's mean gradient may move by
-    2 C, and earlier differences shrink by k.
+    The bound holds for any batches. It assumes that the mean gradient of every step moves by up to 2 C, and each later
+    step multiplies the difference by at most k. Without a penalty k = |1 - eta mu|.
     """
     return (
         2
@@ -75,13 +76,13 @@ def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Work
 def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta / n_b times the largest possible sum of kappa^j over the steps that see the replaced record.
 
-    Both runs use the same batch indices, so a step without the record only shrinks (or stretches) the
-    difference, by kappa = max |1 - eta (mu + c)| over the curvatures c of loss and penalty. A record is in
-    one batch per epoch; the worst place in each epoch is taken. Full batches see it in every step.
+    The runs on both data sets use the same batch indices, so a step without the record multiplies the difference by at
+    most kappa = max |1 - eta (mu + c)| over the curvatures c of loss and penalty. A record is in one batch per epoch,
+    and the bound takes its worst position in each epoch. Full batches contain it in every step.
 
-    One step starts where both runs agree, so nothing is there to be stretched: only the record's own share of the mean
-    gradient differs, by 2 C / n_b at most, and Q = 1 gives 2 C eta / n_b whatever the curvature (kappa^0 = 1). With
-    more steps and a curvature that is not known kappa is infinite, and so is this bound.
+    The first step starts at the same point in both runs, so there is no earlier difference to multiply: the mean
+    gradient differs by 2 C / n_b at most, and Q = 1 gives 2 C eta / n_b for any curvature (kappa^0 = 1). With more
+    steps and an unknown curvature, kappa is infinite, and so is this bound.
     """
     kappa = step_factor(bounds, step_size, mu, bounds.curvature)
     epochs = range(0, workload.steps, workload.per_epoch)
@@ -99,20 +100,20 @@ def loop_rounding(
     start: float,
     constant: float,
 ) -> float:
-    """`Rounding.size` of the end of a local loop from a point of norm `start`; constant is the norm of what is added to
-    every gradient besides mu x.
+    """`Rounding.size` of the end point of a local loop.
 
-    With k the factor by which a step of the loop without data stretches a point, no x_j is longer than
-    X = max(1, k^Q) start + eta (C + constant) sum k^j. A step rounds x, and eta times a slope of at most
-    S = C + constant + (mu + |penalty| + curvature) X, and later steps stretch its error as they stretch differences
-    between neighbours in the bound that the sensitivity is.
+    start: the norm of the first point. constant: the norm of what is added to every gradient besides mu x. Let k be the
+    largest factor by which a step without data multiplies a point. Then no x_j is longer than
+    X = max(1, k^Q) start + eta (C + constant) sum k^j. A step rounds x and eta times a slope of at most
+    S = C + constant + (mu + |penalty| + curvature) X. Later steps multiply the rounding error by the same factors as
+    the differences in the sensitivity bound.
     """
     factor, steps = step_factor(bounds, step_size, mu, 0.0), workload.steps
     reached = geometric_sum(factor, steps)
     longest = max(1.0, _power(factor, steps)) * start + step_size * (bounds.gradient + constant) * reached
     curvature = (
         bounds.curvature if math.isfinite(bounds.curvature) else 0.0
-    )  # a row's slope is bounded all the same
+    )  # the slope of a row is bounded even if its curvature is unknown
     slope = bounds.gradient + constant + (mu + bounds.steepest + curvature) * longest
     info = bounds, step_size, mu, workload
     coupled = sensitivity == "coupled" and coupled_sensitivity(*info) <= norm_sensitivity(*info)
@@ -129,7 +130,7 @@ SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Workload], float]] = {
 
 
 def _power(base: float, exponent: int) -> float:
-    """base^exponent, infinity where it overflows."""
+    """base^exponent, or infinity if it overflows."""
     try:
         return base**exponent
     except OverflowError:
@@ -137,7 +138,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def geometric_sum(ratio: float, terms: int) -> float:
-    """1 + ratio + ... with so many terms, infinity where it overflows."""
+    """1 + ratio + ... + ratio^(terms - 1), or infinity if it overflows."""
     try:
         return math.fsum(ratio**j for j in range(terms))
     except OverflowError:
@@ -145,7 +146,7 @@ def geometric_sum(ratio: float, terms: int) -> float:
 
 
 def step_factor(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:
-    """The most by which a local step multiplies a difference: max |1 - eta (mu + c)| over the curvatures c of the
-    penalty plus from 0 to `curvature`."""
+    """The largest factor by which a local step multiplies a difference: max |1 - eta (mu + c)|, where c is a curvature
+    of the penalty plus a number from 0 to `curvature`."""
     low, high = bounds.penalty
     return max(abs(1 - step_size * (mu + low)), abs(1 - step_size * (mu + curvature + high)))

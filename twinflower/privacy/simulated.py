@@ -1,4 +1,4 @@
-"""The noise of a private run in a simulation."""
+"""Seeded noise for private runs in a simulation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +15,10 @@ from .mechanism import GaussianNoise, seeded_cohort
 
 @dataclass(frozen=True)
 class SimulatedNoise:
-    """The noise of a private run: of each client its multiplier times what its release of a round is scaled by.
+    """The noise of a private run in a simulation: sigma is each client's multiplier times the `spread` of its release.
 
-    multipliers (..., N): sigma / sensitivity of a plain release. bounds: of the objective on allowed rows. The draws
-    are addressed by (seed, client, round), which makes a run reproducible and its noise no secret.
+    multipliers (..., N): sigma / sensitivity of a release of weight 1. bounds: of the objective on allowed rows. The
+    draws are addressed by (seed, client, round), so a run is reproducible and its noise is not secret.
     """
 
     algorithm: Algorithm
@@ -29,7 +29,7 @@ class SimulatedNoise:
     seed: int | Index = 0
 
     def __call__(self, round_: int, clients: Index) -> Noise:
-        """Of clients (..., K)."""
+        """The noise in a round of the clients (..., K), given by number."""
         planned = np.take_along_axis(self.multipliers, clients, -1)
         sigma = self._spreads(round_, clients) * planned
         return GaussianNoise(
@@ -37,7 +37,7 @@ class SimulatedNoise:
         )
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
-        """sigma / multiplier of clients (..., K), by their number of rows."""
+        """sigma / multiplier of clients (..., K), computed once for each number of rows."""
         if self._rows_of_all:
             return self._spread(self._rows_of_all, round_)
         sizes = self.shards.extent(clients)[1]
@@ -49,6 +49,6 @@ class SimulatedNoise:
 
     @cached_property
     def _rows_of_all(self) -> int:
-        """Every client's number of rows, 0 where they differ."""
+        """The number of rows of every client, or 0 if they differ."""
         sizes = self.shards.sizes
         return int(sizes.flat[0]) if sizes.min() == sizes.max() else 0
