@@ -17,7 +17,7 @@ from .mechanism import Draws, GaussianNoise
 from .release import Release, Rounding
 
 _LARGEST = 1e100  # beyond it sums may overflow, and whether they do would reveal something about the data
-_IN_SIGMAS = 2.0**29  # limit of `Rounding.size` in sigmas; rounding errors are then a few 2^-24 of sigma at most
+_IN_SIGMAS = 2.0**29  # limit of `Rounding.size` in sigmas: errors are then a few 2^-24 sigma at most
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ def _in_order(book: bytes) -> bool:
 
 
 def _torn(book: bytes, tail: bytes) -> bool:
-    """Whether `tail` can be left by a crash while appending to `book`, and holds no complete line with a damaged
+    """Whether a crash while appending to `book` can leave `tail`, which must hold no complete line with a damaged
     end."""
     ends = [found.end() for found in re.finditer(rb"}", tail[:-1])]
     return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)

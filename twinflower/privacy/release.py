@@ -54,8 +54,7 @@ class Rounding(NamedTuple):
 
 
 def gradient_release(bounds: Bounds, workload: Workload) -> Release:
-    """The release of all noisy gradients of a round: one record moves the mean of a batch by 2 C / n_b, once per
-    epoch."""
+    """The release of a round's noisy gradients: one record moves the mean of a batch by 2 C / n_b, once per epoch."""
     return Release(2 * bounds.gradient / workload.rows, -(-workload.steps // workload.per_epoch))
 
 
