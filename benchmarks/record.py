@@ -30,7 +30,8 @@ import numpy as np
 from problems import VARIANTS, small
 
 from twinflower.errors import DataError
-from twinflower.simulation.record import Result, read_rows
+from twinflower.simulation.folder import read_rows
+from twinflower.simulation.record import Result
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import Engine, engine
 from twinflower.simulation.settings import Config
@@ -77,7 +78,7 @@ def privacy_of(told: dict[str, Any] | None) -> Entry:
 @cache
 def computed(config: Config) -> Entry:
     """What a curve computes; many differ in the number of rounds only, and agree when it is capped."""
-    (result,) = cohort.run([prepare(config)])
+    (result,) = cohort.train([prepare(config)])
     return entry_of(result)
 
 
@@ -93,14 +94,14 @@ def curves() -> Found:
 def variants() -> Found:
     """Every variant in process, in the cohort, and in the cohort with two seeds."""
     for name in VARIANTS:
-        yield f"{name} | in process", lambda name=name: entry_of(inprocess.run(small(name)))
-        yield f"{name} | cohort", lambda name=name: entry_of(cohort.run([small(name)])[0])
+        yield f"{name} | in process", lambda name=name: entry_of(inprocess.train(small(name)))
+        yield f"{name} | cohort", lambda name=name: entry_of(cohort.train([small(name)])[0])
         yield f"{name} | cohort, seeds stacked", lambda name=name: stacked(name)
 
 
 def stacked(name: str) -> Entry:
     """Two seeds of a variant in one cohort."""
-    entries = map(entry_of, cohort.run([small(name, seed=seed) for seed in SEEDS]))
+    entries = map(entry_of, cohort.train([small(name, seed=seed) for seed in SEEDS]))
     return {
         f"seed {s}: {key}": value
         for s, entry in zip(SEEDS, entries, strict=True)

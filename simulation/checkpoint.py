@@ -1,31 +1,18 @@
 """Checkpoints of the server's side of a run. A resumed run is bit-identical to an uninterrupted one.
 
 A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what else the strategy needs. The
-positions of the sampling and noise streams follow from the round. Files are written atomically, the newest `_KEPT` are
-kept, and if one is damaged, the run resumes from the one before it.
+positions of the sampling and noise streams follow from the round. `folder` writes the files.
 """
 
-import io
-import json
-import re
-import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinflower.clients.store import write_whole
-from twinflower.errors import DataError, SettingError, require
+from twinflower.errors import require
 from twinflower.strategies import Round
 from twinflower.strategies.star import Snapshot
-
-from .settings import Config
-
-_KEPT = 2
-_FOLDER = "checkpoints"
 
 Leaves = list[NDArray[Any]]
 
@@ -35,91 +22,6 @@ class Checkpoint(NamedTuple):
 
     arrays: dict[str, NDArray[Any]]
     info: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """The checkpoints of one run, in its run folder; one is written every `every` rounds (0: never)."""
-
-    folder: Path
-    every: int
-    config: Config | None = None
-
-    def due(self, round_: int) -> bool:
-        """Whether a checkpoint is written after this round. Round 0 gets one, because it records the session."""
-        return self.every > 0 and round_ % self.every == 0
-
-    def save(self, round_: int, checkpoint: Checkpoint) -> None:
-        """Write the round's checkpoint and delete all but the newest `_KEPT`; SettingError if it cannot be written."""
-        buffer = io.BytesIO()
-        told = checkpoint.info | ({"config": self.config.items()} if self.config else {})
-        info = np.frombuffer(json.dumps(told).encode(), np.uint8)
-        np.savez(buffer, info=info, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
-        try:
-            self._path(round_).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path(round_), buffer.getvalue())
-        except OSError as error:
-            raise SettingError(
-                f"the checkpoint cannot be written to {self.folder}: {error.strerror}"
-            ) from None
-        for old in self._rounds()[:-_KEPT]:
-            self._path(old).unlink(missing_ok=True)
-
-    def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest readable checkpoint (None if there are no checkpoints), and a warning for each damaged one.
-
-        Raises DataError if checkpoints exist but none is readable, SettingError if the run began with other settings.
-        """
-        warnings: list[str] = []
-        for round_ in reversed(self._rounds()):
-            try:
-                found = _read(self._path(round_))
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
-                warnings.append(
-                    f"warning: {self._path(round_)} is damaged; going on from the checkpoint before it"
-                )
-                continue
-            self._require_settings(found.info.get("config"))
-            return found, warnings
-        if warnings:
-            raise DataError(
-                f"no checkpoint in {self.folder / _FOLDER} is readable: start anew in another folder"
-            )
-        return None, []
-
-    def _require_settings(self, begun: dict[str, Any] | None) -> None:
-        if self.config is None or begun is None:
-            return
-        now, changed = self.config.items(), self.config.changed(begun)
-        told = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
-        require(
-            not changed,
-            f"the run in {self.folder} began with {told}: put it back, or start anew in another folder",
-        )
-
-    def settled(self) -> int:
-        """The oldest checkpoint's round: no restart begins earlier, even if newer checkpoints are damaged."""
-        return min(self._rounds(), default=0)
-
-    def clear(self) -> None:
-        """Remove all checkpoints after the run has finished."""
-        for round_ in self._rounds():
-            self._path(round_).unlink(missing_ok=True)
-
-    def _path(self, round_: int) -> Path:
-        return self.folder / _FOLDER / f"round-{round_}.npz"
-
-    def _rounds(self) -> list[int]:
-        names = (
-            re.fullmatch(r"round-(\d+)\.npz", path.name) for path in (self.folder / _FOLDER).glob("*.npz")
-        )
-        return sorted(int(name[1]) for name in names if name)
-
-
-def _read(path: Path) -> Checkpoint:
-    with np.load(path, allow_pickle=False) as file:  # every member has a checksum of its own
-        arrays = {name[6:]: file[name] for name in file.files if name.startswith("array-")}
-        return Checkpoint(arrays, json.loads(file["info"].tobytes()))
 
 
 # --- trees of NamedTuples of arrays

@@ -87,7 +87,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         objective = self._objective(len(classes))
         keys = self._keys(objective, _curvature(features, sizes), seed)
         setup = prepare_rows(parse(keys, dict(self.settings or {})), rows)
-        (result,) = cohort.run([setup])
+        (result,) = cohort.train([setup])
         if result.model is None:
             raise RunError(result.failure)
         hidden = getattr(setup.config.objective, "hidden_units", 0)

@@ -1,4 +1,4 @@
-"""Locks that give one process at a time exclusive use of a results folder."""
+"""Locks that give one process at a time exclusive use of what a file stands for."""
 
 import fcntl
 import os
@@ -9,23 +9,17 @@ from pathlib import Path
 
 from twinflower.errors import SettingError
 
-_ROLES = ("command", "run")
-
 
 @contextmanager
-def claimed(folder: Path, role: str = "run") -> Iterator[None]:
-    """Keep other runs out of a results folder while this process works in it.
+def holding(path: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock on a file, which is made for it; SettingError, with this sentence, if another process does.
 
-    The operating system holds the lock on a file in the folder and releases it when the process ends, however it ends;
-    a leftover lock file has no effect. role: "run" for the process that writes results, "command" for the command line
-    that may have started it. Raises SettingError if another process holds the lock for the same role.
+    The operating system holds the lock and releases it when the process ends, however it ends; a leftover lock file
+    has no effect.
     """
-    path = folder / f".{role}.lock"
     file = _lock(path)
     if file is None:
-        raise SettingError(
-            f"{folder} is in use by another run: wait until it has ended, or choose another folder"
-        )
+        raise SettingError(refusal)
     try:
         yield
     finally:
@@ -35,12 +29,8 @@ def claimed(folder: Path, role: str = "run") -> Iterator[None]:
         file.close()
 
 
-def in_use(folder: Path) -> bool:
-    """Whether another process holds a lock on the folder."""
-    return any(_held(folder / f".{role}.lock") for role in _ROLES)
-
-
-def _held(path: Path) -> bool:
+def held(path: Path) -> bool:
+    """Whether another process holds the lock on a file."""
     if not path.exists():
         return False
     file = _lock(path)

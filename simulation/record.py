@@ -1,62 +1,25 @@
-"""The metrics of a run while it is running, and its run folder when it ends."""
+"""The metrics of a run while it is running, and its result when it has ended."""
 
-import csv
-import itertools
-import json
-import os
-import platform
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models, columns_of
+from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array
-from twinflower.errors import RunError, SettingError, require
+from twinflower.errors import RunError
 from twinflower.networks import NetworkObjective
-from twinflower.objectives import Model, NamedModel
+from twinflower.objectives import NamedModel
 from twinflower.strategies import Round
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
-from .lock import in_use
 from .privacy import spent
-from .settings.config import Config
 from .setup import Setup
 
-COLUMNS = (
-    "round",
-    "objective",
-    "test_accuracy",
-    "nonzeros",
-    "uplink_bits",
-    "downlink_bits",
-    "paper_uplink_bits",
-    "local_steps",
-    "stopped",
-    "participants",
-    "rejected",
-    "seconds",
-)
-POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
-EXTRA_COLUMNS = (
-    *POINT_COLUMNS,
-    *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
-)
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
 _FAR = 100.0  # an objective this many times its start is taken as divergence
-_LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
-
-_SUMMARY_KEYS = (
-    "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
-    "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
-)  # fmt: skip
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -208,10 +171,10 @@ class Result:
             "rounds": last.get("round", 0),
             "finished": self.model is not None,
             "failure": self.failure or None,
-            "test_accuracy": _finite(accuracy),
+            "test_accuracy": finite(accuracy),
             "majority_baseline": self.setup.baseline(),
-            "objective": _finite(last.get("objective")),
-            "optimality": _finite(last.get("optimality")),
+            "objective": finite(last.get("objective")),
+            "optimality": finite(last.get("optimality")),
             "nonzeros": last.get("nonzeros"),
             "parameters": self.setup.objective.d,
             "uplink_bits": last.get("uplink_bits"),
@@ -239,7 +202,7 @@ def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
     return [f"warning: the objective rose from {first:.3g} to {last:.3g}: {remedy}"]
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
     """The number, or None (null in JSON) if it is not finite."""
     return value if value is not None and np.isfinite(value) else None
 
@@ -248,87 +211,6 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
     spans = np.diff([row["round"] for row in rows])
     mean = float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else np.nan
     return mean if np.isfinite(mean) else None
-
-
-def to_toml(values: Mapping[str, Any]) -> str:
-    """Settings as TOML, one per line, with dotted keys for sections."""
-    return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
-
-
-def to_tables(values: Mapping[str, Any]) -> str:
-    """Settings as TOML, with a table for each section."""
-    tables: dict[str, dict[str, Any]] = {"": {}}
-    for name, value in values.items():
-        section, _, key = name.rpartition(".")
-        tables.setdefault(section, {})[key] = value
-    return "\n".join((f"[{name}]\n" if name else "") + to_toml(table) for name, table in tables.items())
-
-
-def toml_value(value: Any) -> str:
-    """A value in TOML syntax."""
-    if isinstance(value, float):
-        return repr(value)  # valid TOML for inf and nan, too
-    text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
-    return text.replace("\x7f", "\\u007f")
-
-
-def write_config(config: Config, folder: Path) -> None:
-    """Write config.toml, from which the run can be repeated or resumed, before the first round.
-
-    Omits a state-dir in the folder itself, which resuming finds anyway, and resume-from: a repeated run must not
-    continue from this run's state.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if config.output.state_dir == str(folder / "state"):
-        config = config.put({"output.state-dir": ""})
-    write_text(folder / "config.toml", to_tables(config.put({"output.resume-from": ""}).items()))
-
-
-def write_resume(config: Config, folder: Path) -> Path:
-    """Write resume.toml, the run config with which `flwr run` resumes the run in this folder, and return its path."""
-    path = folder / "resume.toml"
-    write_text(path, to_tables(config.put({"output.resume-from": str(folder)}).items()))
-    return path
-
-
-def write_run(result: Result, folder: Path) -> Path:
-    """Write config.toml, metrics.csv, rounds.jsonl, summary.json, environment.json and model.npz; return the folder.
-
-    A PyTorch module is also written as model.pt. Models are written only for a run that finished, and summary.json is
-    written last.
-    """
-    write_config(result.setup.config, folder)
-    with replacing(folder / "metrics.csv") as path, path.open("w", newline="") as file:
-        table = csv.DictWriter(file, result.rows[0].keys() if result.rows else COLUMNS)
-        table.writeheader()
-        table.writerows(result.rows)
-    write_text(folder / "rounds.jsonl", "".join(_told(done) for done in result.rounds))
-    write_text(folder / "environment.json", json.dumps(environment(), indent=2))
-    if result.model is None:
-        for name in ("model.npz", "model.pt"):
-            (folder / name).unlink(missing_ok=True)
-    else:
-        with replacing(folder / "model.npz") as path, path.open("wb") as binary:
-            np.savez(binary, **_models(result, result.model))
-        _write_named(result.setup.objective, result.model, folder / "model.pt")
-    write_text(folder / "summary.json", json.dumps(result.summary(), indent=2, allow_nan=False))
-    return folder
-
-
-def _write_named(objective: Model, x: Array, path: Path) -> None:
-    """Write the model x (d,) of a PyTorch module in PyTorch's own format; nothing for other models."""
-    if isinstance(objective, NamedModel):
-        with replacing(path) as temporary:
-            objective.save(x, temporary)
-
-
-def _models(result: Result, x: Array) -> dict[str, Any]:
-    """The arrays of model.npz: the model x (d,), the shapes of its layers, the clients' own models `points` (N, d), and
-    what is needed to predict."""
-    shapes = result.setup.objective.shapes
-    own = {} if result.points is None else {"points": result.points}
-    model = trained_model(result.setup, x, result.privacy())
-    return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
 
 
 def trained_model(
@@ -351,115 +233,3 @@ def trained_model(
     return trained(
         x, config.objective.name, inputs, hidden_units=hidden, classes=data.class_names, origin=origin
     )
-
-
-def _told(done: Round) -> str:
-    """The line of rounds.jsonl for this round."""
-    told = {key: _finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
-    return json.dumps(told, allow_nan=False) + "\n"
-
-
-def environment() -> dict[str, Any]:
-    """The versions of Python and the libraries, the platform and the number of cores, which can affect results."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
-    }
-
-
-def results_folder(out: str, title: str) -> Path:
-    """Create a writable folder for new results: `out`, or an unused folder with this title below runs/.
-
-    Raises SettingError if `out` holds results already or cannot be written.
-    """
-    folder = Path(out).absolute() if out else _unused(Path("runs").absolute() / title)
-    require_new(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise SettingError(f"results cannot be written to {folder}: {error.strerror}") from None
-
-
-def _unused(folder: Path) -> Path:
-    candidates = itertools.chain(
-        [folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))
-    )
-    return next(path for path in candidates if not _has_results(path) and not in_use(path))
-
-
-def require_new(folder: Path) -> None:
-    """Raise SettingError if the folder holds results."""
-    require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
-
-
-def _has_results(folder: Path) -> bool:
-    return any(
-        (folder / name).exists() for name in ("summary.json", "metrics.csv", "experiment.toml", "model.npz")
-    )
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read summary.json of a run folder; SettingError if it is missing or not the summary of a run."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        numbers = (
-            summary[key] for key in ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds")
-        )
-        require(all(isinstance(number, int | float | None) for number in numbers), "")
-        optimality = summary.get("optimality")  # summaries of version 0.1 have none
-        require(isinstance(optimality, int | float | None), "")
-        return {key: summary[key] for key in _SUMMARY_KEYS} | {"optimality": optimality}
-    except (OSError, ValueError, KeyError, TypeError, SettingError):
-        raise SettingError(f"{folder / 'summary.json'} is missing or not the summary of a run") from None
-
-
-def broken_bounds(folder: Path) -> float | None:
-    """The amount by which the finished run in a folder exceeds its bounds; None if it satisfies them or has none."""
-    path = folder / "summary.json"
-    if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("bounds_met") is not False:
-        return None
-    return read_rows(folder)[-1]["excess"]
-
-
-def read_rows(folder: Path) -> list[dict[str, float]]:
-    """Read metrics.csv of a run folder; SettingError if it is missing or not the metrics of a run."""
-    try:
-        with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-        require(all(set(COLUMNS) <= row.keys() for row in rows), "")
-        return rows
-    except (OSError, ValueError, KeyError, TypeError, SettingError):
-        raise SettingError(f"{folder / 'metrics.csv'} is missing or not the metrics of a run") from None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except ImportError:  # PackageNotFoundError; Ray comes with the simulation extra only
-        return None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write the text to the file atomically: if writing fails, the file is unchanged."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file in the same folder that replaces the path when the block succeeds.
-
-    Raises RunError, naming the path, if it cannot be written, for instance because the disk is full.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -202,9 +202,9 @@ def score(config: Config, seeds: list[int], share: float, by: str) -> list[float
     """What a configuration reaches under every seed; higher is better. share: of the rows that are held out."""
     setups = prepare_seeds(config, seeds)
     if by in _COLUMNS:
-        return [_finite(-_column(result, by)) for result in cohort.run(setups)]
+        return [_finite(-_column(result, by)) for result in cohort.train(setups)]
     training, held = zip(*(held_out(s, share) for s in setups), strict=True)
-    judged = zip(cohort.run(training), held, strict=True)
+    judged = zip(cohort.train(training), held, strict=True)
     return [-np.inf if r.model is None else _finite(_judge(r, r.model, rows, by)) for r, rows in judged]
 
 

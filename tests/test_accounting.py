@@ -20,7 +20,8 @@ from twinflower.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, REGULARISERS, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.settings import settings_of
-from twinflower.simulation.record import Recorder, write_run
+from twinflower.simulation.folder import write_run
+from twinflower.simulation.record import Recorder
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -50,11 +51,11 @@ def brittle(setup, row):
 
 
 def in_process(setup):
-    return inprocess.run(setup)
+    return inprocess.train(setup)
 
 
 def as_cohort(setup):
-    (result,) = cohort.run([setup])
+    (result,) = cohort.train([setup])
     return result
 
 
@@ -222,7 +223,7 @@ def test_of_stacked_seeds_one_may_lose_a_client():
     lost = [sum(len(s.lost) for s in slow_run_of(setup)) for setup in setups]
     assert lost[0] > 0
     assert 0 in lost
-    for setup, result, number in zip(setups, cohort.run(setups), lost, strict=True):
+    for setup, result, number in zip(setups, cohort.train(setups), lost, strict=True):
         alone = in_process(setup)
         assert_allclose(result.model, alone.model, rtol=0, atol=1e-11)
         assert result.rows[-1]["rejected"] == alone.rows[-1]["rejected"] == number
@@ -249,7 +250,9 @@ class Undefined(L1):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("rounds", "evaluate_every"), [(1, 1), (3, 100)])
 @pytest.mark.parametrize(
-    "run", [in_process, as_cohort, lambda s: inprocess.run(s, exact_wire=True)], ids=["in", "cohort", "wire"]
+    "run",
+    [in_process, as_cohort, lambda s: inprocess.train(s, exact_wire=True)],
+    ids=["in", "cohort", "wire"],
 )
 def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_every, value, tmp_path):
     setup = small("fedpdm", rounds=rounds, evaluation__every=evaluate_every)
@@ -266,7 +269,7 @@ def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_ever
 def test_stacked_seeds_with_a_broken_model_all_fail():
     setups = prepare_seeds(small("fedpdm", rounds=2).config, [0, 1])
     setups = [replace(s, algorithm=replace(s.algorithm, regulariser=Undefined(0.004))) for s in setups]
-    assert [(r.model, "diverged in round 1" in r.failure) for r in cohort.run(setups)] == [(None, True)] * 2
+    assert [(r.model, "diverged in round 1" in r.failure) for r in cohort.train(setups)] == [(None, True)] * 2
 
 
 @pytest.mark.parametrize("regulariser", ["l1", "none", "box", "ball"])

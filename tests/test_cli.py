@@ -13,16 +13,18 @@ import pytest
 from flwr.app import Error, Message
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.errors import SettingError
+from twinflower.errors import DiskError, RunError, SettingError
 from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
-from twinflower.simulation.lock import claimed, in_use
-from twinflower.simulation.record import COLUMNS, _risen, read_rows, results_folder
+from twinflower.simulation.app import server_app
+from twinflower.simulation.columns import COLUMNS
+from twinflower.simulation.folder import claimed, in_use, new_folder, read_rows
+from twinflower.simulation.record import _risen
 from twinflower.simulation.report.compare import HEADINGS, comparison
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.settings import parse_text, reference
+from twinflower.simulation.settings import parse, parse_text, reference
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
 
@@ -386,7 +388,7 @@ step-size = 0.5
         assert call("run", path, *words, "--out", tmp_path / name)[0] == 0
     ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
     place = HEADINGS.index("optimality")
-    told = {row[0]: row[place] for row in comparison([tmp_path / "known", tmp_path / "unknown"])}
+    told = {row[0]: row[place] for row in comparison([tmp_path / "known", tmp_path / "unknown"]).rows}
     assert len(ends) == 2
     assert told == {
         "known/isrl-dp": f"{np.mean(ends):.2g} +- {np.std(ends, ddof=1):.2g}",
@@ -394,7 +396,7 @@ step-size = 0.5
     }
     old = tmp_path / "unknown" / "summary.json"  # of version 0.1
     old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "optimality"}))
-    assert comparison([tmp_path / "unknown"])[0][place] == "-"
+    assert comparison([tmp_path / "unknown"]).rows[0][place] == "-"
     status, text, _ = call("compare", tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
 
@@ -610,7 +612,7 @@ cli.main()
 
 def test_a_lock_ends_with_its_process_and_a_file_left_behind_means_nothing(tmp_path):
     code = (
-        "import sys, pathlib; from twinflower.simulation.lock import claimed\n"
+        "import sys, pathlib; from twinflower.simulation.folder import claimed\n"
         "with claimed(pathlib.Path(sys.argv[1])):\n    print('mine', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -630,10 +632,10 @@ def test_a_lock_ends_with_its_process_and_a_file_left_behind_means_nothing(tmp_p
 
 def test_a_run_without_out_takes_a_folder_that_nobody_works_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first = results_folder("", "digits")
+    first = new_folder("", "digits")
     with claimed(first):
-        assert results_folder("", "digits") == tmp_path / "runs" / "digits-2"
-    assert results_folder("", "digits") == first
+        assert new_folder("", "digits") == tmp_path / "runs" / "digits-2"
+    assert new_folder("", "digits") == first
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -644,6 +646,75 @@ def test_a_full_disk_names_the_file(call, tmp_path, name):
     assert status == 1
     assert error == f"error: {tmp_path / name} cannot be written: No space left on device\n"
     assert not (tmp_path / name).exists()
+
+
+needs_full_disk = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full"
+)
+
+
+@needs_full_disk
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_a_full_disk_at_a_checkpoint_is_no_mistake_of_the_user(call, tmp_path, runtime):
+    """And the run goes on from the checkpoint before, once there is room."""
+    words = [
+        "--set",
+        "rounds=4",
+        "--set",
+        "clients.count=3",
+        "--set",
+        "checkpoint-every=2",
+        "--runtime",
+        runtime,
+    ]
+    full = tmp_path / "run" / "checkpoints" / "round-2.npz.new"
+    full.parent.mkdir(parents=True)
+    full.symlink_to("/dev/full")
+    status, _, error = call("run", DIGITS, *words, "--out", tmp_path / "run")
+    assert status == 1
+    assert error == f"error: the checkpoint cannot be written to {full.parent}: No space left on device\n"
+    assert not (tmp_path / "run" / "summary.json").exists()
+    full.unlink()
+    assert call("run", "--resume", tmp_path / "run")[0] == 0
+    assert call("run", DIGITS, *words, "--out", tmp_path / "whole")[0] == 0
+    models = [np.load(tmp_path / name / "model.npz")["x"] for name in ("run", "whole")]
+    np.testing.assert_array_equal(*models)
+
+
+@needs_full_disk
+@pytest.mark.parametrize("name", ["figure.png", "metrics.csv"])
+def test_a_full_disk_does_not_hide_the_guarantee(call, tmp_path, name):
+    (tmp_path / f".{name}.tmp").symlink_to("/dev/full")
+    private = ["--set", "privacy.mode=public-state", "--set", "privacy.epsilon=8", "--set", "rounds=1"]
+    status, text, error = call("run", DIGITS, *private, "--out", tmp_path)
+    assert status == 1
+    assert error == f"error: {tmp_path / name} cannot be written: No space left on device\n"
+    assert text.count("privacy: for each client, all its messages together are") == 1
+    assert (
+        (f"results: {tmp_path}\n" in text) == (tmp_path / "summary.json").exists() == (name == "figure.png")
+    )
+
+
+@needs_full_disk
+@pytest.mark.parametrize("name", ["figure.png", "metrics.csv"])
+def test_nor_does_it_in_the_server_app(tmp_path, capsys, name):
+    (tmp_path / f".{name}.tmp").symlink_to("/dev/full")
+    private = {"privacy.mode": "public-state", "privacy.epsilon": 8.0, "output.dir": str(tmp_path)}
+    config = parse({"clients.count": 2, "rounds": 1, **private})
+    with pytest.raises((DiskError, RunError), match=f"{name} cannot be written: No space left on device"):
+        server_app._run(InProcessGrid(prepare(config)), config)
+    assert "privacy: for each client, all its messages together are" in capsys.readouterr().out
+
+
+@needs_full_disk
+def test_a_figure_that_finds_no_room_stops_no_other_run(call, tmp_path):
+    for place in ("", "l1-0.001/seed-0"):
+        (tmp_path / "out" / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / place / ".figure.png.tmp").symlink_to("/dev/full")
+    status, _, error = call("run", experiment(tmp_path, CURVES), "--out", tmp_path / "out")
+    assert status == 1
+    assert error.count("figure.png cannot be written: No space left on device") == 2
+    assert len(list((tmp_path / "out").rglob("summary.json"))) == 4
 
 
 def test_an_operating_system_error_without_a_file_is_still_a_sentence(call, monkeypatch):
@@ -661,6 +732,49 @@ def test_compare_names_a_summary_that_is_none(call, tmp_path):
     status, _, told = call("compare", tmp_path / "run")
     assert status == 2
     assert "summary.json is missing or not the summary of a run" in told
+
+
+def test_compare_leaves_out_what_has_not_ended_and_counts_no_run_twice(call, tmp_path):
+    done, begun = tmp_path / "done", tmp_path / "begun"
+    begun.mkdir()
+    two = experiment(tmp_path, CURVES.replace("seeds = [0, 1]", "seeds = [3]"))
+    assert call("run", two, "--set", "rounds=1", "--out", done)[0] == 0
+    rows, left_out = comparison([done, begun, done, done / "l1-0.1" / "seed-3", begun])
+    assert [row[HEADINGS.index("runs")] for row in rows] == ["1", "1"]
+    assert left_out == [f"{begun} is left out: no run has ended there"]
+    status, text, error = call("compare", begun, done)
+    assert (status, error) == (0, "")
+    assert text.endswith(f"{left_out[0]}\n")
+    assert call("compare", begun) == (2, "", f"error: {left_out[0]}\n")
+    status, _, error = call("compare", done, tmp_path / "nowhere")
+    assert (status, error) == (
+        2, f"error: {tmp_path / 'nowhere'} is not a folder: give the folder of a run or an experiment\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [("--seeds", "1,1"), ()])
+def test_a_seed_named_twice_leaves_no_folder_behind(call, tmp_path, said):
+    file = experiment(tmp_path, CURVES if said else CURVES.replace("seeds = [0, 1]", "seeds = [1, 1]"))
+    status, _, error = call("run", file, *said, "--out", tmp_path / "run")
+    assert (status, error) == (2, f"error: {file}: seeds must be distinct; got [1, 1]\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_is_no_text_is_named_in_plain_words(call, tmp_path):
+    file = tmp_path / "figure.toml"
+    file.write_bytes(b"\x89PNG\r\n")
+    assert call("run", file) == (
+        2, "", f"error: cannot read the experiment file {file}: it is not text in UTF-8\n",
+    )  # fmt: skip
+    edges = tmp_path / "edges"
+    networked = ["--set", "algorithm=zcdp-nfl", "--set", f"topology.name=file:{edges}"]
+    for content, reason in (
+        (b"\xff", "cannot be read as an edge list (it is not text in UTF-8)"),
+        (b"0 1\n1 x\n", "cannot be read as an edge list, 'i j' per line (line 2 is '1 x')"),
+    ):
+        edges.write_bytes(content)
+        status, _, error = call("graph", DIGITS, *networked)
+        assert (status, error) == (2, f"error: topology: {edges} {reason}\n")
 
 
 def test_a_mistake_about_the_data_leaves_no_folder_behind(call, tmp_path):
@@ -712,7 +826,8 @@ def test_a_graph_is_told_and_drawn(call, tmp_path):
     assert call("graph", DIGITS)[0] == 2
     status, _, error = call("graph", file, "--out", tmp_path / "nowhere" / "ring.png")
     assert status == 2
-    assert error.startswith("error: the graph cannot be drawn")
+    place = tmp_path / "nowhere" / "ring.png"
+    assert error == f"error: the graph cannot be drawn into {place}: No such file or directory\n"
 
 
 def test_the_ledger_of_a_node_is_told(call, tmp_path):

@@ -181,8 +181,8 @@ def same_rows(a, b, **tolerance):
 def test_the_runtimes_agree(variant):
     """In process with fast bytes, in process through Flower's own ClientApp, and as a cohort."""
     setup = small(variant)
-    fast, exact = inprocess.run(setup), inprocess.run(setup, exact_wire=True)
-    (stacked,) = cohort.run([setup])
+    fast, exact = inprocess.train(setup), inprocess.train(setup, exact_wire=True)
+    (stacked,) = cohort.train([setup])
     assert_array_equal(fast.model, exact.model)
     same_rows(fast, exact, rtol=0)
     assert_allclose(stacked.model, fast.model, rtol=1e-9, atol=1e-12)
@@ -209,9 +209,9 @@ def test_blocks_share_the_uploads_of_the_round_before_unless_the_server_keeps_th
 def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
     """Blocks share the arrays of the round before, unless the server has kept them."""
     setups = [small(variant, seed=seed) for seed in range(2)]
-    whole = [cohort.run(setups[:1])[0], *cohort.run(setups)]
+    whole = [cohort.train(setups[:1])[0], *cohort.train(setups)]
     monkeypatch.setattr(cohort, "BLOCK", 1)
-    blocks = [cohort.run(setups[:1])[0], *cohort.run(setups)]
+    blocks = [cohort.train(setups[:1])[0], *cohort.train(setups)]
     for one, other in zip(blocks, whole, strict=True):
         assert_allclose(one.model, other.model, rtol=1e-9, atol=1e-12)
 
@@ -221,9 +221,9 @@ def test_seeds_stacked_are_seeds_alone(variant):
     setups = [
         small(variant, seed=s, partition__name="dirichlet", partition__dirichlet_alpha=1.0) for s in (3, 4)
     ]
-    together = cohort.run(setups)
+    together = cohort.train(setups)
     for setup, result in zip(setups, together, strict=True):
-        (alone,) = cohort.run([setup])
+        (alone,) = cohort.train([setup])
         assert_allclose(result.model, alone.model, rtol=1e-9, atol=1e-12)
         same_rows(result, alone, rtol=1e-9)
     assert not np.allclose(together[0].model, together[1].model)

@@ -29,11 +29,12 @@ from twinflower.algorithms.abilities import OnGraph
 from twinflower.clients.sums import FileKeys, Masks
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
+from twinflower.simulation.folder import read_summary
 from twinflower.simulation.identity import read_identity
-from twinflower.simulation.record import read_summary
 from twinflower.simulation.runtimes import inprocess, janitor
-from twinflower.simulation.runtimes.deployment import Deployment, acquainted, deployment, rehearse
+from twinflower.simulation.runtimes.deployment import Deployment, deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.rehearsal import acquainted, rehearse
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
@@ -319,14 +320,14 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
     monkeypatch.setattr(twinflower.simulation.runtimes.deployment, "make_node_key", node_key)
     config = parse({"clients.count": 2, "rounds": 2})
     rehearse(config, tmp_path / "run", secure=True)
-    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.train(prepare(config)).model)
 
 
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
     config, before = parse({"clients.count": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
     told = []
     rehearse(config, tmp_path / "run", tell=told.append)
-    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.run(prepare(config)).model)
+    assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.train(prepare(config)).model)
     assert "node-0: started" in told and "node-1: connected" in told
     assert [line.split()[1] for line in told if line.startswith("round ")] == ["0", "1", "2"]
     assert not [line for line in told if "INFO" in line], told
@@ -435,7 +436,7 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
             common = {"batch-size": 20, "local.max-steps": 3}
             config = parse(common, keys, {"clients.count": 3, "rounds": 3} | sampled)
             running.run(config, tmp_path / name)
-            same, models = inprocess.run(prepare(config)), np.load(tmp_path / name / "model.npz")
+            same, models = inprocess.train(prepare(config)), np.load(tmp_path / name / "model.npz")
             assert_array_equal(models["x"], same.model, err_msg=name)
             assert ("points" in models) == (same.points is not None)
             if same.points is not None:

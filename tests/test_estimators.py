@@ -81,8 +81,8 @@ def test_sites_are_the_clients(monkeypatch):
     train, _, labels, _ = halves(load_breast_cancer)
     sites = np.array(["b", "a", "c"])[np.arange(len(train)) % 3]
     seen = []
-    run = cohort.run
-    monkeypatch.setattr(cohort, "run", lambda setups: seen.extend(setups) or run(setups))
+    run = cohort.train
+    monkeypatch.setattr(cohort, "train", lambda setups: seen.extend(setups) or run(setups))
     ours = FederatedClassifier(random_state=0).fit(train, labels, sites=sites)
     (setup,) = seen
     assert setup.config.clients.count == 3

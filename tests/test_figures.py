@@ -12,13 +12,14 @@ from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
-from twinflower.simulation.record import _SUMMARY_KEYS as SUMMARY_KEYS
-from twinflower.simulation.record import COLUMNS, EXTRA_COLUMNS, to_tables
+from twinflower.simulation.columns import COLUMNS, EXTRA_COLUMNS
+from twinflower.simulation.folder import SUMMARY_KEYS, run_folder
 from twinflower.simulation.report.figures import compose_experiment, compose_run
 from twinflower.simulation.report.plot_style import COLOURS, hue, marked, styles, words
 from twinflower.simulation.report.series import spread
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.simulation.settings.experiment import read_experiment, write_experiment
+from twinflower.simulation.settings.experiment import experiment_text, read_experiment
+from twinflower.simulation.settings.toml import to_tables
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def drawn(tmp_path, text, value=lambda curve, seed: np.array([1.0, 0.5, 0.25]), 
         for seed in plan.seeds:
             values = value(nth, seed)
             own = dict.fromkeys({plan.x, *plan.y} - {"round"}, values)
-            write_rows(plan.folder(out, curve, seed), list(rounds)[: len(values)], **own)
+            write_rows(run_folder(plan, out, curve, seed), list(rounds)[: len(values)], **own)
     return compose_experiment(plan, out)
 
 
@@ -119,7 +120,7 @@ def test_log_axes_are_checked(tmp_path, axes, sentence):
 @pytest.mark.parametrize("axes", ['["objective", "round"]', "[]"])
 def test_log_axes_are_stored_with_the_results(tmp_path, axes):
     plan = plan_of(tmp_path, experiment(["fedavg"], f'y = ["distance", "objective"]\nlog-axes = {axes}'))
-    write_experiment(plan, tmp_path / "again.toml")
+    (tmp_path / "again.toml").write_text(experiment_text(plan))
     assert read_experiment(tmp_path / "again.toml").log_axes == plan.log_axes == json.loads(axes)
 
 
@@ -343,9 +344,9 @@ def test_the_legend_says_what_bands_mean(tmp_path, seeds, title, ends):
 
 def test_curves_that_are_not_whole_say_so(tmp_path):
     plan, out = plan_of(tmp_path, experiment(["fedavg", "fedprox", "scaffold"], "seeds = [0, 1]")), tmp_path
-    write_rows(plan.folder(out, plan.curves[0], 0), [0, 10, 20])
+    write_rows(run_folder(plan, out, plan.curves[0], 0), [0, 10, 20])
     for seed, rounds in enumerate([[0, 10, 20], [0, 10]]):
-        write_rows(plan.folder(out, plan.curves[1], seed), rounds)
+        write_rows(run_folder(plan, out, plan.curves[1], seed), rounds)
     figure = compose_experiment(plan, out)
     assert texts(figure) == [
         "fedavg 0, 1 of 2 seeds",
@@ -362,7 +363,7 @@ def test_a_panel_names_the_curves_that_have_no_values_in_it(tmp_path):
     for nth, curve in enumerate(plan.curves):
         for seed in plan.seeds:
             own = {} if nth else {"node_error": [1, 0.5, 0.2]}
-            write_rows(plan.folder(tmp_path, curve, seed), [0, 10, 20], **own)
+            write_rows(run_folder(plan, tmp_path, curve, seed), [0, 10, 20], **own)
     titles = [ax.get_title() for ax in compose_experiment(plan, tmp_path).axes]
     assert titles == ["A", "not defined for isrl-dp 1"]
 
@@ -371,10 +372,10 @@ def test_end_points_are_of_finished_runs_only(tmp_path):
     head = 'seeds = [0, 1]\nx = "rounds"\ny = ["cost"]\nends = true'
     text = experiment(["ssca", "fedavg"], head, keys="sweep = {rounds = [20, 40]}")
     plan, out = plan_of(tmp_path, text), tmp_path
-    write_rows(plan.folder(out, plan.curves[0], 0), [0, 20], cost=[1, 2])
-    write_rows(plan.folder(out, plan.curves[0], 1), [0, 20], cost=[1, 4])
-    write_rows(plan.folder(out, plan.curves[1], 0), [0, 40], cost=[1, 5])
-    write_rows(plan.folder(out, plan.curves[1], 1), [0, 10], cost=[1, 9], finished=False)
+    write_rows(run_folder(plan, out, plan.curves[0], 0), [0, 20], cost=[1, 2])
+    write_rows(run_folder(plan, out, plan.curves[0], 1), [0, 20], cost=[1, 4])
+    write_rows(run_folder(plan, out, plan.curves[1], 0), [0, 40], cost=[1, 5])
+    write_rows(run_folder(plan, out, plan.curves[1], 1), [0, 10], cost=[1, 9], finished=False)
     figure = compose_experiment(plan, out)
     line, empty = figure.axes[0].containers
     np.testing.assert_allclose(line.lines[0].get_xydata(), [[20, 3], [40, 5]])
@@ -407,7 +408,7 @@ def test_the_accuracy_of_a_regression_is_called_r_squared():
     [(0, 4, [0, 4, 8, 9]), (3, 4, [0, 1, 2, 3, 4, 8, 9]), (1, 100, [0, 1, 9]), (50, 3, list(range(10)))],
 )
 @pytest.mark.parametrize(
-    "run", [inprocess.run, lambda setup: cohort.run([setup])[0]], ids=["inprocess", "cohort"]
+    "run", [inprocess.train, lambda setup: cohort.train([setup])[0]], ids=["inprocess", "cohort"]
 )
 def test_early_rounds_are_evaluated_and_change_nothing(run, early, every, evaluated):
     setup = small("fedpdm", rounds=9, evaluation__every=every, evaluation__early=early)

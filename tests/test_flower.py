@@ -20,7 +20,7 @@ from problems import SMALL, VARIANTS, small
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.errors import RunError
 from twinflower.simulation.app import polling
-from twinflower.simulation.record import read_rows
+from twinflower.simulation.folder import read_rows
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -51,6 +51,7 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         assert not [line for line in told if "INFO" in line or "Using SuperLink" in line], told
         assert flower.last_status() == "finished:completed"
         assert f"results: {tmp_path / 'flower'}" in output
+        assert not [line for line in told if line.startswith("results: ")]  # the command says it, once
         with pytest.raises(RunError, match="no file nowhere"):
             flower.run(parse({"data.name": "libsvm:nowhere"}), tmp_path / "bad")
         assert flower.last_status() == "finished:failed"
@@ -71,7 +72,7 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         (graph, "graph"),
         (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
     ):
-        ours = inprocess.run(prepare(config))
+        ours = inprocess.train(prepare(config))
         models = np.load(tmp_path / name / "model.npz")
         assert_array_equal(models["x"], ours.model)
         assert ("points" in models) == (name == "graph")
@@ -214,5 +215,5 @@ def test_private_parts_of_flower_are_where_we_know_them():
     message = Message(RecordDict(), 1, "train")
     message.metadata.__dict__["_message_id"] = "7"
     assert message.metadata.message_id == "7"
-    exact = inprocess.run(replace(setup, config=replace(setup.config, rounds=1)), exact_wire=True)
+    exact = inprocess.train(replace(setup, config=replace(setup.config, rounds=1)), exact_wire=True)
     assert exact.failure == ""

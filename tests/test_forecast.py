@@ -51,7 +51,7 @@ def test_the_printed_numbers_multiply_to_the_sigmas_that_a_run_draws(drawn, vari
     multiplier, sensitivity, weight, sigma = printed.T
     assert NOISE_HEADINGS[3:] == ("noise multiplier", "sensitivity", "weight", "sigma")
     assert_allclose(multiplier * sensitivity / np.sqrt(weight), sigma, rtol=2e-5)  # six digits each
-    inprocess.run(setup)
+    inprocess.train(setup)
     assert_allclose(sigma, [drawn[0], min(drawn), max(drawn)], rtol=1e-5)
 
 

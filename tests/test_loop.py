@@ -142,7 +142,7 @@ def test_the_simulated_noise_is_what_the_clients_guards_give_out(variant):
     problem, plan = Problem(setup.objective, setup.shards, setup.start), setup.plan
     noise = SimulatedNoise(setup.algorithm, setup.shards, setup.schedule, plan.bounds, plan.multipliers)
     end = last(rounds(setup.algorithm, problem, setup.schedule, 5, setup.config.asked, noise))
-    assert_allclose(setup.algorithm.model(end.server), inprocess.run(setup).model, rtol=1e-9, atol=1e-12)
+    assert_allclose(setup.algorithm.model(end.server), inprocess.train(setup).model, rtol=1e-9, atol=1e-12)
     clean = last(rounds(setup.algorithm, problem, setup.schedule, 5, setup.config.asked))
     assert not np.allclose(setup.algorithm.model(clean.server), setup.algorithm.model(end.server), rtol=1e-3)
 

@@ -29,8 +29,9 @@ from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, ZERO, ElasticNet
 from twinflower.settings import settings_of
+from twinflower.simulation.folder import write_run
 from twinflower.simulation.privacy import spent
-from twinflower.simulation.record import own_columns, write_run
+from twinflower.simulation.record import own_columns
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -697,10 +698,10 @@ def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
     """What the server last heard of each client, whose error is the column's, under one seed or several."""
     private = {"privacy.mode": "public-state", "clip_norm": 1.0, "epsilon": 50.0, "rounds": 12}
     setups = [networked(seed=seed, **private, **keys) for seed in (0, 1)]
-    together = cohort.run(setups)
+    together = cohort.train(setups)
     for setup, stacked in zip(setups, together, strict=True):
-        best, alone = setup.optimum, cohort.run([setup])[0]
-        for place, result in enumerate((inprocess.run(setup), alone, stacked)):
+        best, alone = setup.optimum, cohort.train([setup])[0]
+        for place, result in enumerate((inprocess.train(setup), alone, stacked)):
             with np.load(write_run(result, tmp_path / f"{setup.config.seed}-{place}") / "model.npz") as file:
                 points, x = file["points"], file["x"]
             assert points.shape == (6, setup.objective.d)
@@ -712,7 +713,7 @@ def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
 
 
 def test_a_run_folder_has_no_models_of_clients_that_the_server_does_not_know(tmp_path):
-    folder = write_run(inprocess.run(small("fedavg", rounds=1)), tmp_path)
+    folder = write_run(inprocess.train(small("fedavg", rounds=1)), tmp_path)
     with np.load(folder / "model.npz") as file:
         assert set(file) == {"x", "shape", "shapes", "description"}
 
@@ -873,4 +874,4 @@ def test_dp_nfl_is_zcdp_nfl_with_other_noise():
 
 def test_the_digits_variant_runs_in_all_states_of_the_relay():
     setup = small("zcdp-nfl", clients__per_round=0, dead_after=2)
-    assert inprocess.run(replace(setup)).rows[-1]["alive"] == 8
+    assert inprocess.train(replace(setup)).rows[-1]["alive"] == 8

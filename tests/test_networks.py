@@ -133,5 +133,5 @@ def test_a_network_starts_at_glorots_weights_and_learns():
     limits = np.sqrt(6 / np.array([16 + 65, 10 + 16]))
     assert 0.9 < np.abs(setup.start[: 16 * 65]).max() / limits[0] <= 1
     assert 0.9 < np.abs(setup.start[16 * 65 :]).max() / limits[1] <= 1
-    (result,) = cohort.run([setup])
+    (result,) = cohort.train([setup])
     assert result.rows[-1]["test_accuracy"] > 0.8 > 0.3 > result.rows[0]["test_accuracy"]

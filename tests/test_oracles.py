@@ -42,7 +42,7 @@ def assert_equal_runs(setup, rejected=frozenset()):
         if setup.algorithm.local_start == "warm":
             assert_allclose(state.x, slow[-1].own[i], rtol=0, atol=1e-11)
     if not rejected:
-        (stacked,) = cohort.run([setup])
+        (stacked,) = cohort.train([setup])
         assert_allclose(stacked.model, slow[-1].x0, rtol=0, atol=1e-11)
     assert 0 < np.count_nonzero(slow[-1].x0) < setup.objective.d
     return slow

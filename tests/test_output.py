@@ -41,17 +41,17 @@ def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counte
         for t in range(1, rounds + 1)
     ]
     assert_allclose(path_of(setup), hand, rtol=0, atol=1e-14)
-    result = inprocess.run(setup)
+    result = inprocess.train(setup)
     assert_allclose(result.model, hand[-1], rtol=0, atol=1e-14)
     assert result.rows[-1] | {"seconds": 0} == result.rows[-1] | {"seconds": 0} | setup.evaluate(result.model)
-    (stacked,) = cohort.run([setup])
+    (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
     assert counted == 1 or not np.allclose(hand[-1], points[-1], atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["fedpdm-private", "scaffold-gradient"])
 def test_a_mean_of_what_was_released_costs_nothing(variant):
-    last, mean = (inprocess.run(small(variant, final_model=output)) for output in ("last", "tail-mean"))
+    last, mean = (inprocess.train(small(variant, final_model=output)) for output in ("last", "tail-mean"))
     assert last.summary()["privacy"] == mean.summary()["privacy"]
     assert [r.asked for r in last.rounds] == [r.asked for r in mean.rounds]
 

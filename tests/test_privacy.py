@@ -697,7 +697,7 @@ def test_the_tails_of_secret_noise_have_no_holes(monkeypatch):
 
 def test_the_plan_is_spent_exactly():
     setup = small("fedpdm-private", clients__per_round=0)
-    for result in (inprocess.run(setup), *cohort.run([setup])):
+    for result in (inprocess.train(setup), *cohort.train([setup])):
         told = result.summary()["privacy"]
         assert_allclose(told["epsilon"], setup.config.privacy.epsilon, rtol=1e-9)
         assert_allclose(
@@ -717,7 +717,7 @@ def test_clipping_whole_batches_is_refused_where_a_guarantee_counts_on_every_rec
         replace(setup, objective=objective).client(0, InProcessGrid(setup).context(1))
     for free in ("none", "as-published"):
         budget = {} if free == "none" else {"epsilon": 8.0}
-        assert np.any(inprocess.run(small("fedpdm", privacy__mode=free, **budget, **keys)).model)
+        assert np.any(inprocess.train(small("fedpdm", privacy__mode=free, **budget, **keys)).model)
 
 
 def test_as_published_either_clipping_is_the_papers_g():
@@ -737,13 +737,13 @@ def test_as_published_either_clipping_is_the_papers_g():
     assert releases[0] == releases[1]
     assert "bounds the mean gradient of a batch" in by_batch.plan.caveat
     assert "of a batch" not in by_rows.plan.caveat
-    models = [inprocess.run(s).model for s in (by_rows, by_batch)]
+    models = [inprocess.train(s).model for s in (by_rows, by_batch)]
     assert not np.array_equal(*models)
 
 
 def test_only_rounds_in_which_a_client_was_asked_are_paid():
     setup = small("fedpdm-private", rounds=6, epsilon=0.0, noise_multiplier=5.0)
-    told = inprocess.run(setup).summary()["privacy"]
+    told = inprocess.train(setup).summary()["privacy"]
     most, least = setup.plan.rounds_in.max(), setup.plan.rounds_in.min()
     assert most > least
     assert_allclose(told["mu"], np.sqrt(most) / 5.0, rtol=1e-12)
@@ -772,7 +772,7 @@ def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
     charged = [[c.cost for c in grid.client(n).guard.ledger.charges()] for n in range(1, 9)]
     assert_array_equal([len(mine) for mine in charged], rounds_in)
     assert_allclose(np.sqrt([sum(mine) for mine in charged]), target, rtol=1e-12)
-    (stacked,) = cohort.run([setup])
+    (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
     assert stacked.summary()["privacy"] == result.summary()["privacy"]
 
@@ -780,8 +780,8 @@ def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
 def test_seeds_that_are_stacked_have_the_noise_of_their_own_participation():
     setups = prepare_seeds(small("fedpdm-private", rounds=6).config, [0, 1, 2])
     assert len({tuple(setup.plan.multipliers) for setup in setups}) == 3
-    for setup, result in zip(setups, cohort.run(setups), strict=True):
-        assert_allclose(result.model, cohort.run([setup])[0].model, rtol=1e-9, atol=1e-12)
+    for setup, result in zip(setups, cohort.train(setups), strict=True):
+        assert_allclose(result.model, cohort.train([setup])[0].model, rtol=1e-9, atol=1e-12)
 
 
 def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
@@ -801,7 +801,7 @@ def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "runtime", [lambda setup: inprocess.run(setup), lambda setup: cohort.run([setup])[0]]
+    "runtime", [lambda setup: inprocess.train(setup), lambda setup: cohort.train([setup])[0]]
 )
 def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
     """The budget holds for a client's rounds with the first one among them; nobody takes part unpaid."""
@@ -891,7 +891,7 @@ def test_a_sites_policy_stands_above_the_run():
 
 def test_the_main_job_is_private_sparse_and_good():
     (curve,) = read_experiment(ROOT / "experiments" / "digits.toml").curves
-    result = inprocess.run(prepare(curve.config))
+    result = inprocess.train(prepare(curve.config))
     summary = result.summary()
     assert summary["test_accuracy"] >= 0.80
     assert_allclose(summary["privacy"]["epsilon"], 8.0, rtol=1e-9)
@@ -904,6 +904,6 @@ def test_the_coupled_bound_is_worth_it():
     def accuracy(bound):
         config = parse({"clients.count": 10, "rounds": 30, "rho": 0.1, "step-size": 1.3, "privacy.mode": "public-state",
                         "epsilon": 8.0, "sensitivity": bound, "evaluation.every": 30})  # fmt: skip
-        return cohort.run([prepare(config)])[0].rows[-1]["test_accuracy"]
+        return cohort.train([prepare(config)])[0].rows[-1]["test_accuracy"]
 
     assert accuracy("coupled") > accuracy("norm") + 0.2

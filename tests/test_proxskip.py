@@ -141,8 +141,8 @@ def test_a_control_variate_without_noise_is_caught_by_replay():
 def test_stacked_seeds_have_the_coins_of_their_own():
     setups = [small("proxskip", seed=seed) for seed in (0, 1)]
     assert setups[0].algorithm.info.key != setups[1].algorithm.info.key
-    for together, setup in zip(cohort.run(setups), setups, strict=True):
-        (alone,) = cohort.run([setup])
+    for together, setup in zip(cohort.train(setups), setups, strict=True):
+        (alone,) = cohort.train([setup])
         assert_array_equal(together.model, alone.model)
 
 

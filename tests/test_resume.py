@@ -21,8 +21,8 @@ from twinflower.errors import DataError, SettingError
 from twinflower.rounds import rounds
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
-from twinflower.simulation.checkpoint import Checkpoints, flatten, unflatten
-from twinflower.simulation.record import read_rows, read_summary
+from twinflower.simulation.checkpoint import flatten, unflatten
+from twinflower.simulation.folder import Checkpoints, read_rows, read_summary
 from twinflower.simulation.report.figures import redraw
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -43,13 +43,13 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, ever
     """Cut in the second, third and fifth round, once with the client's work done and once without."""
     setup = small(variant, checkpoint_every=every)
     whole = setup.with_state_dir(tmp_path / "whole")
-    expected = inprocess.run(whole, checkpoints=Checkpoints(tmp_path / "whole", every))
+    expected = inprocess.train(whole, checkpoints=Checkpoints(tmp_path / "whole", every))
     k = setup.config.sampled
     for number, after in ((k + 2, True), (2 * k + 1, False), (5 * k, True)):
         folder = tmp_path / f"{number}"
         mine = setup.with_state_dir(folder)
         assert cut_off(mine, folder, number, after, every)
-        equal(inprocess.run(mine, checkpoints=Checkpoints(folder, every)), expected)
+        equal(inprocess.train(mine, checkpoints=Checkpoints(folder, every)), expected)
         assert charges(folder) == charges(tmp_path / "whole")
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, ever
 def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path, monkeypatch, variant):
     setup = small(variant, rounds=ROUNDS)
     assert setup.plan is not None
-    whole = inprocess.run(setup.with_state_dir(tmp_path / "whole"))
+    whole = inprocess.train(setup.with_state_dir(tmp_path / "whole"))
     left, save = [2 * setup.config.sampled + 2], FileStore.save
 
     def dies(self, *words):
@@ -69,8 +69,8 @@ def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path,
     setup, checkpoints = setup.with_state_dir(tmp_path / "cut"), Checkpoints(tmp_path, 1)
     monkeypatch.setattr(FileStore, "save", dies)
     with pytest.raises(PowerCut):
-        inprocess.run(setup, checkpoints=checkpoints)
-    equal(inprocess.run(setup, checkpoints=checkpoints), whole)
+        inprocess.train(setup, checkpoints=checkpoints)
+    equal(inprocess.train(setup, checkpoints=checkpoints), whole)
     assert charges(tmp_path / "cut") == charges(tmp_path / "whole")
 
 
@@ -78,7 +78,7 @@ def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path,
 @pytest.mark.parametrize("variant", ["bsdp-rand-k", "scaffold-gradient", "fedpdm-memory-warm"])
 def test_a_cohort_goes_on_to_the_same_bits(tmp_path, monkeypatch, variant, stacked):
     setups = [small(variant, seed=seed) for seed in range(stacked)]
-    expected = cohort.run(setups)
+    expected = cohort.train(setups)
     done = []
 
     def watched(last):
@@ -93,21 +93,21 @@ def test_a_cohort_goes_on_to_the_same_bits(tmp_path, monkeypatch, variant, stack
 
     with monkeypatch.context() as patch, pytest.raises(PowerCut):
         patch.setattr(cohort, "rounds", watched(4))
-        cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2))
+        cohort.train(setups, checkpoints=Checkpoints(tmp_path, 2))
     done.clear()
     monkeypatch.setattr(cohort, "rounds", watched(None))
-    for one, other in zip(cohort.run(setups, checkpoints=Checkpoints(tmp_path, 2)), expected, strict=True):
+    for one, other in zip(cohort.train(setups, checkpoints=Checkpoints(tmp_path, 2)), expected, strict=True):
         equal(one, other)
     assert done == [3, 4, 5]
 
 
 def test_a_damaged_checkpoint_falls_back_with_a_warning(tmp_path, capsys):
     setup = small("feddyn").with_state_dir(tmp_path)
-    expected = inprocess.run(small("feddyn").with_state_dir(tmp_path / "whole"))
+    expected = inprocess.train(small("feddyn").with_state_dir(tmp_path / "whole"))
     assert cut_off(setup, tmp_path, 14, True, 1)
     newest = tmp_path / "checkpoints" / "round-4.npz"
     newest.write_bytes(newest.read_bytes()[:-30])
-    equal(inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1)), expected)
+    equal(inprocess.train(setup, checkpoints=Checkpoints(tmp_path, 1)), expected)
     assert "round-4.npz is damaged; going on from the checkpoint before it" in capsys.readouterr().out
 
 
@@ -138,12 +138,13 @@ def test_stopped_at_any_write_of_a_checkpoint_the_one_before_is_there(tmp_path, 
 
             patch.setattr(owner, name, call)
         with suppress(PowerCut):
-            inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1))
+            inprocess.train(setup, checkpoints=Checkpoints(tmp_path, 1))
     found, warnings = Checkpoints(tmp_path, 1).newest()
     assert found.info["round"] >= 2
     assert warnings == []
     equal(
-        inprocess.run(setup, checkpoints=Checkpoints(tmp_path, 1)), inprocess.run(small("fedpdm-memory-warm"))
+        inprocess.train(setup, checkpoints=Checkpoints(tmp_path, 1)),
+        inprocess.train(small("fedpdm-memory-warm")),
     )
 
 
@@ -163,7 +164,7 @@ def command(*words, kill_at=0, how="SIGKILL"):
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
-import twinflower.simulation.checkpoint as c
+import twinflower.simulation.folder as c
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):
@@ -233,7 +234,7 @@ fedpdm.rho = 0.1
 
 def test_a_checkpoint_of_another_runtime_is_one_sentence(tmp_path):
     setup = small("fedpdm", checkpoint_every=1)
-    both = {"one": inprocess.run, "all": lambda s, checkpoints: cohort.run([s], None, checkpoints)}
+    both = {"one": inprocess.train, "all": lambda s, checkpoints: cohort.train([s], None, checkpoints)}
     for name, run in both.items():
         run(setup, checkpoints=Checkpoints(tmp_path / name, 1))
     for name, run in both.items():
@@ -287,7 +288,7 @@ def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):
     with pytest.raises(SettingError, match=f"has other settings: go on with --run-config {file}"):
         server_app._run(InProcessGrid(prepare(again)), again.put({"seed": 1}))
     server_app._run(InProcessGrid(prepare(again)), again)
-    whole = inprocess.run(small("scaffold", rounds=6))
+    whole = inprocess.train(small("scaffold", rounds=6))
     assert_array_equal(np.load(folder / "model.npz")["x"], whole.model)
     assert not file.exists()
     stored = parse(tomllib.loads((folder / "config.toml").read_text()))

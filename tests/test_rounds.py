@@ -18,7 +18,7 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.shell import AlgorithmClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.simulation.record import read_rows, write_run
+from twinflower.simulation.folder import read_rows, write_run
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -54,7 +54,7 @@ def test_lost_replies_are_asked_for_again_and_change_nothing(variant):
     setup = small(variant, **EVERYONE)
     grid = Lossy(setup, [(2, 1), (5, 3), (6, 3)], losses=3)
     result = run_strategy(setup, grid, "inprocess")
-    whole = inprocess.run(setup)
+    whole = inprocess.train(setup)
     assert_array_equal(result.model, whole.model)
     assert grid.asked.count((5, 3)) == grid.asked.count((2, 1)) == 4
     assert grid.asked.count((1, 3)) == 1
@@ -137,7 +137,7 @@ def test_unequal_shares_spend_the_target_exactly():
     assert_allclose(spent, setup.plan.mu(setup.plan.shares) ** 2, rtol=1e-12)
     assert_allclose(np.sqrt(spent), np.where(setup.plan.rounds_in > 0, gdp_mu(30.0, 1e-4), 0.0), rtol=1e-12)
     assert_allclose(result.summary()["privacy"]["epsilon"], 30.0, rtol=1e-9)
-    (stacked,) = cohort.run([setup])
+    (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
     least = setup.plan.least_multiplier(7)  # whatever rounds the server asks for
     assert least == pytest.approx(setup.plan.multipliers[7] / 2**5)
@@ -154,7 +154,7 @@ def test_columns_of_a_methods_own(tmp_path, borrow, stacked):
         client_models=lambda self, server: np.broadcast_to(points, (*server.x0.shape[:-1], 2, 650)),
     )
     setups = [small("fedpdm", reference=True, l2=0.1, seed=seed, rounds=2) for seed in (0, 1)]
-    results = cohort.run(setups) if stacked else [inprocess.run(setup) for setup in setups]
+    results = cohort.train(setups) if stacked else [inprocess.train(setup) for setup in setups]
     for setup, result in zip(setups, results, strict=True):
         write_run(result, tmp_path / str(setup.config.seed))
         last = read_rows(tmp_path / str(setup.config.seed))[-1]
@@ -178,5 +178,5 @@ def test_the_reference_of_a_run_is_its_own_optimum():
         batch_size=0,
         local__max_steps=4,
     )
-    (result,) = cohort.run([setup])
+    (result,) = cohort.train([setup])
     assert result.rows[-1]["distance"] < 1e-8 < 0.5 < result.rows[0]["distance"]

@@ -169,7 +169,7 @@ def test_a_graph_file_is_read_by_the_server_alone(tmp_path, monkeypatch):
         "rounds": 3,
     }
     there = prepare(parse(keys))
-    expected = inprocess.run(there).model
+    expected = inprocess.train(there).model
     grid = Deployed(keys | {"topology.name": "file:/nowhere"}, {}, {}, {}, {})
     assert_array_equal(run_strategy(there, grid, "inprocess").model, expected)
 

@@ -16,8 +16,8 @@ from twinflower.errors import DataError, SettingError
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.simulation.runtimes.deployment import at_sites
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
@@ -71,9 +71,9 @@ def test_one_file_is_one_client(sites, tmp_path):
         lengths = np.sqrt((features**2).sum(1) + 1)
         np.testing.assert_allclose(rows.features[:, :-1], features / lengths[:, None], rtol=1e-14)
     assert len(setup.dataset.test_labels) == 100
-    result = cohort.run([setup])[0]
+    result = cohort.train([setup])[0]
     assert result.rows[-1]["test_accuracy"] > 0.8
-    np.testing.assert_allclose(inprocess.run(setup).model, result.model, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(inprocess.train(setup).model, result.model, rtol=1e-9, atol=1e-12)
 
 
 def test_test_rows_are_held_out_of_every_file_alike(sites):
@@ -159,7 +159,7 @@ def test_nodes_with_tables_of_their_own_train_the_same_model(sites, tmp_path):
     setup = prepare(parse(own_keys(sites, tmp_path)))
     result = run_strategy(setup, Nodes(setup), "inprocess")
     assert not result.failure
-    np.testing.assert_array_equal(result.model, inprocess.run(prepare(parse(sites))).model)
+    np.testing.assert_array_equal(result.model, inprocess.train(prepare(parse(sites))).model)
     assert result.rows[-1]["test_accuracy"] > 0.8
 
 

@@ -179,7 +179,7 @@ def test_a_gradient_of_zero_elsewhere_is_no_reason_to_stop():
     """No row of the bounded class in the batches, at 0 and later on; and rows that are fitted exactly."""
     class_bound = {"constraints": "class 3 <= 1.2", "batch_size": 1, "rounds": 20}
     setup = small("ssca-constrained", **class_bound)
-    result = inprocess.run(setup)
+    result = inprocess.train(setup)
     assert not result.failure
     assert result.model.any()
     fitted = Batch(np.eye(2), np.array([1.0, 2.0]))
@@ -486,11 +486,11 @@ def test_a_class_that_is_not_there_has_no_bound(dataset, objective, classes):
 def test_a_bound_out_of_reach_is_reported_as_not_met():
     keys = {"constraints": "cost <= 0.01", "rounds": 10, "batch_size": 0}
     setup = small("ssca-constrained", clients__per_round=0, **keys)
-    result = inprocess.run(setup)
+    result = inprocess.train(setup)
     assert result.summary()["bounds_met"] is False
     assert result.rows[-1]["excess"] > 1
     assert result.rows[-1]["slack"] > 0
-    easy = inprocess.run(small("ssca-constrained", constraints="cost <= 2.31", rounds=10))
+    easy = inprocess.train(small("ssca-constrained", constraints="cost <= 2.31", rounds=10))
     assert easy.summary()["bounds_met"] is True
 
 

@@ -25,7 +25,7 @@ from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.checkpoint import Checkpoints
+from twinflower.simulation.folder import Checkpoints
 from twinflower.simulation.forecast import forecast
 from twinflower.simulation.identity import make_key, read_identity
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -458,7 +458,7 @@ def test_settings_that_sums_do_not_go_with_are_refused_in_a_sentence(keys, why):
 def test_a_run_prints_and_stores_both_numbers():
     """In process and in the cohort; the plan's tables have them, and what a lost client costs."""
     setup = prepare(parse(SUMS, {"masks": True}))
-    results = [inprocess.run(setup), *cohort.run([prepare(parse(SUMS))])]
+    results = [inprocess.train(setup), *cohort.train([prepare(parse(SUMS))])]
     assert_array_equal(results[0].model, results[1].model)
     for result in results:
         told = result.privacy()
@@ -482,7 +482,7 @@ def test_a_run_prints_and_stores_both_numbers():
 def test_a_run_of_sums_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, keys):
     """From a checkpoint, with the sites' keys and replies on the disk: the rounds behind it get the stored bytes."""
     setup = prepare(parse(SUMS, keys, {"masks": True, "rounds": 5, "checkpoint-every": 2}))
-    whole = inprocess.run(setup)
+    whole = inprocess.train(setup)
     setup = setup.with_state_dir(tmp_path / "state")
 
     class Cut(InProcessGrid):

@@ -36,7 +36,7 @@ from twinflower.privacy.audit import replay
 from twinflower.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.checkpoint import Checkpoints
+from twinflower.simulation.folder import Checkpoints
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.settings import parse
@@ -539,7 +539,7 @@ def config(variant, made="cnn", **keys):
 def test_every_algorithm_runs_on_a_cnn_stacked_or_one_by_one(variant):
     """In double precision, so that rounding is small; public coins and noise are the same in both."""
     setup = prepare(config(variant, "precise"))
-    one_by_one, (stacked,) = inprocess.run(setup), cohort.run([setup])
+    one_by_one, (stacked,) = inprocess.train(setup), cohort.train([setup])
     assert one_by_one.failure == stacked.failure == ""
     assert np.linalg.norm(one_by_one.model - setup.start) > 1e-4
     assert_allclose(stacked.model, one_by_one.model, rtol=1e-6, atol=1e-9)
@@ -556,10 +556,10 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant):
     """With its clients' state and ledgers on the disk, through Flower's own messages."""
     setup = prepare(config(variant, checkpoint_every=1))
     whole = setup.with_state_dir(tmp_path / "whole")
-    expected = inprocess.run(whole, exact_wire=True, checkpoints=Checkpoints(tmp_path / "whole", 1))
+    expected = inprocess.train(whole, exact_wire=True, checkpoints=Checkpoints(tmp_path / "whole", 1))
     mine = setup.with_state_dir(tmp_path / "mine")
     assert cut_off(mine, tmp_path / "mine", setup.config.sampled + 2, True, 1)
-    equal(inprocess.run(mine, checkpoints=Checkpoints(tmp_path / "mine", 1)), expected)
+    equal(inprocess.train(mine, checkpoints=Checkpoints(tmp_path / "mine", 1)), expected)
 
 
 @pytest.mark.slow
@@ -569,7 +569,7 @@ def test_flowers_engine_gives_the_bits_of_inprocess(tmp_path):
         for variant in ONE_EACH:
             run = config(variant)
             flower.run(run, tmp_path / variant)
-            ours = inprocess.run(prepare(run))
+            ours = inprocess.train(prepare(run))
             assert_array_equal(np.load(tmp_path / variant / "model.npz")["x"], ours.model, err_msg=variant)
             state = torch.load(tmp_path / variant / "model.pt", weights_only=True)
             layers().load_state_dict(state)
@@ -606,7 +606,7 @@ def test_a_regression_with_a_module():
             }
         )
     )
-    (result,) = cohort.run([setup])
+    (result,) = cohort.train([setup])
     assert result.rows[-1]["objective"] < 0.9 * result.rows[0]["objective"]
     assert result.rows[-1]["test_accuracy"] > result.rows[0]["test_accuracy"]
 

@@ -18,7 +18,7 @@ from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.objectives import Batch
 from twinflower.simulation import cli
-from twinflower.simulation.record import write_run
+from twinflower.simulation.folder import write_run
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
@@ -147,7 +147,7 @@ def test_what_a_model_cannot_do_it_says():
 
 
 def run(keys, folder):
-    result = cohort.run([prepare(parse(keys))])[0]
+    result = cohort.train([prepare(parse(keys))])[0]
     write_run(result, folder)
     return result, twinflower.load(folder)
 

@@ -95,7 +95,7 @@ def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
     curve = tuning.raw["curve"][0]
     config = tuning.config(curve, {"step-size": 1.0}, {})
     setups, held = zip(*(held_out(s, 0.25) for s in prepare_seeds(config, [100, 101])), strict=True)
-    results = cohort.run(setups)
+    results = cohort.train(setups)
     expected = np.mean([r.setup.objective.score(r.model, h) for r, h in zip(results, held, strict=True)])
     scores = dict(tomllib.loads(tune(tuning, say=lambda line: None))["scores"]["pdm"])
     assert_allclose(scores["step-size = 1.0"], expected, rtol=1e-5)
@@ -188,7 +188,7 @@ def test_a_column_is_taken_from_the_last_row_of_a_run_on_all_rows(scores, tmp_pa
     ):
         point = tomllib.loads(text.replace(", ", "\n"))
         ends = [
-            cohort.run([setup])[0].rows[-1]
+            cohort.train([setup])[0].rows[-1]
             for setup in prepare_seeds(tuning.config(curve, point, {}), [100, 101])
         ]
         column = by if by in ends[0] else "distance"

@@ -49,11 +49,13 @@ def test_a_word_that_means_nothing_is_refused():
 def test_clients_of_one_size_give_the_same_bits_either_way(variant):
     keys = {"samples_per_client": 150, "partition.name": "iid"}
     models = [
-        inprocess.run(small(variant, weighting=weighting, **keys)).model for weighting in ("clients", "rows")
+        inprocess.train(small(variant, weighting=weighting, **keys)).model
+        for weighting in ("clients", "rows")
     ]
     assert_array_equal(*models)
     stacked = [
-        cohort.run([small(variant, weighting=w, seed=s, **keys) for s in (1, 2)]) for w in ("clients", "rows")
+        cohort.train([small(variant, weighting=w, seed=s, **keys) for s in (1, 2)])
+        for w in ("clients", "rows")
     ]
     for one, other in zip(*stacked, strict=True):
         assert_array_equal(one.model, other.model)
@@ -83,7 +85,7 @@ SPARSE = {"regulariser.weight": 0.01}
 def test_a_run_ends_at_the_optimum_of_its_weighting(variant, keys, weighting):
     """The optimum of all rows together, weighted as the run says; the other weighting's is another point."""
     setup = small(variant, weighting=weighting, **LONG | keys)
-    (result,) = cohort.run([setup])
+    (result,) = cohort.train([setup])
     data, h = setup.dataset, setup.regulariser
     sizes = setup.partition.sizes
     each = np.full(932, 1 / 932) if weighting == "rows" else np.repeat(1 / (8 * sizes), sizes)
@@ -100,7 +102,7 @@ def test_a_run_ends_at_the_optimum_of_its_weighting(variant, keys, weighting):
 
 def test_feddyn_is_fedpdm_by_rows_too():
     keys = {"weighting": "rows", "clients.per-round": 0, "rounds": 12, **UNEQUAL}
-    one, other = (cohort.run([small(v, **keys)])[0].model for v in ("fedpdm", "feddyn"))
+    one, other = (cohort.train([small(v, **keys)])[0].model for v in ("fedpdm", "feddyn"))
     assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
@@ -135,6 +137,6 @@ def test_weights_at_the_server_change_no_release(variant):
             for s in (by_clients, by_rows)
         ]
         assert release[0] == release[1]
-    first = [inprocess.run(small(variant, weighting=w, rounds=1, **UNEQUAL)) for w in ("clients", "rows")]
+    first = [inprocess.train(small(variant, weighting=w, rounds=1, **UNEQUAL)) for w in ("clients", "rows")]
     assert not np.array_equal(first[0].model, first[1].model)
     assert first[0].summary()["privacy"] == first[1].summary()["privacy"]

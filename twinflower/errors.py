@@ -4,6 +4,8 @@ The command line and the server app catch these errors and print them without a 
 reaches the user is a bug in Twinflower.
 """
 
+from urllib.error import URLError
+
 
 class TwinflowerError(Exception):
     """Base class of all errors whose message is written for the user."""
@@ -23,6 +25,21 @@ class ReplyError(TwinflowerError, ValueError):
 
 class RunError(TwinflowerError, RuntimeError):
     """A run cannot continue: no usable replies, too few nodes, or a diverging model."""
+
+
+class DiskError(TwinflowerError):
+    """A file cannot be written: the disk is full, or will not take it; the text names file and cause."""
+
+
+def cause(error: Exception) -> str:
+    """Why a file cannot be used, in one line, for use inside a sentence."""
+    if isinstance(error, URLError) and isinstance(error.reason, Exception):
+        return cause(error.reason)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def require(condition: bool, text: str) -> None:

@@ -5,15 +5,16 @@ A graph is what algorithms and the relay need of it: for each client its neighbo
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
 from .arrays import Array, Mask
-from .errors import SettingError, require
+from .errors import SettingError, cause, require
 from .randomness import stream
 from .settings import Setting, above, at_least, between, check_settings, make
 
@@ -256,11 +257,21 @@ def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
 
 def _read(path: Path) -> Any:
     try:
-        lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
-        return _nx().Graph([(int(i), int(j)) for i, j, *_ in filter(None, lines)])
-    except (OSError, ValueError) as error:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"topology: {path} cannot be read as an edge list ({cause(error)})") from None
+    words = ((number, line.split("#")[0].split()) for number, line in enumerate(lines, 1))
+    return _nx().Graph([_edge(path, number, found) for number, found in words if found])
+
+
+def _edge(path: Path, number: int, words: Sequence[str]) -> tuple[int, int]:
+    try:
+        i, j = map(int, words[:2])
+        return i, j
+    except ValueError:
         raise SettingError(
-            f"topology: {path} cannot be read as an edge list, 'i j' per line ({error})"
+            f"topology: {path} cannot be read as an edge list, 'i j' per line (line {number} is "
+            f"'{shorten(' '.join(words), 40)}')"
         ) from None
 
 

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from .arrays import Array
-from .data.files import one_line, read_bytes
+from .data.files import read_bytes
 from .data.schema import Schema, Target, parse_schema
 from .data.sets import appended_one, limited_norm
 from .data.tables import read_features, read_rows
-from .errors import DataError, TwinflowerError, require
+from .errors import DataError, TwinflowerError, cause, require
 from .networks import NETWORKS, make_model
 from .objectives import LOSSES, Batch, LinearModel, score_of
 
@@ -97,7 +97,7 @@ class Inputs:
         try:
             table = np.asarray(rows, dtype=np.float64)
         except (ValueError, TypeError) as error:
-            raise DataError(f"rows must be numbers: {one_line(error)}") from None
+            raise DataError(f"rows must be numbers: {cause(error)}") from None
         self._check_shape(table, self.num_features)
         if not np.isfinite(table).all():
             raise DataError("rows must be finite numbers; there is NaN or infinity")
@@ -351,7 +351,7 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
-        raise DataError(f"{file} is not a model of this version of Twinflower ({one_line(error)})") from None
+        raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
 
 
 _WITHOUT = "a PyTorch module is in model.pt beside it, for torch.load; one of version 0.1 is x and no more"

@@ -8,16 +8,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
-from twinflower.errors import RunError, TwinflowerError, require
+from twinflower.errors import RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
-from ..checkpoint import Checkpoints
-from ..lock import claimed
-from ..record import results_folder, write_config, write_resume, write_run
-from ..report.figures import draw_run
+from ..folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
+from ..record import Result
+from ..report.figures import draw_run, undrawn
+from ..report.sentences import bounds, guarantee, row_line, warnings
+from ..resume import require_resumable, require_state_dir
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
-from ..settings.experiment import check_resumable
 from ..setup import Setup, prepare
 from .polling import PollingGrid
 
@@ -70,58 +70,58 @@ def _run(grid: Grid, config: Config) -> None:
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the folder."""
-    config = setup.config
-    checkpoints = Checkpoints(folder, config.output.checkpoint_every, config)
-    print(setup.report(), flush=True)
-    if hasattr(grid, "pull_interval"):
-        grid.pull_interval = 0.01  # the in-memory grid of a simulation polls for replies
+    _print(setup.report())
     runtime = "flower" if _simulated(grid) else "deployment"
-    if runtime == "flower" and config.output.checkpoint_every:
-        require(
-            bool(config.output.state_dir),
-            "output.checkpoint-every needs an output.state-dir, where simulated clients keep their state",
-        )
+    checkpoints = _checkpoints(setup.config, folder, runtime)
+    result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)
+    _print(*warnings([result]), *guarantee([result]))  # also where the disk is full
+    write_run(result, folder)
+    _print(f"results: {folder}", *_bounds(result))
+    failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def _quick(grid: Grid) -> Grid:
+    """The grid with short pauses between two requests for replies."""
+    if not _simulated(grid):
+        return PollingGrid(grid)
+    if hasattr(grid, "pull_interval"):
+        grid.pull_interval = 0.01  # seconds
+    return grid
+
+
+def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
+    """Those of the run, which can be resumed from now on if it has any."""
+    checkpoints = Checkpoints(folder, config.output.checkpoint_every, config)
+    if runtime == "flower":
+        require_state_dir(config)
     write_config(config, folder)
     if checkpoints.every:
         resume = write_resume(config, folder)
-        print(
-            f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}",
-            flush=True,
-        )
-    if runtime == "deployment":
-        grid = PollingGrid(grid)
-    result = run_strategy(setup, grid, runtime, print_row, checkpoints)
-    write_run(result, folder)
-    (folder / "resume.toml").unlink(missing_ok=True)
-    checkpoints.clear()
-    draw_run(folder)
-    for warning in result.warnings():
-        print(warning, flush=True)
-    if told := result.privacy():
-        print(f"privacy: {told['guarantee']}", flush=True)
-    print(f"results: {folder}", flush=True)
-    if (met := result.summary()["bounds_met"]) is not None:
-        print(
-            f"bounds {'met' if met else 'NOT met'} ({result.rows[-1]['excess']:+.3g} from the limit)",
-            flush=True,
-        )
-    if result.failure:
-        raise RunError(result.failure)
+        _print(f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}")
+    return checkpoints
+
+
+def _bounds(result: Result) -> list[str]:
+    """Whether a constrained model keeps its bounds."""
+    satisfied = result.summary()["bounds_met"]
+    return [] if satisfied is None else [bounds(satisfied, result.rows[-1]["excess"])]
 
 
 def _folder(config: Config) -> Path:
     """Where the results go: the folder of the run that is resumed, or a new one."""
     if not config.output.resume_from:
-        return results_folder(config.output.dir, f"{config.algorithm}-{config.data.name}".replace(":", "-"))
+        return new_folder(config.output.dir, f"{config.algorithm}-{config.data.name}".replace(":", "-"))
     folder = Path(config.output.resume_from).absolute()
-    check_resumable(folder, config)
+    require_resumable(folder, config)
     return folder
 
 
-def print_row(row: dict[str, float]) -> None:
-    """One line of progress."""
-    print(
-        f"round {row['round']:>4}  objective {row['objective']:.5g}  "
-        f"test accuracy {row['test_accuracy']:.4f}  nonzeros {row['nonzeros']}",
-        flush=True,
-    )
+def _print_row(row: dict[str, float]) -> None:
+    _print(row_line(row))
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        print(line, flush=True)

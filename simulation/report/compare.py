@@ -4,14 +4,14 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from twinflower.errors import require
 from twinflower.privacy import best_guess
 
-from ..record import read_summary
+from ..folder import curve_of, read_summary, runs_below
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",
@@ -19,35 +19,31 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def comparison(folders: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Rows under `HEADINGS`. Seeds of one curve share a row: mean +- standard deviation, and the largest epsilon.
+class Comparison(NamedTuple):
+    """Rows under `HEADINGS`, and a sentence for each folder that is left out."""
 
-    Raises SettingError for a folder without results.
+    rows: list[tuple[str, ...]]
+    left_out: list[str]
+
+
+def comparison(folders: Sequence[Path]) -> Comparison:
+    """Seeds of one curve share a row: mean +- standard deviation, and the largest epsilon. No run counts twice.
+
+    A folder without a run that has ended is left out; SettingError if it is not there, or if nothing remains.
     """
-    groups: dict[Path, list[dict[str, Any]]] = defaultdict(list)
-    for folder in map(Path.absolute, folders):
-        summaries = sorted(folder.rglob("summary.json"))
-        require(bool(summaries), f"{folder} holds no summary.json: give the folder of a run or an experiment")
-        for path in summaries:
-            run = path.parent
-            name = run.parent if run.name.startswith("seed-") else run
-            groups[name].append(read_summary(run))
+    groups: dict[Path, dict[Path, dict[str, Any]]] = defaultdict(dict)
+    left_out = []
+    for folder in map(Path.resolve, folders):
+        require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run or an experiment")
+        runs = runs_below(folder)
+        for run in runs:
+            groups[curve_of(run)][run] = read_summary(run)
+        if not runs:
+            left_out.append(f"{folder} is left out: no run has ended there")
+    require(bool(groups), "; ".join(left_out))
     common = Path(os.path.commonpath([name.parent for name in groups]))
-    return [_row(str(name.relative_to(common)), runs) for name, runs in groups.items()]
-
-
-def closing(runs: Sequence[dict[str, Any]], planned: int) -> str:
-    """What finished seeds of one curve reached, in a line; planned: how many there should be."""
-    first, seeds = runs[0], ""
-    if planned > 1:
-        all_ = "" if len(runs) == planned else f"{len(runs)} of "
-        seeds = f", {all_}{planned} seeds, mean +- standard deviation"
-    score = "test R^2" if first["majority_baseline"] is None else "test accuracy"
-    return (
-        f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {_spread(runs, 'test_accuracy', '.4f')}, "
-        f"{_spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "
-        f"{_spread(runs, 'seconds', '.1f')} s"
-    )
+    rows = [_row(str(name.relative_to(common)), list(runs.values())) for name, runs in groups.items()]
+    return Comparison(rows, list(dict.fromkeys(left_out)))
 
 
 def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -57,13 +53,13 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
     if not finished:
         return (name, method, f"{len(runs)}{note}", *["-"] * 8)
     numbers = (
-        _spread(finished, "test_accuracy", ".4f"),
-        _spread(finished, "objective", ".5g"),
-        _spread(finished, "optimality", ".2g"),
-        _spread(finished, "nonzeros", ".0f"),
-        _spread(finished, "uplink_bits", ".3g", 1e-6),
+        spread(finished, "test_accuracy", ".4f"),
+        spread(finished, "objective", ".5g"),
+        spread(finished, "optimality", ".2g"),
+        spread(finished, "nonzeros", ".0f"),
+        spread(finished, "uplink_bits", ".3g", 1e-6),
         _epsilon([run["privacy"] for run in finished]),
-        _spread(finished, "seconds", ".1f"),
+        spread(finished, "seconds", ".1f"),
     )
     return (name, method, f"{len(runs)}{note}", str(finished[0]["rounds"]), *numbers)
 
@@ -79,7 +75,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
     return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; {best_guess(worst['mu']):.0%} guessed)"
 
 
-def _spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
+def spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
     """Mean and deviation; a dash where a run did not measure it, as optimality without a reference."""
     if any(run[key] is None for run in runs):
         return "-"

@@ -1,5 +1,6 @@
 """Figures, drawn from stored results only."""
 
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,11 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.transforms import ScaledTranslation
 
-from twinflower.errors import SettingError, require
+from twinflower.errors import DiskError, SettingError, cause, require
 from twinflower.topologies import Neighbours, drawing
 
-from ..record import read_rows, read_summary, replacing
-from ..settings.experiment import Curve, Experiment, read_experiment
+from ..folder import (
+    figure_of,
+    has_config,
+    has_metrics,
+    is_experiment,
+    read_config,
+    read_plan,
+    read_rows,
+    read_summary,
+    replacing,
+)
+from ..settings.experiment import Curve, Experiment
 from .plot_style import label, log_scale, marked, styles
 from .series import Series, limits, note, series
 
@@ -29,14 +40,14 @@ _BELOW = 40  # points from a panel to its legend, for numbers and label of the a
 
 
 def draw_run(folder: Path) -> Path:
-    """figure.png of one run folder."""
+    """The figure of one run, in its folder."""
     return _save(compose_run(folder), folder)
 
 
 def compose_run(folder: Path) -> plt.Figure:
     """The figure of one run: objective, test accuracy, nonzeros and, if it has bounds, cost by round."""
     rows, summary = read_rows(folder), read_summary(folder)
-    (curve,) = read_experiment(folder / "config.toml").curves
+    curve = read_config(folder)
     bounded = ["cost" if limits(curve.config, "cost") else "excess"] if limits(curve.config, "excess") else []
     columns = ["objective", "test_accuracy", "nonzeros", *bounded]
     figure, axes = _canvas(1, len(columns))
@@ -51,7 +62,7 @@ def compose_run(folder: Path) -> plt.Figure:
 
 
 def draw_experiment(experiment: Experiment, out: Path) -> Path:
-    """figure.png of an experiment: a row of panels per y; the legends say what lines and bands mean."""
+    """The figure of an experiment: a row of panels per y; the legends say what lines and bands mean."""
     return _save(compose_experiment(experiment, out), out)
 
 
@@ -76,14 +87,26 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
 def redraw(folder: Path) -> Path:
     """Draw again what lies in a folder, an experiment's or a run's."""
     require(folder.is_dir(), f"{folder} is not a folder with results")
-    if (folder / "experiment.toml").exists():
-        return draw_experiment(read_experiment(folder / "experiment.toml"), folder)
-    if (folder / "metrics.csv").exists():
+    if is_experiment(folder):
+        return draw_experiment(read_plan(folder), folder)
+    if has_metrics(folder):
         require(bool(read_rows(folder)), f"{folder} holds no evaluated round: there is nothing to draw")
         return draw_run(folder)
-    begun = (folder / "config.toml").exists()
-    hint = "its run has not ended, --resume goes on with it" if begun else "give the folder of a run"
+    hint = (
+        "its run has not ended, --resume goes on with it"
+        if has_config(folder)
+        else "give the folder of a run"
+    )
     raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: {hint}")
+
+
+def undrawn(draw: Callable[[], Path]) -> list[str]:
+    """Draw, and say in a sentence if the disk will not take it: the results are stored already."""
+    try:
+        draw()
+        return []
+    except DiskError as error:
+        return [str(error)]
 
 
 def draw_graph(neighbours: Neighbours, path: Path) -> Path:
@@ -102,7 +125,7 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
-        raise SettingError(f"the graph cannot be drawn into {path}: {error}") from None
+        raise SettingError(f"the graph cannot be drawn into {path}: {cause(error)}") from None
     finally:
         plt.close(figure)
     return path.absolute()
@@ -202,7 +225,7 @@ def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
 
 
 def _save(figure: plt.Figure, folder: Path) -> Path:
-    path = folder / "figure.png"
+    path = figure_of(folder)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")
     plt.close(figure)

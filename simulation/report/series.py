@@ -1,6 +1,6 @@
 """What a figure shows, read from stored results: mean and spread over seeds, by round or of the last rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +9,10 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.constraints import parse_constraints
 
-from ..record import read_rows
+from ..columns import SIGNED_COLUMNS
+from ..folder import has_metrics, has_model, read_rows, run_folder
 from ..settings import Config
-from ..settings.experiment import SIGNED_COLUMNS, Curve, Experiment
+from ..settings.experiment import Curve, Experiment
 
 Rows = list[dict[str, float]]
 
@@ -76,7 +77,7 @@ def limits(config: Config, column: str) -> list[float]:
 
 def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
     """All rows; a run that stopped early ends the line, and the label says so."""
-    runs = _runs(experiment, out, curve, "metrics.csv")
+    runs = _runs(experiment, out, curve, has_metrics)
     length = min(map(len, runs), default=0)
     label, rounds = _label(curve.label, len(runs), experiment), curve.config.rounds
     if not length:
@@ -90,7 +91,7 @@ def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> S
 
 def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:
     """A point of each curve: the last rows of its finished runs."""
-    found = [(curve, _runs(experiment, out, curve, "model.npz")) for curve in curves]
+    found = [(curve, _runs(experiment, out, curve, has_model)) for curve in curves]
     found = [(curve, runs) for curve, runs in found if runs]
     line, algorithm = curves[0].line, curves[0].config.algorithm
     if not found:
@@ -109,10 +110,10 @@ def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
     return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
 
 
-def _runs(experiment: Experiment, out: Path, curve: Curve, needed: str) -> list[Rows]:
-    """The rows of every seed's run that holds this file."""
-    folders = [experiment.folder(out, curve, seed) for seed in experiment.seeds]
-    found = [read_rows(folder) for folder in folders if (folder / needed).exists()]
+def _runs(experiment: Experiment, out: Path, curve: Curve, usable: Callable[[Path], bool]) -> list[Rows]:
+    """The rows of every seed's run, of those that are usable."""
+    folders = [run_folder(experiment, out, curve, seed) for seed in experiment.seeds]
+    found = [read_rows(folder) for folder in folders if usable(folder)]
     return [rows for rows in found if rows]
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -26,9 +27,14 @@ from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, round
 from twinflower.strategies import Round
 from twinflower.sums.plan import SimulatedSums
 
-from ..checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
+from ..checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
+from ..folder import Checkpoints, curve_folder, write_config
 from ..record import Progress, Recorder, Result, own_columns
-from ..setup import Setup, with_sizes
+from ..resume import newest
+from ..settings.experiment import Curve, Experiment
+from ..setup import Setup, prepare_seeds, with_sizes
+from .local import run_curves
+from .observer import Observer
 
 _KEPT = 2**26  # numbers
 BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
@@ -197,7 +203,7 @@ def _restore(states: ClientStates, template: Any, saved: Checkpoint) -> None:
         states.restore(saved.arrays["visited"], unflatten(template, fields))
 
 
-def run(
+def train(
     setups: Sequence[Setup], progress: Progress | None = None, checkpoints: Checkpoints | None = None
 ) -> list[Result]:
     """Run all seeds together; results in their order.
@@ -211,7 +217,7 @@ def run(
         with threadpool_limits(1), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):
-        return [result for setup in setups for result in run([setup], progress)]
+        return [result for setup in setups for result in train([setup], progress)]
 
 
 def _together(
@@ -238,7 +244,7 @@ def _together(
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
     """Run to the end; returns the last round."""
-    saved = _newest(checkpoints)
+    saved = newest(checkpoints)
     begin = cohort.take_up(saved, recorders) if saved else cohort.start()
     if not saved:
         _note(cohort, begin, recorders, checkpoints)
@@ -259,9 +265,14 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
         checkpoints.save(at.round, cohort.checkpoint(at, recorders))
 
 
-def _newest(checkpoints: Checkpoints | None) -> Checkpoint | None:
-    """The newest checkpoint, None without any."""
-    found, warnings = checkpoints.newest() if checkpoints else (None, [])
-    for warning in warnings:
-        print(warning, flush=True)
-    return found
+def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
+    """Run what is left of an experiment, the seeds of a curve together; a sentence for each failure."""
+
+    def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
+        own = curve_folder(plan, folder, curve)
+        if curve.config.output.checkpoint_every and plan.single:
+            write_config(curve.config, own)
+        checkpoints = Checkpoints(own, curve.config.output.checkpoint_every, curve.config)
+        yield from train(prepare_seeds(curve.config, seeds), observer.row, checkpoints)
+
+    return run_curves(plan, folder, observer, together)

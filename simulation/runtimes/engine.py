@@ -18,8 +18,8 @@ from pathlib import Path
 from twinflower.errors import RunError
 from twinflower.topologies import FromFile
 
-from ..record import to_tables
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
+from ..settings.toml import to_tables
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # of a checkout; in a wheel, the package
@@ -166,6 +166,7 @@ def _from_here(path: str) -> str:
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NOISE = re.compile(
     r"(INFO|DEBUG) *:|Using SuperLink: |Success|\(ClientAppActor|Loading project conf|🎊|\[Round \d"
+    r"|results: "  # which the command says for all runs
 )
 _ALARM = re.compile(r"(WARNING|ERROR) *:\s*(.*)|(twinflower: .*)")
 

@@ -9,9 +9,10 @@ This module is the only one that touches Flower's private parts (marked "private
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -27,12 +28,15 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer
-from twinflower.errors import DataError
 from twinflower.wire import from_npy
 
-from ..checkpoint import Checkpoints
+from ..folder import Checkpoints, run_folder
 from ..record import Progress, Result
-from ..setup import Setup
+from ..resume import in_process, require_states
+from ..settings.experiment import Curve, Experiment
+from ..setup import Setup, prepare_seeds
+from .local import run_curves
+from .observer import Observer
 from .strategy import run_strategy
 
 _RAISED = 3  # Flower's code for an exception in a client
@@ -156,21 +160,7 @@ def _bytes_and_back(message: Message) -> Message:
     return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
 
 
-def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
-    """DataError unless all clients that took part before the newest checkpoint still have their state."""
-    found, _ = checkpoints.newest()
-    if found is None:
-        return
-    for client, _ in found.info.get("born", ()):
-        store = setup.store(client, setup.config.output.state_dir)
-        if store and store.last(found.info["session"]) is None:
-            raise DataError(
-                f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
-                "on; start anew in another folder"
-            )
-
-
-def run(
+def train(
     setup: Setup,
     progress: Progress | None = None,
     exact_wire: bool = False,
@@ -182,8 +172,20 @@ def run(
     logger.setLevel(logging.WARNING)
     try:
         with threadpool_limits(1):
-            if checkpoints and setup.config.output.state_dir:
-                _require_states(setup, checkpoints)
+            if checkpoints:
+                require_states(setup, checkpoints)
             return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)
+
+
+def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
+    """Run what is left of an experiment, one run after the other; a sentence for each failure."""
+
+    def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
+        for prepared in prepare_seeds(curve.config, seeds):
+            own = run_folder(plan, folder, curve, prepared.config.seed)
+            setup, checkpoints = in_process(prepared, own)
+            yield train(setup, observer.row, checkpoints=checkpoints)
+
+    return run_curves(plan, folder, observer, one_after_the_other)

@@ -11,8 +11,10 @@ from twinflower.errors import RunError
 from twinflower.strategies import StarStrategy
 from twinflower.strategies.records import record_of
 
-from ..checkpoint import Checkpoints, of_strategy, to_strategy
+from ..checkpoint import of_strategy, to_strategy
+from ..folder import Checkpoints
 from ..record import Progress, Recorder, Result, own_columns
+from ..resume import newest
 from ..setup import Setup
 
 
@@ -67,9 +69,7 @@ def run_strategy(
 def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
     """Go on from the newest checkpoint; returns its round, 0 if there is none."""
     strategy.settled = 0
-    found, warnings = checkpoints.newest()
-    for warning in warnings:
-        print(warning, flush=True)
+    found = newest(checkpoints)
     if found is None:
         return 0
     config = setup.config

@@ -29,13 +29,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from twinflower.errors import SettingError, require
+from twinflower.errors import SettingError, cause, require
 from twinflower.settings import Value, kebab
 
-from ..record import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, to_toml, write_text
+from ..columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
 from .catalogue import SECTIONS
 from .config import INCIDENTAL, Config, check, configured
 from .reader import Merged, counting_words, flatten, merge
+from .toml import to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
 _HEAD = {
@@ -51,7 +52,6 @@ _HEAD = {
     "run",
     "curve",
 } | _TUNING
-SIGNED_COLUMNS = {"excess", "test_accuracy"}  # which can be negative: R^2 is the accuracy of a regression
 CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its settings
 _Y = ["objective", "test_accuracy"]
 
@@ -91,10 +91,6 @@ class Experiment:
     def single(self) -> bool:
         """One curve under one seed: its folder is the run's."""
         return len(self.curves) == len(self.seeds) == 1
-
-    def folder(self, out: Path, curve: Curve, seed: int) -> Path:
-        """Where one run of the experiment lies."""
-        return out if self.single else out / curve.slug / f"seed-{seed}"
 
 
 def read_experiment(
@@ -145,9 +141,7 @@ def load_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(
-            f"cannot read the experiment file {path}: {getattr(error, 'strerror', error)}"
-        ) from None
+        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
 
@@ -213,6 +207,7 @@ def _assemble(
 ) -> Experiment:
     seeds = seeds or given or raw.get("seeds") or [curves[0].config.seed]
     require(all(type(s) is int and s >= 0 for s in seeds), f"seeds must be whole numbers from 0; got {seeds}")
+    require(len(set(seeds)) == len(seeds), f"seeds must be distinct; got {seeds}")
     slugs = [curve.slug for curve in curves]
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
     ends = raw.get("ends", False)
@@ -244,22 +239,8 @@ def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
     return list(chosen)
 
 
-def check_resumable(folder: Path, config: Config) -> None:
-    """SettingError unless the folder holds an unfinished run of this configuration."""
-    require(
-        (folder / "config.toml").exists(),
-        f"{folder} holds no config.toml: resume-from takes the folder of a run",
-    )
-    require(not (folder / "summary.json").exists(), f"the run in {folder} has ended already")
-    (begun,) = read_experiment(folder / "config.toml").curves
-    require(
-        config.same_run(begun.config),
-        f"the run in {folder} has other settings: go on with --run-config {folder / 'resume.toml'}",
-    )
-
-
-def write_experiment(experiment: Experiment, path: Path) -> None:
-    """The experiment as it was run, overrides and seeds included, for `figure` and for running it again."""
+def experiment_text(experiment: Experiment) -> str:
+    """The file of an experiment as it was run, overrides and seeds included."""
     head: dict[str, Any] = {
         "title": experiment.title,
         "seeds": experiment.seeds,
@@ -275,4 +256,4 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
     for curve in experiment.curves:
         words = {"label": curve.label, "panel": curve.panel, "line": curve.line}
         parts.append("[[curve]]\n" + to_toml(words | curve.config.items()))
-    write_text(path, "\n".join(parts))
+    return "\n".join(parts)

@@ -13,8 +13,8 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import require
 from twinflower.settings import Value, nearest
 
-from ..record import toml_value
 from .catalogue import ABOUT, DEFAULTS, MAIN_JOB, NETWORKED, SECTIONS, STEPPING, Declared, keys_of
+from .toml import toml_value
 
 HEADINGS = ("key", "meaning", "unit", "range", "default", "only with")
 _WORDS = {NETWORKED: "a networked method", STEPPING: "local steps"}

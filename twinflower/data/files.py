@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, cause
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def read_bytes(path: Path) -> bytes:
         with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
             content = b"".join(_pieces(stream, _LARGEST_BYTES + 1))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read or unpacked: {one_line(error)}") from error
+        raise DataError(f"{path} cannot be read or unpacked: {cause(error)}") from error
     if len(content) > _LARGEST_BYTES:
         raise DataError(f"{path} unpacks to more than the {_LARGEST_BYTES} bytes a data file may have")
     return content
@@ -73,11 +73,6 @@ def _pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
     while limit > 0 and (piece := stream.read(min(limit, _PIECE))):
         yield piece
         limit -= len(piece)
-
-
-def one_line(error: Exception) -> str:
-    """An error's text without line breaks, for use inside a sentence."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -150,7 +145,7 @@ def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
     try:
         table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
     except (ValueError, OverflowError) as error:
-        raise FormatError(f"{path} must have lines 'label index:value ...': {one_line(error)}") from error
+        raise FormatError(f"{path} must have lines 'label index:value ...': {cause(error)}") from error
     if not table.nnz:
         raise DataError(f"{path} must hold at least one row with a feature; it has none")
     if not (np.isfinite(table.data).all() and np.isfinite(labels).all()):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..errors import DataError, require
+from ..errors import DataError, cause, require
 from ..norms import corrected
 from ..randomness import stream
 from ..settings import PROBABILITY, Setting, at_least, between
@@ -31,7 +31,6 @@ from .files import (
     MissingFileError,
     find,
     look_for,
-    one_line,
     read_bytes,
     read_fields,
     read_idx,
@@ -352,7 +351,7 @@ def _own_arrays(file: Path) -> Table:
             features, labels = arrays["features"], arrays["labels"]
     except (ValueError, KeyError, OSError, zipfile.BadZipFile, AttributeError) as error:
         expected = f"{file} must be an .npz file with arrays features and labels"
-        raise DataError(f"{expected} ({one_line(error)})") from error
+        raise DataError(f"{expected} ({cause(error)})") from error
     numeric = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
     _expect(numeric, f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}")
     return features, labels
@@ -464,7 +463,7 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
     except DataError:
         raise
     except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
-        text = f"{source.name}: the download from OpenML failed ({one_line(error)})"
+        text = f"{source.name}: the download from OpenML failed ({cause(error)})"
         raise DataError(f"{text}; put the files into data.dir") from error
 
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from .files import one_line, read_bytes
+from ..errors import DataError, cause
+from .files import read_bytes
 from .schema import (
     INDICATOR,
     LARGEST,
@@ -247,7 +247,7 @@ def _arrow_pieces(
     except pa.ArrowInvalid:
         raise _NotRead from None
     except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or one_line(error)}") from None
+        raise DataError(f"{file} cannot be read: {cause(error)}") from None
 
 
 def _cells(pa: Any, column: Any, numeric: bool) -> Cells:
@@ -277,7 +277,7 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
     try:
         table = parquet.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file} cannot be read as Parquet: {one_line(error)}") from None
+        raise DataError(f"{file} cannot be read as Parquet: {cause(error)}") from None
 
     def cells(name: str) -> Cells:
         column = table.column(name)
@@ -298,7 +298,7 @@ def _read_npz(file: Path) -> tuple[list[str], Any]:
             columns = {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{file} must be an .npz file with an array for each column ({one_line(error)})"
+            f"{file} must be an .npz file with an array for each column ({cause(error)})"
         ) from None
     _check_arrays(file, columns)
     return list(columns), columns.__getitem__

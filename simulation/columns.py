@@ -1,0 +1,25 @@
+"""The columns of a run's metrics, by which experiment files name what their figures show."""
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import columns_of
+
+COLUMNS = (
+    "round",
+    "objective",
+    "test_accuracy",
+    "nonzeros",
+    "uplink_bits",
+    "downlink_bits",
+    "paper_uplink_bits",
+    "local_steps",
+    "stopped",
+    "participants",
+    "rejected",
+    "seconds",
+)
+POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
+EXTRA_COLUMNS = (
+    *POINT_COLUMNS,
+    *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
+)
+SIGNED_COLUMNS = {"excess", "test_accuracy"}  # which can be negative: R^2 is the accuracy of a regression

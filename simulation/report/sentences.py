@@ -1,0 +1,86 @@
+"""What is said of runs in a line: rounds while they go on, what they came to, what they spent."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
+from ..record import Result
+from ..settings.experiment import Curve, Experiment
+from .compare import spread
+
+
+def row_line(row: dict[str, float]) -> str:
+    """An evaluated round."""
+    return (
+        f"round {row['round']:>4}  objective {row['objective']:.5g}  "
+        f"test accuracy {row['test_accuracy']:.4f}  nonzeros {row['nonzeros']}"
+    )
+
+
+def warnings(results: Sequence[Result]) -> list[str]:
+    """What is to be said of a curve's runs, each sentence once."""
+    return list(dict.fromkeys(text for result in results for text in result.warnings()))
+
+
+def guarantee(results: Sequence[Result]) -> list[str]:
+    """That of the run which spent the most; what was spent counts also where a run failed. Empty without privacy."""
+    told = [privacy for result in results if (privacy := result.privacy())]
+    worst = max(told, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
+    return [f"privacy: {worst['guarantee']}"] if worst else []
+
+
+def bounds(satisfied: bool, excess: float) -> str:
+    """Whether a constrained model keeps its bounds."""
+    return f"bounds {'met' if satisfied else 'NOT met'} ({excess:+.3g} from the limit)"
+
+
+def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
+    """What a curve's finished runs reached, mean and spread over the seeds; empty where none finished."""
+    folders = [run_folder(plan, out, curve, seed) for seed in plan.seeds]
+    ended = [own for own in folders if has_ended(own) and read_summary(own)["finished"]]
+    runs = list(map(read_summary, ended))
+    if not runs:
+        return []
+    parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs)]
+    return ["; ".join(parts)]
+
+
+def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
+    """planned: how many seeds there should be."""
+    first, seeds = runs[0], ""
+    if planned > 1:
+        all_ = "" if len(runs) == planned else f"{len(runs)} of "
+        seeds = f", {all_}{planned} seeds, mean +- standard deviation"
+    score = "test R^2" if first["majority_baseline"] is None else "test accuracy"
+    return (
+        f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {spread(runs, 'test_accuracy', '.4f')}, "
+        f"{spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "
+        f"{spread(runs, 'seconds', '.1f')} s"
+    )
+
+
+def _bounds(runs: list[dict[str, Any]], folders: list[Path]) -> list[str]:
+    """Whether a constrained model keeps its bounds, under every seed."""
+    met = [run["bounds_met"] for run in runs]
+    if met[0] is None:
+        return []
+    return [bounds(all(met), max(read_rows(folder)[-1]["excess"] for folder in folders))]
+
+
+def _lost(runs: list[dict[str, Any]]) -> list[str]:
+    """Replies that were left out, under all seeds."""
+    lost = sum(run["rejected_replies"] or 0 for run in runs)
+    return [f"{lost} replies left out"] if lost else []
+
+
+def broken(plan: Experiment, out: Path) -> list[str]:
+    """The curves that exceed a bound, in a line; that a bound is not met is no error."""
+    parts = []
+    for curve in plan.curves:
+        seeds = [broken_bounds(run_folder(plan, out, curve, seed)) for seed in plan.seeds]
+        if excesses := [excess for excess in seeds if excess is not None]:
+            name = ": ".join(filter(None, (curve.panel, curve.label)))
+            parts.append(f"{name} ({len(excesses)} of {len(seeds)} seeds, by up to {max(excesses):.3g})")
+    return [f"bounds NOT met: {'; '.join(parts)}"] if parts else []

@@ -1,0 +1,162 @@
+"""The rules by which a run that was cut off goes on, or is refused.
+
+A command notes the runtime that it works on; an experiment runs what has not ended yet; a run with checkpoints goes on
+from its newest one. What it goes on with must be what it was: the same settings, the same runtime, and the states of
+all clients that took part. A run that `flwr run` began is resumed by `flwr run`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twinflower.errors import DataError, require
+
+from .checkpoint import Checkpoint
+from .folder import (
+    Checkpoints,
+    clear_runtime,
+    has_config,
+    has_ended,
+    is_experiment,
+    read_config,
+    read_plan,
+    read_runtime,
+    resume_file,
+    run_folder,
+    state_folder,
+    write_config,
+)
+from .settings import Config, Value
+from .settings.experiment import Curve, Experiment
+from .setup import Setup
+
+# --- what a command goes on with
+
+
+def begun(folder: Path, overrides: Mapping[str, Value]) -> Experiment:
+    """What was to be run in a folder whose command was cut off."""
+    require(
+        has_config(folder) or is_experiment(folder),
+        f"{folder} holds neither experiment.toml nor config.toml: nothing to resume",
+    )
+    require(is_experiment(folder) or not has_ended(folder), f"the run in {folder} has ended already")
+    require(
+        not resume_file(folder).exists() or bool(read_runtime(folder)),
+        f"the run in {folder} was started by flwr run: go on with flwr run . CONNECTION --stream --run-config "
+        f"{resume_file(folder)}",
+    )
+    return read_plan(folder, overrides)
+
+
+def runtime_of(folder: Path, asked: str) -> str:
+    """The runtime that a run began on, empty if nothing says which; SettingError if another one is asked for."""
+    began = read_runtime(folder)
+    require(
+        not asked or not began or asked == began,
+        f"the run in {folder} began on runtime {began}: leave out --runtime",
+    )
+    return asked or began
+
+
+def left(plan: Experiment, out: Path, curve: Curve) -> list[int]:
+    """Seeds whose run has not ended."""
+    return [seed for seed in plan.seeds if not has_ended(run_folder(plan, out, curve, seed))]
+
+
+def interrupted(plan: Experiment, out: Path) -> str:
+    """What a command says that a signal has ended: how to go on."""
+    if plan.single and not plan.curves[0].config.output.checkpoint_every:
+        clear_runtime(out)
+        return "interrupted; without output.checkpoint-every nothing is kept"
+    return f"interrupted; go on with: twinflower run --resume {out}"
+
+
+# --- what a run goes on from
+
+
+def newest(checkpoints: Checkpoints | None) -> Checkpoint | None:
+    """The checkpoint that a run goes on from, None without any; prints warnings of damaged ones.
+
+    SettingError where the run had other settings.
+    """
+    found, warnings = _same_run(checkpoints) if checkpoints else (None, [])
+    for warning in warnings:
+        print(warning, flush=True)
+    return found
+
+
+def _same_run(checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint, of a run with the same settings, and warnings."""
+    found, warnings = checkpoints.newest()
+    if found and checkpoints.config and "config" in found.info:
+        _require_settings(checkpoints.folder, checkpoints.config, found.info["config"])
+    return found, warnings
+
+
+def _require_settings(folder: Path, config: Config, begun: dict[str, Any]) -> None:
+    now, changed = config.items(), config.changed(begun)
+    told = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
+    require(
+        not changed, f"the run in {folder} began with {told}: put it back, or start anew in another folder"
+    )
+
+
+def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
+    """A run in this process, with its clients' states beside its checkpoints, if it has any."""
+    checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
+    if checkpoints.every:
+        require(  # the first is written before anything else, so without one clients' states are of no use
+            not state_folder(folder).exists() or _same_run(checkpoints)[0] is not None,
+            f"{folder} holds clients' states and no checkpoint: start anew in another folder",
+        )
+        setup = setup.with_state_dir(state_folder(folder))
+        write_config(setup.config, folder)
+    return setup, checkpoints
+
+
+def on_flower(config: Config, folder: Path) -> Config:
+    """A run for Flower's engine: with checkpoints, its clients keep their states beside the results, and it goes on."""
+    if not config.output.checkpoint_every:
+        return config
+    resumed = has_config(folder)
+    require(
+        not resumed or state_folder(folder).is_dir(),
+        f"{folder} has lost its folder state: start anew in another",
+    )
+    state_dir = config.output.state_dir or str(state_folder(folder))
+    return config.put({"output.state-dir": state_dir, "output.resume-from": str(folder) if resumed else ""})
+
+
+def require_states(setup: Setup, checkpoints: Checkpoints) -> None:
+    """DataError unless all clients that took part before the newest checkpoint still have their state."""
+    found, _ = checkpoints.newest()
+    if found is None or not setup.config.output.state_dir:
+        return
+    for client, _ in found.info.get("born", ()):
+        store = setup.store(client, setup.config.output.state_dir)
+        if store and store.last(found.info["session"]) is None:
+            raise DataError(
+                f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
+                "on; start anew in another folder"
+            )
+
+
+# --- what flwr run goes on with
+
+
+def require_state_dir(config: Config) -> None:
+    """SettingError for checkpoints of a simulation whose clients would not keep their states."""
+    require(
+        not config.output.checkpoint_every or bool(config.output.state_dir),
+        "output.checkpoint-every needs an output.state-dir, where simulated clients keep their state",
+    )
+
+
+def require_resumable(folder: Path, config: Config) -> None:
+    """SettingError unless the folder holds an unfinished run of this configuration."""
+    require(has_config(folder), f"{folder} holds no config.toml: resume-from takes the folder of a run")
+    require(not has_ended(folder), f"the run in {folder} has ended already")
+    require(
+        config.same_run(read_config(folder).config),
+        f"the run in {folder} has other settings: go on with --run-config {resume_file(folder)}",
+    )

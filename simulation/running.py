@@ -1,0 +1,109 @@
+"""An experiment from its plan to its folder, on one of the runtimes."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from twinflower.data.sets import OWN
+from twinflower.errors import require
+
+from .folder import (
+    claimed,
+    clear_runtime,
+    new_folder,
+    require_new,
+    write_experiment,
+    write_runtime,
+)
+from .report.figures import draw_experiment, undrawn
+from .resume import begun, runtime_of
+from .runtimes import cohort, flower, inprocess, rehearsal
+from .runtimes.observer import Observer
+from .settings import Value
+from .settings.catalogue import DEFAULTS
+from .settings.experiment import Experiment
+from .setup import prepare_seeds
+
+# Runs what is left of a plan, into this folder; returns a sentence for each failure.
+Run = Callable[[Experiment, Path, Observer], list[str]]
+RUNTIMES: dict[str, Run] = {"inprocess": inprocess.run, "cohort": cohort.run, "flower": flower.run}
+DEFAULT = "inprocess"
+_ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
+
+
+def new(plan: Experiment, runtime: str, out: str) -> Path:
+    """Check a plan, and make a folder for its results: `out`, or one of the plan's name."""
+    _check(plan, runtime)
+    prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
+    return _folder(plan, out)
+
+
+def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Experiment, str]:
+    """The plan and the runtime of a command that was cut off in this folder; asked: the runtime, if one is named."""
+    began = runtime_of(folder, asked)
+    plan, runtime = begun(folder, overrides), began if began in RUNTIMES else DEFAULT
+    _check(plan, runtime)
+    return plan, runtime
+
+
+def new_rehearsal(plan: Experiment, out: str) -> Path:
+    """Check a plan for SuperNodes on this machine, and make a folder for its results."""
+    require(plan.single, "deploy takes one curve and one seed")
+    _check_rows(plan)
+    return _folder(plan, out)
+
+
+def _folder(plan: Experiment, out: str) -> Path:
+    return new_folder(out or plan.curves[0].config.output.dir, plan.name)
+
+
+def run(plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new: bool = True) -> list[str]:
+    """Run what is left of an experiment in its folder, and draw it; a sentence for each failure."""
+    with claimed(folder, "command"), _writing(folder, runtime):
+        if is_new:
+            require_new(folder)
+        if not plan.single:
+            write_experiment(plan, folder)
+        write_runtime(runtime, folder)
+        failures = RUNTIMES[runtime](plan, folder, observer)
+        clear_runtime(folder)
+        return failures + ([] if plan.single else undrawn(lambda: draw_experiment(plan, folder)))
+
+
+def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:
+    """The claim of the process that writes results; Flower's server app makes its own."""
+    return nullcontext() if runtime == "flower" else claimed(folder)
+
+
+def rehearse(plan: Experiment, folder: Path, observer: Observer, secure: bool) -> list[str]:
+    """Run a plan on SuperNodes of this machine, in a new folder; a sentence if it failed."""
+    with claimed(folder, "command"):
+        require_new(folder)
+        return rehearsal.run(plan, folder, observer, secure)
+
+
+def _check(plan: Experiment, runtime: str) -> None:
+    """SettingError for a plan that cannot run here, or whose settings have no effect on this runtime."""
+    _check_rows(plan)
+    if runtime == "cohort":
+        _check_replies(plan)
+
+
+def _check_rows(plan: Experiment) -> None:
+    """SettingError for a run on the rows of sites."""
+    require(
+        all(curve.config.data.name != OWN for curve in plan.curves),
+        "the rows of data own are at deployed nodes only: run it with flwr run on their SuperLink",
+    )
+
+
+def _check_replies(plan: Experiment) -> None:
+    """SettingError for settings about replies, which the cohort has none of."""
+    for curve in plan.curves:
+        items = curve.config.items()
+        for key in _ABOUT_REPLIES:
+            require(
+                items[key] == DEFAULTS[key],
+                f"{key} = {items[key]} has no effect with runtime cohort, which has no replies: choose another "
+                f"--runtime, or set {key} to {DEFAULTS[key]}, its default",
+            )

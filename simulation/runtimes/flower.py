@@ -1,0 +1,33 @@
+"""The `flower` runtime: every run by `flwr run`, on one simulation SuperLink that ends with the command."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from twinflower.errors import RunError
+
+from ..folder import run_folder
+from ..resume import left, on_flower
+from ..settings.experiment import Curve, Experiment
+from .engine import Engine, engine
+from .observer import Observer
+
+
+def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
+    """Run what is left of an experiment; a sentence for each failure."""
+    failures = []
+    with engine(observer.line) as flower:
+        for curve in plan.curves:
+            seeds = left(plan, folder, curve)
+            for seed in seeds:
+                failures += _run_one(flower, curve, seed, run_folder(plan, folder, curve, seed))
+            if seeds:
+                observer.ended(curve, ())
+    return failures
+
+
+def _run_one(flower: Engine, curve: Curve, seed: int, folder: Path) -> list[str]:
+    try:
+        flower.run(on_flower(replace(curve.config, seed=seed), folder), folder)
+        return []
+    except RunError as error:
+        return [f"{curve.label}: {error}"]

@@ -1,0 +1,45 @@
+"""What the runtimes in this process share: they train every curve, and store and draw its runs."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ..folder import Checkpoints, curve_folder, run_folder, write_run
+from ..record import Result
+from ..report.figures import draw_run, undrawn
+from ..resume import left
+from ..settings.experiment import Curve, Experiment
+from .observer import Observer
+
+Train = Callable[[Curve, list[int]], Iterable[Result]]  # a curve under these seeds
+
+
+def run_curves(plan: Experiment, folder: Path, observer: Observer, train: Train) -> list[str]:
+    """Train and store what is left of an experiment; a sentence for each failure."""
+    failures = []
+    for curve in plan.curves:
+        if seeds := left(plan, folder, curve):
+            failures += _run_curve(plan, folder, observer, curve, train(curve, seeds))
+        Checkpoints(curve_folder(plan, folder, curve), 0).clear()
+    return failures
+
+
+def _run_curve(
+    plan: Experiment, folder: Path, observer: Observer, curve: Curve, running: Iterable[Result]
+) -> list[str]:
+    results: list[Result] = []
+    failures: list[str] = []
+    try:
+        with observer.following(curve):
+            for result in running:
+                results.append(result)
+                failures += _store(result, run_folder(plan, folder, curve, result.setup.config.seed))
+        observer.ended(curve, results)
+    finally:
+        observer.spent(results)
+    return [f"{curve.label}: {result.failure}" for result in results if result.failure] + failures
+
+
+def _store(result: Result, folder: Path) -> list[str]:
+    """Write a run and draw it; a sentence if it cannot be drawn."""
+    write_run(result, folder)
+    return undrawn(lambda: draw_run(folder))

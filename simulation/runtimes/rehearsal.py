@@ -1,0 +1,122 @@
+"""A deployment rehearsed on this machine: one run, with a SuperNode for each client, and everything ended again."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from twinflower.data.partition import Sizes
+from twinflower.data.sets import Data, OwnData, TableData
+from twinflower.data.tables import table_files
+from twinflower.errors import RunError, require
+from twinflower.privacy.plan import Plan
+
+from ..folder import logs_folder
+from ..identity import make_key
+from ..settings import DEFAULT_CLIENTS, Config, Value
+from ..settings.experiment import Experiment
+from ..setup import Setup, prepare
+from .deployment import Deployment, deployment, node_name
+from .engine import Tell, silent
+from .observer import Observer
+
+
+def run(plan: Experiment, folder: Path, observer: Observer, secure: bool = False) -> list[str]:
+    """Rehearse the only run of an experiment; a sentence if it failed. secure: TLS, and registered nodes only."""
+    require(plan.single, "deploy takes one curve and one seed")
+    config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
+    try:
+        rehearse(config, folder, secure, observer.line)
+        return []
+    except RunError as error:
+        return [str(error)]
+
+
+def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = silent) -> None:
+    """One run of a configuration on SuperNodes; reports progress to `tell`.
+
+    Every node keeps state and ledger in a folder of its own that ends with the rehearsal, and allows a lifetime budget
+    just above what the run plans. Logs stay in the run's folder. Raises RunError unless Flower says finished:completed.
+    """
+    setup = prepare(config)
+    config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
+    own = _node_config(config, setup.plan)
+    with deployment(secure, _empty(logs_folder(folder.absolute())), tell) as running:
+        circle = acquainted(running.home, setup) if setup.sums else {}
+        for number in range(config.clients.count):
+            state = {"state-dir": str(running.home / f"node-{number}" / "state")}
+            of_site = (files[number] if files else {}) | circle.get(number, {})
+            _start(running, number, config.clients.count, own | state | of_site)
+        running.run(config, folder)
+        tell("ending all processes")
+
+
+def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
+    """What every node says of itself, but for its number, its folder and its table."""
+    own: dict[str, Value] = {}
+    if plan:
+        own = {"lifetime-epsilon": 1.001 * plan.epsilon_limit, "lifetime-delta": plan.delta}
+    if isinstance(config.data, Data) and config.data.dir:
+        own["data-dir"] = str(Path(config.data.dir).absolute())
+    return own
+
+
+def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
+    """A run on tables as one on rows that only the nodes have, and what the node config of each says of its table.
+
+    SettingError where the rows are not divided by table already, or some would be held out of the nodes' tables.
+    """
+    config, data = setup.config, cast(TableData, setup.config.data)
+    require(
+        bool(setup.dataset.sites and data.test_file),
+        "deploy needs one table for each node, and data.test-file, the rows that the server evaluates on",
+    )
+    own = OwnData(
+        file=_from_here(data.test_file), schema=_from_here(data.schema), schema_digest=data.schema_digest,
+        bias=data.bias, row_norm=data.row_norm,
+    )  # fmt: skip
+    sizes = Sizes("sizes", sizes=", ".join(map(str, setup.dataset.sites)))
+    allowed: dict[str, Value] = {} if setup.plan else {"allow-non-private": True}
+    nodes = [
+        {"data-file": str(file.absolute()), "schema": own.schema, **allowed}
+        for file in table_files(data.files)
+    ]
+    return replace(config, data=own, partition=sizes), nodes
+
+
+def _from_here(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:
+    """Identities for all nodes, and the file in which everybody's public key is; by number, what the node configs
+    say."""
+    sites = range(setup.config.clients.count)
+    keys = {number: home / f"identity-{number}.pem" for number in sites}
+    peers = home / "peers.txt"
+    peers.write_text(
+        "".join(f"{number} {make_key(path)}\n" for number, path in keys.items()), encoding="utf-8"
+    )
+    honest = setup.sums.honest if setup.sums else 1
+    return {
+        number: {"identity-key": str(path), "peers-file": str(peers), "max-honest": honest}
+        for number, path in keys.items()
+    }
+
+
+def _empty(logs: Path) -> Path:
+    """A folder for logs, without those of an earlier try."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("*.log"):
+        log.unlink()
+    return logs
+
+
+def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value]) -> None:
+    """Start a node that must not end before the rehearsal does."""
+    if running.secure:
+        running.register(number)
+    running.start_node(number, count, own)
+    running.place.running[node_name(number)] = running.nodes[number]
+    running.tell(f"{node_name(number)}: {'registered, ' if running.secure else ''}started")
+    running.look_at_nodes()
