@@ -1,8 +1,8 @@
 """Sparsifiers of messages: top-k by magnitude and rand-k (Li 2024, Definition 3, (16)-(17)).
 
-A sparse message is a `Code`: which entries, ascending, and their values. On the wire an index takes
-ceil(log2 d) bits, packed; a message of all d entries needs no indices, and neither does rand-k, whose
-indices both sides derive from one 64-bit number.
+A sparse vector is a `Code`: the indices of its entries, ascending, and their values. On the wire, indices
+are packed with ceil(log2 d) bits each. A message of all d entries needs no indices, and neither does rand-k:
+both sides derive its indices from one 64-bit seed.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ VALUE_BITS = 64
 
 
 class Code(NamedTuple):
-    """k of d entries: indices (..., k) ascending and values (..., k)."""
+    """A sparse vector with k of d entries: indices (..., k), ascending, and values (..., k)."""
 
     indices: Index
     values: Array
 
 
 def kept_entries(ratio: float, d: int, key: str = "uplink-ratio") -> int:
-    """k = round(ratio * d); SettingError, naming the key, where that is 0."""
+    """k = round(ratio * d); SettingError, naming the setting `key`, unless 1 <= k <= d."""
     k = round(ratio * d)
     require(
         1 <= k <= d,
@@ -37,9 +37,12 @@ def kept_entries(ratio: float, d: int, key: str = "uplink-ratio") -> int:
 
 
 def top_k(y: Array, k: int) -> Index:
-    """Indices (..., k) of the k entries largest in magnitude, ascending; ties to the lowest index (16a)."""
+    """Indices (..., k), ascending, of the k entries of y (..., d) largest in magnitude (16a).
+
+    Ties go to the lowest index. NaN counts as infinite.
+    """
     size = np.abs(y)
-    size = np.where(np.isnan(size), np.inf, size)  # a diverged model must fail as such, not here
+    size = np.where(np.isnan(size), np.inf, size)  # so that a diverged model is reported as such later
     smallest_kept = np.partition(size, -k, axis=-1)[..., -k, None]
     above, ties = size > smallest_kept, size == smallest_kept
     room = k - above.sum(-1, keepdims=True)
@@ -48,7 +51,7 @@ def top_k(y: Array, k: int) -> Index:
 
 
 def rand_k(seeds: Seeds, d: int, k: int) -> Index:
-    """k distinct indices of range(d) for every seed (...,), ascending; independent of all data (16b)."""
+    """k distinct indices below d for every seed (...,), ascending, (..., k); independent of the data (16b)."""
     drawn = [
         np.sort(Generator(Philox(key=int(s))).choice(d, k, replace=False)) for s in np.atleast_1d(seeds).flat
     ]
@@ -56,7 +59,7 @@ def rand_k(seeds: Seeds, d: int, k: int) -> Index:
 
 
 def scatter(code: Code, d: int) -> tuple[Array, Mask]:
-    """Zero-padded values (..., d), and which entries were sent (..., d)."""
+    """The dense vector (..., d), with 0 for entries that were not sent, and the mask (..., d) of sent entries."""
     dense = np.zeros(code.values.shape[:-1] + (d,))
     sent = np.zeros(dense.shape, dtype=bool)
     np.put_along_axis(dense, code.indices, code.values, -1)
@@ -65,12 +68,12 @@ def scatter(code: Code, d: int) -> tuple[Array, Mask]:
 
 
 def index_bits(d: int) -> int:
-    """Bits of one index below d: ceil(log2 d)."""
+    """Number of bits of an index below d, ceil(log2 d)."""
     return (d - 1).bit_length()
 
 
 def pack_indices(indices: Index, d: int) -> NDArray[np.uint8]:
-    """Indices (k,) below d as a string of k * ceil(log2 d) bits, filled up to whole bytes."""
+    """Indices (k,) below d as k * ceil(log2 d) bits, padded with 0 to whole bytes."""
     places = np.arange(index_bits(d))[::-1]
     return np.packbits((indices[:, None] >> places & 1).astype(np.uint8))
 
@@ -90,30 +93,30 @@ def unpack_indices(packed: NDArray[np.uint8], d: int, k: int) -> Index:
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the round(ratio * d) largest entries."""
+    """Keep the round(ratio * d) entries that are largest in magnitude."""
 
     ratio: float
 
     def encode(self, y: Array, seeds: Seeds) -> Code:
-        """The k largest entries of y (..., d); seeds are not used."""
+        """The k entries of y (..., d) largest in magnitude; seeds are ignored."""
         indices = top_k(y, kept_entries(self.ratio, y.shape[-1]))
         return Code(indices, np.take_along_axis(y, indices, -1))
 
     def bits(self, d: int) -> int:
-        """Bits of one message on the wire, without filling up to bytes."""
+        """Number of bits of one message on the wire, without padding to whole bytes."""
         k = kept_entries(self.ratio, d)
         return k * (VALUE_BITS + (index_bits(d) if k < d else 0))
 
     def arrays(self, d: int) -> int:
-        """Number of wire arrays: values, and packed indices if not all entries are sent."""
+        """Number of arrays on the wire: the values, and the packed indices unless all entries are sent."""
         return 1 if kept_entries(self.ratio, d) == d else 2
 
     def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
-        """Wire arrays of one code."""
+        """The arrays on the wire for one sparse vector of dimension d."""
         return [code.values] if len(code.values) == d else [code.values, pack_indices(code.indices, d)]
 
     def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
-        """Inverse of `pack`; ReplyError for anything that `pack` would not write."""
+        """Inverse of `pack`; ReplyError for arrays that `pack` cannot produce. seed is ignored."""
         k = kept_entries(self.ratio, d)
         expect_arrays(arrays, 1 if k == d else 2)
         indices = np.arange(d) if k == d else unpack_indices(arrays[1], d, k)
@@ -122,7 +125,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class RandK:
-    """Keep round(ratio * d) entries drawn from a public seed, the same on both sides."""
+    """Keep round(ratio * d) entries at random; both sides draw the same indices from a public seed."""
 
     ratio: float
 
@@ -132,19 +135,19 @@ class RandK:
         return Code(indices, np.take_along_axis(y, indices, -1))
 
     def bits(self, d: int) -> int:
-        """Bits of one message: values only, the seed came with the request."""
+        """Number of bits of one message: the values only, since the seed was sent with the request."""
         return kept_entries(self.ratio, d) * VALUE_BITS
 
     def arrays(self, d: int) -> int:
-        """Number of wire arrays: the values."""
+        """Number of arrays on the wire: 1, the values."""
         return 1
 
     def pack(self, code: Code, d: int) -> list[NDArray[Any]]:
-        """Wire arrays of one code."""
+        """The arrays on the wire for one sparse vector of dimension d."""
         return [code.values]
 
     def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
-        """Inverse of `pack` given the seed of the request."""
+        """Inverse of `pack`, given the seed of the request; ReplyError for arrays that `pack` cannot produce."""
         k = kept_entries(self.ratio, d)
         expect_arrays(arrays, 1)
         return Code(rand_k(seed, d, k), checked("values", arrays[0], (k,)))
@@ -154,7 +157,10 @@ SPARSIFIERS: dict[str, type[TopK] | type[RandK]] = {"top-k": TopK, "rand-k": Ran
 
 
 def make_sparsifier(name: str, ratio: float, link: str = "uplink") -> TopK | RandK:
-    """The sparsifier called `name`; SettingError for an unknown one or a ratio outside (0, 1]."""
+    """The sparsifier called `name`; SettingError for an unknown name or a ratio outside (0, 1].
+
+    link is the prefix of the settings in error messages, such as "uplink".
+    """
     require(name in SPARSIFIERS, f"{link} must be one of {', '.join(SPARSIFIERS)}; got '{name}'")
     require(0 < ratio <= 1, f"{link}-ratio must be above 0 and at most 1; got {ratio}")
     return SPARSIFIERS[name](ratio)

@@ -1,6 +1,6 @@
-"""Graphs of clients: built with networkx, checked, and described by the numbers that decide the speed of consensus.
+"""Communication graphs of clients: construction with networkx, validation, and spectral properties.
 
-A graph is what algorithms and the relay need of it: for each client its neighbours, ascending. It is public.
+A graph is stored as `Neighbours`: for each client the numbers of its neighbours, ascending. The graph is public.
 """
 
 import math
@@ -25,19 +25,22 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 _DENSE = 128  # nodes
 _TRIES = 10_000  # draws of a random graph until one is connected
-_GEOMETRIC_TRIES = 200  # each takes longer
+_GEOMETRIC_TRIES = 200  # fewer, because each draw takes longer
 
 
 def _nx() -> Any:
-    """networkx, which is slow to import, and needed where a graph is built or described."""
+    """Import networkx; it is slow to import, and only needed to build or describe a graph."""
     import networkx
 
     return networkx
 
 
 class Spectrum(NamedTuple):
-    """What a graph says of consensus on it: degrees, and the smallest positive and the largest eigenvalue of the
-    Laplacian D - A; edges and diameter."""
+    """The properties of a graph that determine the speed of consensus.
+
+    edges and diameter are counted in edges, degrees in neighbours. connectivity and largest are the smallest positive
+    and the largest eigenvalue of the Laplacian D - A.
+    """
 
     edges: int
     least_degree: int
@@ -56,15 +59,15 @@ GraphSeed = Annotated[int, Setting("seed of random graphs", at_least(0), bits=64
 
 @dataclass(frozen=True)
 class Topology(ABC):
-    """A graph with its settings. Random graphs are drawn from (seed, "graph") until one is connected."""
+    """A family of graphs with its settings. Random graphs are drawn from (seed, "graph") until one is connected."""
 
     name: str
 
     def build(self, num_clients: int) -> Neighbours:
-        """The graph of these clients.
+        """The neighbours of each of num_clients clients.
 
-        Raises SettingError for numbers that make no sense, a file that cannot be read, and a graph that is not
-        connected or has other nodes than 0..num_clients - 1, or an edge from a node to itself.
+        Raises SettingError for invalid settings, for a file that cannot be read, and for a graph that is not connected,
+        whose nodes are not 0..num_clients - 1, or that has an edge from a node to itself.
         """
         check_settings(self)
         require(num_clients >= 2, f"a graph needs at least 2 clients; got {num_clients}")
@@ -72,19 +75,19 @@ class Topology(ABC):
 
     @abstractmethod
     def graph(self, n: int) -> Any:
-        """The graph of n clients, for networkx."""
+        """The networkx graph of n clients."""
 
 
 @dataclass(frozen=True)
 class ErdosRenyi(Topology):
-    """Every edge with the same probability; degree is the mean."""
+    """An Erdos-Renyi graph: every edge is present with the same probability; `degree` is the expected degree."""
 
     name: str = "erdos-renyi"
     degree: Degree = 3.0
     seed: GraphSeed = 0
 
     def graph(self, n: int) -> Any:
-        """The first connected one."""
+        """The first connected graph among the random draws."""
         degree = self.degree
         require(
             degree <= n - 1,
@@ -92,7 +95,7 @@ class ErdosRenyi(Topology):
         )
         lonely = n * np.exp(
             -degree
-        )  # expected number of nodes without a neighbour; e^-lonely: chance of none
+        )  # expected number of isolated nodes; there are none with probability about e^-lonely
         require(
             lonely < 7,
             f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree",
@@ -104,14 +107,14 @@ class ErdosRenyi(Topology):
 
 @dataclass(frozen=True)
 class Regular(Topology):
-    """Everybody has the same degree."""
+    """A random regular graph: all clients have the same degree."""
 
     name: str = "regular"
     degree: Degree = 3.0
     seed: GraphSeed = 0
 
     def graph(self, n: int) -> Any:
-        """The first connected one."""
+        """The first connected graph among the random draws."""
         degree = self.degree
         whole = degree == int(degree) and degree < n and int(degree) * n % 2 == 0
         require(
@@ -126,7 +129,10 @@ class Regular(Topology):
 
 @dataclass(frozen=True)
 class SmallWorld(Topology):
-    """A ring whose clients know `degree` others, with a share `rewiring` of its edges moved."""
+    """A Watts-Strogatz graph: a ring in which each client has `degree` nearest neighbours, partly rewired at random.
+
+    rewiring is the probability that an edge is moved.
+    """
 
     name: str = "small-world"
     degree: Degree = 3.0
@@ -134,7 +140,7 @@ class SmallWorld(Topology):
     seed: GraphSeed = 0
 
     def graph(self, n: int) -> Any:
-        """The first connected one."""
+        """The first connected graph among the random draws."""
         even = self.degree % 2 == 0 and self.degree < n
         require(
             even, f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
@@ -146,14 +152,17 @@ class SmallWorld(Topology):
 
 @dataclass(frozen=True)
 class RandomGeometric(Topology):
-    """Clients lie uniformly in a square and are neighbours within a radius; degree is the mean."""
+    """A random geometric graph: clients are uniform points in the unit square and neighbours within a radius.
+
+    The radius is chosen so that `degree` is the expected degree.
+    """
 
     name: str = "random-geometric"
     degree: Degree = 3.0
     seed: GraphSeed = 0
 
     def graph(self, n: int) -> Any:
-        """The first connected one."""
+        """The first connected graph among the random draws."""
         from scipy.optimize import brentq
 
         degree, most = self.degree, _closer(1.0) * (n - 1)
@@ -163,9 +172,8 @@ class RandomGeometric(Topology):
             f"{degree:g}",
         )
         radius = brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
-        graph = (
-            f"random geometric graph of {n} clients with degree {degree:g}"  # half of them are with ln(n) + 2
-        )
+        # about half of these graphs are connected for a degree of ln(n) + 2
+        graph = f"random geometric graph of {n} clients with degree {degree:g}"
         return _random(
             lambda s: _nx().random_geometric_graph(n, radius, seed=s), self.seed, graph, _GEOMETRIC_TRIES
         )
@@ -173,16 +181,16 @@ class RandomGeometric(Topology):
 
 @dataclass(frozen=True)
 class Fixed(Topology):
-    """A graph that the number of clients decides."""
+    """A graph that is determined by its name and the number of clients, such as a ring."""
 
     def graph(self, n: int) -> Any:
-        """The graph of this name."""
+        """The graph of this name for n clients."""
         return _FIXED[self.name](n)
 
 
 @dataclass(frozen=True)
 class FromFile(Topology):
-    """file:PATH, an edge list with one `i j` per line (what follows, such as a weight, is passed over)."""
+    """The graph in file:PATH, an edge list with one `i j` per line; further columns, such as a weight, are ignored."""
 
     def graph(self, n: int) -> Any:
         """The graph in the file."""
@@ -190,7 +198,7 @@ class FromFile(Topology):
 
 
 def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIES) -> Any:
-    """The first connected graph of those drawn from (seed, "graph")."""
+    """The first connected graph among `tries` draws from (seed, "graph"); SettingError if there is none."""
     numbers = stream(seed, "graph").integers(2**31, size=tries)
     graph = next((g for g in map(draw, map(int, numbers)) if _nx().is_connected(g)), None)
     require(graph is not None, f"no {told} of {tries:,} was connected: raise topology.degree")
@@ -198,12 +206,12 @@ def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIE
 
 
 def _closer(radius: float) -> float:
-    """Probability that two uniform points of the unit square are within a radius of at most 1."""
+    """Probability that two uniform points of the unit square are at most `radius` <= 1 apart."""
     return math.pi * radius**2 - 8 / 3 * radius**3 + radius**4 / 2
 
 
 def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
-    """Rows by columns, as square as n allows; clients are numbered row by row."""
+    """The grid of n = rows * columns nodes that is closest to a square, with nodes numbered row by row."""
     rows = max((side for side in range(least, math.isqrt(n) + 1) if n % side == 0), default=0)
     require(
         rows > 0,
@@ -231,7 +239,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
 
 
 def make_graph(name: str, num_clients: int, **settings: float) -> Neighbours:
-    """The graph called `name`, one of TOPOLOGIES, with its settings; SettingError as `Topology.build`."""
+    """The graph called `name` (one of TOPOLOGIES) with its settings; raises SettingError like `Topology.build`."""
     kind = f"{FILE}PATH" if name.startswith(FILE) else name
     known = {**TOPOLOGIES, name: TOPOLOGIES[kind]} if kind in TOPOLOGIES else TOPOLOGIES
     topology: Topology = make(known, "topology", name, settings)
@@ -239,7 +247,10 @@ def make_graph(name: str, num_clients: int, **settings: float) -> Neighbours:
 
 
 def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
-    """Neighbours by client of a networkx graph; SettingError unless it is one for these clients."""
+    """The neighbours of each client in a networkx graph.
+
+    Raises SettingError unless the graph is connected, has no loops, and has the nodes 0..num_clients - 1.
+    """
     require(
         set(graph) == set(range(num_clients)),
         f"the graph must have the nodes 0 to {num_clients - 1} for clients.count = {num_clients}; it has "
@@ -276,7 +287,7 @@ def _edge(path: Path, number: int, words: Sequence[str]) -> tuple[int, int]:
 
 
 def adjacency(neighbours: Neighbours) -> "sparse.csr_array":
-    """The matrix A (N, N), 1 where two clients are neighbours."""
+    """The sparse adjacency matrix A (N, N): 1 where two clients are neighbours, else 0."""
     from scipy.sparse import csr_array
 
     ends = np.cumsum([0, *map(len, neighbours)])
@@ -291,12 +302,12 @@ def degrees(neighbours: Neighbours) -> Array:
 
 
 def compact(matrix: "sparse.csr_array") -> "sparse.csr_array | Array":
-    """The matrix in the form whose products cost less."""
+    """The matrix as a dense array if it is small enough for dense products to be faster."""
     return matrix.toarray() if matrix.shape[0] <= _DENSE else matrix
 
 
 def sums(matrix: "sparse.csr_array | Array", x: Array) -> Array:
-    """sum_l matrix[k, l] x_l for x (..., N, d)."""
+    """sum_l matrix[k, l] x_l for every client k, (..., N, d), with x (..., N, d)."""
     if x.ndim == 2 or isinstance(matrix, np.ndarray):
         return matrix @ x  # type: ignore[no-any-return]
     flat = np.moveaxis(x, -2, 0)
@@ -304,7 +315,7 @@ def sums(matrix: "sparse.csr_array | Array", x: Array) -> Array:
 
 
 def connected(neighbours: Neighbours, alive: Mask) -> bool:
-    """Whether the clients that are alive (N,), two or more, reach each other over the others that are."""
+    """Whether the subgraph of the clients in the mask `alive` (N,) has at least two nodes and is connected."""
     from scipy.sparse.csgraph import connected_components
 
     left = adjacency(neighbours)[alive][:, alive]
@@ -312,7 +323,7 @@ def connected(neighbours: Neighbours, alive: Mask) -> bool:
 
 
 def spectrum(neighbours: Neighbours) -> Spectrum:
-    """The graph's numbers."""
+    """The `Spectrum` of a graph, from the eigenvalues of its dense Laplacian."""
     matrix = adjacency(neighbours).toarray()
     counts = degrees(neighbours)
     values = np.linalg.eigvalsh(np.diag(counts) - matrix)
@@ -323,12 +334,12 @@ def spectrum(neighbours: Neighbours) -> Spectrum:
 
 
 def suggested_rho(neighbours: Neighbours, curvature: float) -> float:
-    """rho with 2 rho (mean degree) = curvature: the penalty then pulls as strongly as a loss of that curvature."""
+    """The rho with 2 rho (mean degree) = curvature, for which the penalty has about the same curvature as the loss."""
     return curvature / (2 * spectrum(neighbours).mean_degree)
 
 
 def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
-    """Places (N, 2) of the nodes in a drawing."""
+    """Positions (N, 2) of the nodes in a drawing, by a spring layout."""
     graph = _nx().from_numpy_array(adjacency(neighbours).toarray())
     places = _nx().spring_layout(graph, seed=seed)
     return np.array([places[node] for node in range(len(neighbours))])

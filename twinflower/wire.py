@@ -1,7 +1,7 @@
-"""What may come in over the wire, and the bytes it travels in.
+"""Validation of received arrays, and their conversion to and from bytes.
 
-Every array is checked for number, shape, dtype and finiteness. Bytes are NumPy's own .npy format, which
-is what Flower's NumPyClient speaks; writing and reading it here avoids most of the cost of a message.
+Received arrays are checked for their number, shape, dtype and finiteness. The byte format is NumPy's .npy format, as in
+Flower's NumPyClient; reading and writing it here is much faster than NumPy's own functions.
 """
 
 import io
@@ -26,7 +26,7 @@ def expect_arrays(arrays: Sequence[NDArray[Any]], count: int) -> None:
 def checked(
     name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: DTypeLike = np.float64
 ) -> NDArray[Any]:
-    """The array itself; ReplyError unless it has this shape and dtype and only finite numbers."""
+    """The array itself; ReplyError unless it has this shape and dtype and all its entries are finite."""
     if array.dtype != np.dtype(dtype):
         raise ReplyError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
     if array.shape != shape:
@@ -37,13 +37,13 @@ def checked(
 
 
 def to_npy(array: NDArray[Any]) -> bytes:
-    """The bytes `np.save` would write for the array in C order, some ten times faster."""
+    """The bytes that `np.save` would write for the array in C order; about ten times faster."""
     array = np.asarray(array, order="C")  # a NumPy scalar is a 0-d array
     return b"".join((_header(array.dtype.str, array.shape), array.data))
 
 
 def from_npy(data: bytes) -> NDArray[Any]:
-    """Inverse of `to_npy`, as a read-only view; ReplyError for anything but one plain numeric array."""
+    """Inverse of `to_npy`, as a read-only view of `data`; ReplyError unless it is one plain numeric array."""
     head, size = data[:_PREAMBLE], int.from_bytes(data[8:_PREAMBLE], "little")
     if len(data) < _PREAMBLE or not head.startswith(_MAGIC) or size > _LONGEST_HEADER:
         raise ReplyError("an array is not in the .npy format, version 1.0")
@@ -56,7 +56,7 @@ def from_npy(data: bytes) -> NDArray[Any]:
 
 @lru_cache(maxsize=256)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """str(dtype), which NumPy takes its time for."""
+    """str(dtype), cached because NumPy computes it slowly."""
     return str(dtype)
 
 
@@ -77,7 +77,7 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         with warnings.catch_warnings(action="ignore"):
             np.lib.format.read_magic(stream)
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # the parser of a stranger's bytes may fail in any way
+    except Exception as error:  # parsing untrusted bytes may fail in any way
         raise ReplyError("an array's .npy header cannot be read") from error
     sane = all(type(n) is int and 0 <= n < 2**48 for n in shape) and len(shape) <= _MOST_AXES
     if dtype.kind not in "biuf" or not sane:

@@ -1,4 +1,4 @@
-"""What a client works with in a round, in one argument."""
+"""The inputs of a client's round as one argument, `LocalWork`, and what the client may report of it."""
 
 from typing import NamedTuple, Protocol
 
@@ -10,31 +10,37 @@ from .objectives import Batch, Objective
 
 
 class Noise(Protocol):
-    """Adds the noise of draw number `draw` of the round to a value (..., d); the only way out for data.
+    """A function that adds privacy noise to a value (..., d); every release of data passes through it.
 
-    shrink (...,) in (0, 1] scales the noise down where an algorithm knows that less is at stake.
+    draw is the number of the noise draw within the round. shrink (...,) in (0, 1] scales the noise down where an
+    algorithm knows that the sensitivity is smaller.
     """
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        """The noisy value."""
+        """The value plus noise, (..., d)."""
 
 
 def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-    """The value itself: a run without privacy."""
+    """The value itself, for runs without privacy."""
     return value
 
 
 class Report(NamedTuple):
-    """What a client may report of its round when nothing is secret: steps taken (...,), and whether the stopping rule
-    fired (...,)."""
+    """What a client reports about its round in a run without privacy.
+
+    steps (...,) is the number of steps taken, and fired (...,) whether the stopping rule fired.
+    """
 
     steps: Index
     fired: Mask
 
 
 class LocalWork(NamedTuple):
-    """A client's round, or a whole cohort's: f_i, the rows of the local steps, the noise of what is released, and the
-    number of the round, from 1."""
+    """The inputs of a round for one client or for a whole cohort.
+
+    These are the objective f_i, the batches of the local steps, the noise that is added to releases, and the number of
+    the round, counted from 1.
+    """
 
     objective: Objective
     batches: Batches
@@ -43,14 +49,14 @@ class LocalWork(NamedTuple):
 
     @property
     def rows(self) -> Batch:
-        """The rows of the first step, for methods that take one."""
+        """The batch of the first step, for methods that take only one step."""
         return next(iter(self.batches))
 
     def gradient(self, x: Array) -> Array:
-        """Gradient (..., d) of f_i on `rows` at x (..., d)."""
+        """Gradient (..., d) of f_i at x (..., d) on `rows`."""
         return self.objective.grad(x, self.rows)
 
     def one_step(self) -> Report:
-        """The report of a method that takes one step, whatever the batches hold."""
+        """The report of a method that takes exactly one step, however many batches there are."""
         steps = self.batches.steps
         return Report(np.ones_like(steps), np.zeros(np.shape(steps), dtype=bool))
