@@ -1,7 +1,8 @@
-"""Data files: find them, unpack them, and read IDX, comma-separated and LIBSVM content.
+"""Find and decompress data files, and read the IDX, comma-separated and LIBSVM formats.
 
-A missing or damaged file ends in a `DataError` that names the file and what was expected of it, never in
-an error of gzip, NumPy or scikit-learn. Memory follows what a file holds, never what its header claims.
+A missing or damaged file raises a `DataError` that names the file and what was expected, never an error
+of gzip, NumPy or scikit-learn. Memory use depends on a file's actual content, never on the size that its
+header claims.
 """
 
 import bz2
@@ -25,27 +26,27 @@ Floats = NDArray[np.float64]
 
 PACKED = (".gz", ".bz2")
 _OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
-_LARGEST_BYTES = 2**30  # unpacked; far above every data set here, far below a laptop's memory
+_LARGEST_BYTES = 2**30  # decompressed; far above every data set here, far below a laptop's memory
 _LARGEST_TABLE = 2**29  # numbers in a dense table, 4 GiB
 _PIECE = 2**20
 
 
 class MissingFileError(DataError):
-    """No such file in any of the folders; a loader may know another way to the data."""
+    """The file is in none of the folders; a loader may then get the data in another way."""
 
 
 class FormatError(DataError):
-    """The file is not in the format it was read as."""
+    """The file is not in the expected format."""
 
 
 def look_for(folders: Iterable[Path], *bases: str) -> Path | None:
-    """The first file among the folders and base names, plain or packed; None if there is none."""
+    """The first existing file among the folders and base names, plain, .gz or .bz2; None if there is none."""
     paths = (folder / (base + ending) for folder in folders for base in bases for ending in ("", *PACKED))
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def find(folders: Iterable[Path], *bases: str) -> Path:
-    """As `look_for`, but a missing file is a `MissingFileError`."""
+    """Like `look_for`, but raises `MissingFileError` if there is no such file."""
     places = list(folders)
     path = look_for(places, *bases)
     if path is None:
@@ -57,7 +58,7 @@ def find(folders: Iterable[Path], *bases: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole content, unpacked according to the file name's ending."""
+    """The whole content, decompressed according to the file's extension; DataError if this fails or is too large."""
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
             content = b"".join(_pieces(stream, _LARGEST_BYTES + 1))
@@ -69,17 +70,17 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
-    """Pieces of at most `limit` bytes in all: one read(limit) would allocate the limit beforehand."""
+    """The content in pieces, `limit` bytes at most in total; a single read(limit) would allocate `limit` bytes."""
     while limit > 0 and (piece := stream.read(min(limit, _PIECE))):
         yield piece
         limit -= len(piece)
 
 
 def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """An IDX file of bytes, (items, *item_shape); () for labels, (28, 28) for images.
+    """Read an IDX file of bytes, (items, *item_shape); item_shape is () for labels and (28, 28) for images.
 
-    Header, big endian: magic number 0x0800 + number of axes, then the length of every axis.
-    Source: http://yann.lecun.com/exdb/mnist.
+    The header is big endian: the magic number 0x0800 + number of axes, then the length of every axis.
+    Raises DataError if the header or the size does not match.     Source: http://yann.lecun.com/exdb/mnist.
     """
     content = read_bytes(path)
     axes = 1 + len(item_shape)
@@ -99,7 +100,7 @@ def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_fields(path: Path, columns: int) -> list[list[str]]:
-    """The rows of a comma-separated text without header, but for blank lines and those starting with '|'."""
+    """The rows of a comma-separated text file without a header; blank lines and lines starting with '|' are skipped."""
     try:
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -121,11 +122,11 @@ def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
 def read_libsvm(
     paths: Sequence[Path], num_features: int = 0, first: int | None = None
 ) -> list[tuple[Floats, Floats]]:
-    """LIBSVM texts, 'label index:value ...', of one data set: of each, features (rows, n) and labels (rows,).
+    """Features (rows, n) and labels (rows,) of each LIBSVM file, 'label index:value ...', of one data set.
 
-    n is num_features, or the largest number of columns in a file where num_features is 0. Indices start at `first`;
-    without it at 1, as LIBSVM's own, or at 0 in all files if any has an index 0 (copies of published sets differ).
-    Private rows need a fixed first index: otherwise one record decides where everybody's columns lie.
+    n is num_features or, if that is 0, the largest number of columns in any of the files. Indices start at `first`; if
+    that is None, they start at 1 as in LIBSVM itself, or at 0 in all files if any file has an index 0, since copies of
+    published sets differ. For private rows fix `first`: otherwise a single record could shift everybody's columns.
     """
     tables = [_read_sparse(path, first or 0) for path in paths]
     if first is None:
@@ -138,8 +139,8 @@ def read_libsvm(
 
 
 def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
-    """A sparse table (rows, largest index + 1) and labels (rows,); an index below `least` is refused."""
-    from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]  # a second; most sets do without
+    """A sparse table (rows, largest index + 1) and labels (rows,); DataError for an index below `least`."""
+    from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]  # takes a second to import; most data sets do not need it
 
     content = read_bytes(path)
     try:
@@ -158,13 +159,13 @@ def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
 
 
 def _first_line(content: bytes, least: int) -> int:
-    """The number of the first line with an index below `least`, in a text that was read without error."""
+    """The number of the first line with an index below `least`, in content that has been parsed successfully."""
     lines = (line.partition(b"#")[0].split()[1:] for line in content.split(b"\n"))
     return next(number for number, words in enumerate(lines, 1) if any(_index(w) < least for w in words))
 
 
 def _index(word: bytes) -> float:
-    """The index of 'index:value'; a query's identity has none."""
+    """The index of 'index:value'; infinity for a query id ('qid:value'), which has none."""
     index = word.partition(b":")[0]
     return math.inf if index == b"qid" else int(index)
 

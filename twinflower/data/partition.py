@@ -1,10 +1,11 @@
-"""Which rows belong to which client: `partition(labels, num_clients, method, seed, ...)`.
+"""Assignment of rows to clients: `partition(labels, num_clients, method, seed, ...)`.
 
-Every method is a dataclass of its settings whose `counts` answers with counts (N, kinds): how many rows of each kind a
-client gets, a kind being a class or, for methods blind to labels, "any row". One shared function then deals the rows
-out. To add a method, write such a class and enter it in `PARTITIONERS` at the foot of this module.
+Every method is a dataclass of its settings with a function `counts` that returns an array (N, kinds): how many rows of
+each kind a client gets. The kinds are the classes; for methods that ignore labels there is a single kind. One shared
+function then assigns the rows. To add a method, write such a class and add it to `PARTITIONERS` at the end of this
+module.
 
-Always: a row belongs to at most one client, no client is empty, and the same seed gives the same rows.
+For all methods, a row belongs to at most one client, no client is empty, and the same seed gives the same rows.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +25,7 @@ from ..settings import Rule, Setting, at_least, check_settings, make
 
 Ints = NDArray[np.int64]
 
-_DRAWS = 20  # of Dirichlet proportions, until no client is empty
+_DRAWS = 20  # draws of Dirichlet proportions, until no client is empty
 _CONCENTRATION = Rule("above 0 and at most 1e6", lambda v: 0 < v <= 1e6)
 
 
@@ -44,18 +45,18 @@ class Partition:
 
     @property
     def sizes(self) -> Ints:
-        """Rows per client (N,)."""
+        """Number of rows of each client, (N,)."""
         return np.diff(self.offsets)
 
     def of(self, client: int) -> Ints:
-        """The client's rows, a view."""
+        """Row numbers of one client, as a view; SettingError for an unknown client."""
         last = self.num_clients - 1
         require(0 <= client <= last, f"client must be in 0..{last}; got {client}")
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
 
 def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
-    """Three lines for a reader, without the last, labels per client, if num_classes is 0 (regression)."""
+    """A summary of row and label counts in three lines; two for regression (num_classes = 0), without labels."""
     sizes = partition.sizes
     lines = [
         f"{len(sizes)} clients hold {sizes.sum()} of {len(labels)} rows",
@@ -77,7 +78,7 @@ def _spread(values: Ints) -> str:
 
 
 class Task(NamedTuple):
-    """What a method works from; class_rows (C,) counts each class (one kind for blind methods)."""
+    """The input of a method; class_rows (C,) counts the rows of each class, (1,) for methods that ignore labels."""
 
     class_rows: Ints
     num_clients: int
@@ -86,10 +87,10 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method with its settings.
+    """A partitioning method with its settings.
 
-    by_class: it needs class labels. shuffled: it deals rows in random order, not in file order. equal: with
-    samples_per_client all clients get exactly that many rows.
+    by_class: whether it needs class labels. shuffled: whether rows are assigned in random order instead of file order.
+    equal: whether samples_per_client > 0 gives all clients exactly that many rows.
     """
 
     description: ClassVar[str]
@@ -104,7 +105,7 @@ class Method(ABC):
 
     @abstractmethod
     def counts(self, task: Task) -> Ints:
-        """Rows of each kind for each client (N, kinds)."""
+        """Number of rows of each kind for each client, (N, kinds)."""
 
 
 def partition(
@@ -118,21 +119,21 @@ def partition(
     """Divide the rows of labels (rows,) among num_clients clients by one of `PARTITIONERS`.
 
     iid          at random; sizes differ by at most one
-    contiguous   as iid, but in file order: equal chunks, client 0 has the first
-    sizes        at random, sizes[i] rows for client i; rows beyond their sum stay unused
+    contiguous   like iid, but in file order: equal chunks, of which client 0 has the first
+    sizes        at random, with sizes[i] rows for client i; rows beyond their sum are not used
     labels       exactly labels_per_client labels for every client and equal sizes, see `_labels`
     one-class    one label per client, see `_one_class`
-    mixed        iid_rows at random and the others of one label for every client, see `_mixed`
+    mixed        iid_rows random rows for every client and the others of one label, see `_mixed`
     dirichlet    each class divided in proportions drawn from Dirichlet(dirichlet_alpha), see `_dirichlet`
 
-    samples_per_client = s > 0 cuts every client to s rows, a random choice except for contiguous, which
-    keeps the first s of each chunk. Methods with equal sizes refuse an s that they cannot reach; dirichlet
-    and sizes leave smaller clients as they are. num_classes = 0 takes the largest label + 1. Labels of
-    floating type are regression targets.
+    samples_per_client = s > 0 limits every client to s rows, chosen at random except for contiguous, which
+    keeps the first s of each chunk. Methods with equal sizes raise SettingError if a client cannot have s
+    rows; dirichlet and sizes leave smaller clients as they are. num_classes = 0 stands for the largest
+    label + 1. Labels of floating type are regression targets.
 
-    Raises `SettingError`. Rows that no client holds are simply not in `Partition.rows`.
+    Raises `SettingError` for invalid settings. `Partition.rows` omits rows that belong to no client.
     """
-    for key in settings.keys() & {"sizes"}:  # a list of numbers for its text
+    for key in settings.keys() & {"sizes"}:  # make() expects the list as text
         settings[key] = ", ".join(map(str, settings[key]))
     return divide(labels, num_clients, make(PARTITIONERS, "partition", method, settings), seed, num_classes)
 
@@ -140,7 +141,7 @@ def partition(
 def divide(
     labels: NDArray[Any], num_clients: int, method: Method, seed: int, num_classes: int = 0
 ) -> Partition:
-    """`partition` by a method with its settings."""
+    """Like `partition`, with the method given as an instance with its settings."""
     _check(labels, num_clients, method)
     kinds = _classes(labels, num_classes, method.name) if method.by_class else np.zeros(len(labels), np.int64)
     class_rows = np.bincount(kinds, minlength=num_classes if method.by_class else 1)
@@ -167,9 +168,9 @@ def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
 
 
 def _deal(kinds: Ints, counts: Ints, order: Ints) -> Partition:
-    """Give client i the next counts[i, k] rows of kind k, going through the rows in the given order.
+    """Assign client i the next counts[i, k] rows of kind k, going through the rows in the given order.
 
-    kinds (rows,), counts (N, kinds), order (rows,). A client's rows keep that order.
+    kinds is (rows,), counts (N, kinds) and order (rows,). Within a client, rows keep that order.
     """
     owner = np.full(len(order), -1)
     kinds_in_order = kinds[order]
@@ -196,11 +197,11 @@ def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
     return Partition(whole.rows[place < samples], _offsets(np.minimum(whole.sizes, samples)))
 
 
-# -------------------------------------------------------------------------------- methods blind to labels
+# -------------------------------------------------------------------------------- methods without labels
 
 
 def _even(rows: int, parts: int) -> Ints:
-    """Sizes (parts,) that sum to rows and differ by at most one, the larger ones first."""
+    """Sizes (parts,) that sum to `rows` and differ by at most one, larger sizes first."""
     return rows // parts + (np.arange(parts) < rows % parts)
 
 
@@ -225,9 +226,9 @@ def _given_sizes(task: Task, wanted: Sequence[int]) -> Ints:
 
 
 def _apportion(weights: Ints, seats: int, low: Ints, high: Ints) -> Ints:
-    """Whole numbers within low..high, near proportional to the weights, that sum to seats.
+    """Integers in low..high that sum to seats and are nearly proportional to the weights; all arrays are (n,).
 
-    Webster's method: seats go one by one to the largest weight / (2 held + 1). Needs
+    Webster's method assigns seats one by one to the largest weight / (2 held + 1). It requires
     sum(low) <= seats <= sum(high).
     """
     party = np.repeat(np.arange(len(weights)), high - low)
@@ -237,11 +238,11 @@ def _apportion(weights: Ints, seats: int, low: Ints, high: Ints) -> Ints:
 
 
 def _one_class(task: Task, wanted: int) -> Ints:
-    """One label per client, on clients in random order.
+    """Counts (N, C) with one label per client, and labels assigned to clients in random order.
 
-    The number of a label's clients is proportional to its rows (`_apportion`), at least one for every
-    label that has rows. The label's rows are divided as equally as possible among them, or, with
-    wanted = s above 0, cut to s for each; a label of r rows then has at most r // s clients.
+    The number of a label's clients is proportional to its rows (`_apportion`), with at least one client for
+    every label that has rows. The label's rows are divided as equally as possible among these clients. With
+    wanted = s > 0, each client later keeps s rows, so a label with r rows has at most r // s clients.
     """
     rows = task.class_rows
     present = int(np.count_nonzero(rows))
@@ -261,10 +262,11 @@ def _one_class(task: Task, wanted: int) -> Ints:
 
 
 def _mixed(task: Task, share: int, wanted: int) -> Ints:
-    """`share` rows at random for every client, and besides rows of label i mod C for client i.
+    """Counts (N, C): `share` random rows for every client, and further rows of label i mod C for client i.
 
-    All have `wanted` rows or, for 0, as many as the scarcest of these labels allows.
-    Source: appendix A.4 of Zhang 2023 (N = 10, 1,000 and 2,850 rows); the paper leaves open which comes first.
+    Every client has `wanted` rows in total or, if that is 0, as many as the scarcest of these labels allows.
+    Source: appendix A.4 of Zhang 2023 (N = 10, 1,000 and 2,850 rows). The paper does not say which rows are drawn
+    first; here the random ones are.
     """
     clients, left = task.num_clients, task.class_rows.copy()
     enough = 0 <= share * clients <= left.sum()
@@ -286,10 +288,10 @@ def _mixed(task: Task, share: int, wanted: int) -> Ints:
 
 
 def _dirichlet(task: Task, alpha: float) -> Ints:
-    """Each class divided by proportions of its own over the clients, p ~ Dirichlet(alpha, ..., alpha).
+    """Counts (N, C): each class is divided among the clients by its own p ~ Dirichlet(alpha, ..., alpha).
 
-    Large alpha nears iid, small alpha gives few labels and few rows to most clients. Proportions that leave
-    a client empty are drawn again, at most `_DRAWS` times. Source: Yurochkin et al., ICML 2019, section 4.
+    A large alpha is close to iid; a small alpha gives most clients few labels and few rows. Proportions that leave a
+    client empty are redrawn, `_DRAWS` draws at most. Source: Yurochkin et al., ICML 2019, section 4.
     """
     clients = task.num_clients
     for _ in range(_DRAWS):
@@ -303,16 +305,16 @@ def _dirichlet(task: Task, alpha: float) -> Ints:
 
 
 def _labels(task: Task, k: int, wanted: int) -> Ints:
-    """k labels for every client and the same number of rows for all.
+    """Counts (N, C) with exactly k labels and the same number of rows for every client.
 
-    Which labels: drawn at random so that the number of a label's clients is proportional to its rows
-    (36 to 45 of 100 clients on MNIST, k = 4; equally many where classes are equally large).
-    How many rows: `wanted` or, for 0, the largest number that these labels allow. That is rows // N, and
-    fewer than N rows stay unused, where clients share labels in many ways (k > 1, N well above C); with
-    k = 1 the label with the fewest rows per client decides. Of each label a client has at least one row,
-    and as near to size / k as possible: the largest deviation is the least.
-    Source: section V of Li 2024 for the setting (N = 100, k = 4, 600 rows each); the paper leaves open
-    how 600 is met with classes of unequal size.
+    Labels are drawn at random so that the number of a label's clients is proportional to its rows (36 to 45
+    of 100 clients on MNIST with k = 4; the same number for classes of equal size).
+    Every client has `wanted` rows or, if that is 0, the largest number that these labels allow. If clients
+    share labels in many ways (k > 1, N well above C), this is rows // N, and fewer than N rows are unused;
+    with k = 1, the label with the fewest rows per client determines it. Every client has at least one row of
+    each of its labels, and the largest deviation of these counts from size / k is as small as possible.
+    Source: section V of Li 2024 for the setting (N = 100, k = 4, 600 rows each). The paper does not say how
+    all clients can have 600 rows when the classes differ in size.
     """
     held = _held_labels(task, k)
     fill, top = partial(_fill, held, task.class_rows), int(task.class_rows.sum()) // task.num_clients
@@ -322,12 +324,12 @@ def _labels(task: Task, k: int, wanted: int) -> Ints:
     require(k <= size <= largest, text)
     slack = bisect_left(range(size), True, key=lambda width: fill(size, width) is not None)
     counts = fill(size, slack)
-    assert counts is not None  # slack = size forbids nothing, and size <= largest
+    assert counts is not None  # with slack = size there is no restriction, and size <= largest is feasible
     return counts
 
 
 def _held_labels(task: Task, k: int) -> NDArray[np.bool_]:
-    """Which client holds which label (N, C), k per client."""
+    """A mask (N, C) of the labels that each client holds, k per client; SettingError if this is impossible."""
     rows, clients = task.class_rows, task.num_clients
     present = int(np.count_nonzero(rows))
     require(
@@ -345,8 +347,9 @@ def _held_labels(task: Task, k: int) -> NDArray[np.bool_]:
 def _draw_labels(needed: Ints, clients: int, k: int, draw: Generator) -> NDArray[np.bool_]:
     """A random table (clients, C) with k labels in each row and needed[c] clients in column c.
 
-    Client after client draws without replacement, a label's weight being the clients it still needs
-    (largest weight / exponential first); a label that needs all clients left must be taken.
+    One client after the other draws k labels without replacement, with probability weights equal to the number
+    of clients that a label still needs (the k largest weight / exponential). A label that still needs all
+    remaining clients is always taken.
     """
     held = np.zeros((clients, len(needed)), dtype=bool)
     waits = draw.standard_exponential(held.shape)
@@ -358,10 +361,10 @@ def _draw_labels(needed: Ints, clients: int, k: int, draw: Generator) -> NDArray
 
 
 def _fill(held: NDArray[np.bool_], class_rows: Ints, size: int, slack: int) -> Ints | None:
-    """Counts (N, C) with `size` rows per client and size / k +- slack, at least 1, in every held place.
+    """Counts (N, C) with `size` rows per client and size / k +- slack rows, at least 1, of every label it holds.
 
-    None if there are none. It is a flow: client -> held label -> the label's rows; the lower bound of each
-    place is handed out beforehand. Flows with whole capacities are whole.
+    Returns None if there are no such counts. They are a maximum flow client -> held label -> the label's rows, after
+    the lower bounds have been subtracted. With integer capacities, the maximum flow is an integer flow.
     """
     k = int(held[0].sum())
     low, high = max(1, size // k - slack), -(-size // k) + slack
@@ -374,8 +377,11 @@ def _fill(held: NDArray[np.bool_], class_rows: Ints, size: int, slack: int) -> I
 
 
 def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) -> Ints:
-    """The largest flow (N, C) from supplies (N,) to demands (C,) with at most `most` on each edge."""
-    from scipy.sparse import coo_array  # slow to import, and needed for this only
+    """The maximum flow (N, C) from supplies (N,) to demands (C,) over the edges clients[e] -> labels[e].
+
+    Every edge has capacity `most`.
+    """
+    from scipy.sparse import coo_array  # slow to import, and only needed here
     from scipy.sparse.csgraph import maximum_flow
 
     n, c = len(supply), len(demand)
@@ -383,7 +389,7 @@ def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) ->
     start = np.concatenate([np.full(n, source), clients, n + np.arange(c)])
     end = np.concatenate([np.arange(n), n + labels, np.full(c, sink)])
     room = np.concatenate([supply, np.full(len(clients), most), demand])
-    room, start, end = (array.astype(np.int32) for array in (room, start, end))  # what SciPy 1.13 takes
+    room, start, end = (array.astype(np.int32) for array in (room, start, end))  # SciPy 1.13 takes int32
     graph = coo_array((room, (start, end)), shape=(sink + 1, sink + 1)).tocsr()
     flow = maximum_flow(graph, source, sink).flow.tocoo()
     table = np.zeros((n, c), np.int64)
@@ -397,7 +403,7 @@ def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) ->
 
 @dataclass(frozen=True)
 class Iid(Method):
-    """At random, in equal sizes."""
+    """Rows at random, in equal sizes."""
 
     description: ClassVar[str] = "at random, equal sizes"
     by_class: ClassVar[bool] = False
@@ -405,13 +411,13 @@ class Iid(Method):
     name: str = "iid"
 
     def counts(self, task: Task) -> Ints:
-        """Equal sizes."""
+        """Counts (N, 1) that differ by at most one."""
         return _equal_sizes(task)
 
 
 @dataclass(frozen=True)
 class Contiguous(Iid):
-    """In file order, in equal sizes."""
+    """Rows in file order, in chunks of equal size."""
 
     description: ClassVar[str] = "in file order, equal chunks"
     shuffled: ClassVar[bool] = False
@@ -421,7 +427,7 @@ class Contiguous(Iid):
 
 @dataclass(frozen=True)
 class Labels(Method):
-    """The same number of labels for every client."""
+    """The same number of labels and of rows for every client."""
 
     description: ClassVar[str] = "labels-per-client labels for each client, equal sizes"
 
@@ -429,7 +435,7 @@ class Labels(Method):
     labels_per_client: Annotated[int, Setting("labels that every client has", at_least(1))] = 2
 
     def counts(self, task: Task) -> Ints:
-        """`_labels`."""
+        """Counts (N, C) by `_labels`."""
         return _labels(task, self.labels_per_client, self.samples_per_client)
 
 
@@ -442,13 +448,13 @@ class OneClass(Method):
     name: str = "one-class"
 
     def counts(self, task: Task) -> Ints:
-        """`_one_class`."""
+        """Counts (N, C) by `_one_class`."""
         return _one_class(task, self.samples_per_client)
 
 
 @dataclass(frozen=True)
 class Mixed(Method):
-    """Some rows at random, the others of one label."""
+    """Every client has some random rows and others of a single label."""
 
     description: ClassVar[str] = "iid-rows at random, the others of one label"
 
@@ -458,13 +464,13 @@ class Mixed(Method):
     ] = 0
 
     def counts(self, task: Task) -> Ints:
-        """`_mixed`."""
+        """Counts (N, C) by `_mixed`."""
         return _mixed(task, self.iid_rows, self.samples_per_client)
 
 
 @dataclass(frozen=True)
 class Dirichlet(Method):
-    """Every class in random proportions."""
+    """Every class is divided in random proportions."""
 
     description: ClassVar[str] = "class proportions drawn from Dirichlet(dirichlet-alpha)"
     equal: ClassVar[bool] = False
@@ -475,13 +481,13 @@ class Dirichlet(Method):
     ] = 0.5
 
     def counts(self, task: Task) -> Ints:
-        """`_dirichlet`."""
+        """Counts (N, C) by `_dirichlet`."""
         return _dirichlet(task, self.dirichlet_alpha)
 
 
 @dataclass(frozen=True)
 class Sizes(Method):
-    """At random, with a list of sizes."""
+    """Rows at random, with a given number of rows for each client."""
 
     description: ClassVar[str] = "at random, with a list of sizes"
     by_class: ClassVar[bool] = False
@@ -496,12 +502,12 @@ class Sizes(Method):
     ] = ""
 
     def counts(self, task: Task) -> Ints:
-        """The sizes."""
+        """The given sizes as counts (N, 1); SettingError unless they fit the clients and rows."""
         return _given_sizes(task, self.numbers)
 
     @property
     def numbers(self) -> list[int]:
-        """The sizes as numbers; SettingError for other texts."""
+        """The sizes as integers; SettingError if the text is malformed."""
         try:
             return [int(word) for word in self.sizes.split(",")] if self.sizes else []
         except ValueError:

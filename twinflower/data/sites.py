@@ -1,4 +1,4 @@
-"""Tables of sites as a data set: one file for each client, or a site's own file, by the schema that all share."""
+"""Data sets from the tables of sites: one file per client, or a site's own file, with a schema shared by all."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ Rows = tuple[Floats, NDArray[Any]]
 
 
 def schema_of(data: TableData | OwnData) -> Schema:
-    """The schema in data.schema; SettingError unless it is the one that data.schema-digest stands for."""
+    """The schema in data.schema; SettingError if data.schema-digest is set and differs from its digest."""
     schema = read_schema(data.schema)
     require(
         data.schema_digest in ("", schema.digest),
@@ -28,9 +28,10 @@ def schema_of(data: TableData | OwnData) -> Schema:
 
 
 def load_tables(data: TableData) -> Dataset:
-    """The rows of all files, of several those of the first site first; DataError, SettingError.
+    """A data set from all files, with the training rows in the order of the sites.
 
-    Test rows are those of data.test-file, or in every file a share of each class, chosen by a fixed seed.
+    The test rows are those of data.test-file or, without one, a fraction of each class in every file, chosen with a
+    fixed seed. Raises DataError and SettingError.
     """
     schema, files = schema_of(data), table_files(data.files)
     tables = [read_rows(file, schema) for file in files]
@@ -48,7 +49,7 @@ def load_tables(data: TableData) -> Dataset:
 
 
 def load_own_table(data: OwnData) -> tuple[Schema, Rows]:
-    """The schema, and features and labels of the table in data.file; DataError, SettingError."""
+    """The schema, and the features and labels of the table in data.file; raises DataError and SettingError."""
     schema = schema_of(data)
     if not data.schema_digest:
         raise SettingError(
@@ -60,7 +61,7 @@ def load_own_table(data: OwnData) -> tuple[Schema, Rows]:
 
 
 def _finished(features: Floats, data: TableData | OwnData) -> Floats:
-    """With a column of ones, and rows of limited norm, where the run wants that."""
+    """The features with a column of ones appended (data.bias) and row norms limited (data.row-norm), as configured."""
     features = appended_one(features) if data.bias else features
     return limited_norm(features, data.row_norm) if data.row_norm else features
 
@@ -74,7 +75,7 @@ def _stacked(tables: Sequence[Rows]) -> Rows:
 def _divided(
     files: Sequence[Path], tables: Sequence[Rows], fraction: float, num_classes: int
 ) -> tuple[list[Rows], Rows]:
-    """Training rows of every file, and all test rows."""
+    """The training rows of each file, and the test rows of all files together; DataError if a part is empty."""
     masks = [
         held_out(labels if num_classes else np.zeros(len(labels)), fraction, stream(0, "split", site))
         for site, (_, labels) in enumerate(tables)
