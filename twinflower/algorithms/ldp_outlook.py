@@ -3,7 +3,7 @@
 Everything here is computed from public numbers alone, before the run starts.
 
 Each round reduces the distance to x* at least by the factor c = 1 - gamma min(mu_f, 1), and the mean of n messages adds
-noise of squared norm d sigma_t^2 / n. If the curvature of f is no larger than theta_2, the error at the end is
+noise of squared norm d sigma_t^2 / n. If f has the least possible curvature, theta_2, the error at the end is
 
     E ||xbar - x*||^2  <~  (d / n) sum_t c^(2 (T - t)) sigma_t^2
 

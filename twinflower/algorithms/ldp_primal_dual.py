@@ -1,4 +1,4 @@
-"""Locally private composite primal-dual method with dynamic privacy allocation (Zhang 2023, Algorithm 1 by way of (7)).
+"""Locally private composite primal-dual method with dynamic privacy allocation (Zhang 2023, Algorithm 1 in form (7)).
 
     minimise  (1/n) sum_i f_i(x) + g(x),     f_i smooth and strongly convex (l2 inside), g convex with an easy prox
 
@@ -6,18 +6,18 @@ client keeps     sent (..., d), its last message; dual Lambda (..., d); its own 
        receives  mean (..., d) of the messages of the round before; in the first round the public start
        sends     x - gamma ((s/n) grad f_i(x) + Lambda) + noise (..., d)
 server keeps     mean (..., d) and the last messages, sent (..., N, d)
-Every round needs every client, or the duals no longer sum to 0: the strategy asks again whoever does not answer, who
-sends the stored message once more, and stops the run if that does not help. A client finishes round t when the mean
-of round t arrives with round t + 1; a closing message brings the last one.
+Every round needs every client, or the duals no longer sum to 0. The strategy repeats the request to a client that did
+not reply, and that client sends its stored message again; if this fails, the run stops. A client finishes round t when
+the mean of round t arrives with round t + 1; a closing message delivers the last mean.
 
 The paper's box of Algorithm 1 reads x - gamma (1/n grad) + zeta + Lambda: with that sign it diverges. (6) and (7) have
-everything inside gamma ( ), as here. The paper starts with x_i^1 = x_i^0; here the start passes through the prox like
-any other mean, x_i^1 = prox(start), which is the same for a start at 0 with an l1 norm, a box around 0 or both, and
-puts any other start where g is finite. The paper hands out x_i, which differs from client to client, is not sparse for
-sure and carries the client's own noise; handed out here is the prox of the mean.
+everything inside gamma ( ), as here. The paper starts with x_i^1 = x_i^0. Here the prox is applied to the start as to
+any other mean, x_i^1 = prox(start). The result is the same for a start at 0 with an l1 norm, a box around 0 or both, and
+any other start is moved to a point where g is finite. The paper's output is x_i, which differs between clients, need
+not be sparse, and includes the client's own noise; the output here is the prox of the mean.
 
-Privacy. Message and dual, and x by way of these, are functions of what was sent, so the one noisy message of a round is
-its only release. A sum of rounds is planned before the first: round t has the share w_t of the budget.
+Privacy. The message, the dual and therefore x are functions of what was sent, so the noisy message of a round is its
+only release. The budget of all rounds is planned before the first: round t gets the share w_t.
 """
 
 import math
@@ -60,7 +60,7 @@ class State(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Mean (..., d) of the last messages, sent (..., N, d)."""
+    """The mean (..., d) of the last messages, and these messages, sent (..., N, d)."""
 
     mean: Array
     sent: Array
@@ -72,9 +72,9 @@ class LDPPrimalDual(
 ):
     """The method with its settings.
 
-    step_size: gamma in (0, 4/3); the theory wants at most 1/4, and gamma = 1 is proximal gradient descent on all rows.
-    scale: s, by which losses and g are stretched; 0 means n. The paper has 1: the same solution, n times slower.
-    allocation, shares, strong_convexity: `ldp_outlook.UnequalRounds`.
+    step_size: gamma in (0, 4/3). The theory requires at most 1/4; gamma = 1 is proximal gradient descent on all rows.
+    scale: s, the factor that multiplies the losses and g; 0 means n. The paper has s = 1, which gives the same
+    solution, but takes n times as many rounds. allocation, shares, strong_convexity: see `ldp_outlook.UnequalRounds`.
     """
 
     name: ClassVar[str] = "ldp-primal-dual"
@@ -104,7 +104,8 @@ class LDPPrimalDual(
         return (self.scale or self.info.num_clients) / self.info.num_clients
 
     def check_sum(self, steps: int) -> None:
-        """gamma = 1: then x is the prox of the mean, the same for all, and the duals add up to 0 in every sum."""
+        """Require gamma = 1: then x is the prox of the mean for every client, and the duals sum to 0 in the server's
+        sum."""
         require(self.privacy == "public-state", f"trust sum needs privacy public-state; got {self.privacy}")
         require(
             self.step_size == 1,
@@ -113,19 +114,19 @@ class LDPPrimalDual(
         )
 
     def init_client(self, start: Array) -> State:
-        """Nothing sent but the start; Lambda = 0."""
+        """Start as if the start had been sent, with Lambda = 0."""
         return State(start, np.zeros_like(start), start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """The start, as if everybody had sent it."""
+        """Start as if every client had sent the start."""
         return Server(start, np.repeat(start[..., None, :], num_clients, axis=-2))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
-        """The mean, to everybody."""
+        """Send the mean to every client."""
         return Vector(to_nodes(server.mean, node))
 
     def finish(self, state: State, inbox: Vector) -> State:
-        """What a client does when the mean of its round arrives."""
+        """Update the dual and x once the mean of the client's last round has arrived."""
         apart = state.sent - inbox.x
         x = self._prox(state.sent - self.step_size * apart)                     # (7), third and fourth line
         return State(state.sent, state.dual + apart, x)                         # (7), second line
@@ -133,39 +134,40 @@ class LDPPrimalDual(
     def client_update(
         self, state: State, inbox: Vector, work: LocalWork
     ) -> tuple[State, Vector, Report]:
-        """The end of the round before, then one (noisy) gradient step; of the batches the first is used."""
+        """Finish the previous round, then take one (noisy) gradient step on the first batch."""
         _, dual, x = state = self.finish(state, inbox)
         slope = self.pull * work.gradient(x)
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
         return state._replace(sent=sent), Vector(sent), work.one_step()
 
     def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
-        """One message is moved by at most gamma (s/n) 2 C / rows."""
+        """One record changes a message by at most gamma (s/n) 2 C / rows."""
         return self.step_size * self.pull * 2 * bounds.gradient / workload.rows
 
     def log_contraction(self, theta: float) -> float:
-        """ln(1 - gamma min(mu_f, 1)), mu_f = s theta_2 / n: of the distance to x*, squared, in a round."""
+        """ln(1 - gamma min(mu_f, 1)) with mu_f = s theta_2 / n: log contraction of the squared distance to x* in a
+        round."""
         workload = self.step_size * min(self.pull * theta, 1.0)
         return math.log1p(-workload) if workload < 1 else -math.inf
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of x, and of the step from it."""
+        """The bound for x and the gradient step from it."""
         _, dual, x = self.finish(state, inbox)
         slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)
         return Rounding(length(x) + self.step_size * slope)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
-        """The mean of all messages."""
+        """Average the messages of all clients."""
         return Server(uploads.x.mean(-2), uploads.x)
 
     def model(self, server: Server) -> Array:
-        """prox of the mean."""
+        """The prox of the mean (..., d)."""
         return self._prox(server.mean)
 
     def client_models(self, server: Server) -> Array:
-        """The clients' x_i, which follow from what they sent."""
+        """The clients' x_i (..., N, d), computed from their messages."""
         return self._prox(server.sent - self.step_size * (server.sent - server.mean[..., None, :]))
 
     def _prox(self, z: Array) -> Array:
-        """The paper's (6) has step gamma/n for s = 1; the box of Algorithm 1 agrees."""
+        """The prox of g. The paper's (6) has step gamma/n for s = 1; the box of Algorithm 1 agrees."""
         return self.regulariser.prox(z, self.step_size * self.pull)

@@ -1,5 +1,5 @@
-"""The local loop that the FedPDM family and its benchmarks share (ALGORITHMS: FedAvg, FedProx,
-SCAFFOLD and FedDyn differ in `shift` and `mu` only)."""
+"""The local loop that FedPDM and its benchmarks share: FedAvg, FedProx, SCAFFOLD and FedDyn differ only in `shift` and
+`mu`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ Subgradient = Callable[[Array], Array]
 
 
 class LocalEnd(NamedTuple):
-    """Where the loop ended, x (..., d), and what to report of it."""
+    """The end point x (..., d) of the local loop, and the report on it."""
 
     x: Array
     report: Report
@@ -33,22 +33,22 @@ def local_steps(
     noise: Noise = no_noise,
     subgradient: Subgradient | None = None,
 ) -> LocalEnd:
-    """Repeat x <- x - step_size g,  g = grad f(x; batch) + shift + mu (x - anchor)   (Li 2023 (10a), Li 2024 (8a)).
+    """Repeat x <- x - step_size g, g = grad f(x; batch) + shift + mu (x - anchor) (Li 2023 (10a), Li 2024 (8a)).
 
-    Step first, then test the g just applied: a client stops after a step with ||g||^2 <= tolerance
-    (Li 2023 (11), Li 2024 (10)), and at the latest when its batches end. tolerance 0 switches the rule off. noise, if
-    any, is added to every gradient before anything is done with it, draw number = step. subgradient(x), if
-    given, is added to g: the benchmarks' way with a non-smooth h.
+    The stopping rule tests the g that was just applied: a client stops after a step with ||g||^2 <= tolerance (Li 2023
+    (11), Li 2024 (10)), and at the latest when its batches end. tolerance 0 disables the rule. noise(gradient, step),
+    if given, is applied to every gradient before its first use. subgradient(x), if given, is added to g: this is how
+    the benchmarks treat a non-smooth h.
     """
     x = start
     steps = batches.steps
     running, fired = np.ones(steps.shape, dtype=bool), np.zeros(steps.shape, dtype=bool)
     taken = np.zeros_like(steps)
-    alike = not tolerance and steps.min() == steps.max()  # nobody stops before the others
+    alike = not tolerance and steps.min() == steps.max()  # all clients take the same number of steps
     constant = shift - mu * anchor
     for step, rows in enumerate(batches):
         slope = noise(objective.grad(x, rows), step)
-        slope += constant                                   # in place: large cohorts are bound by memory
+        slope += constant                                   # in place: memory bandwidth limits large cohorts
         if mu:
             slope += mu * x
         if subgradient:
@@ -67,14 +67,14 @@ def local_steps(
 
 
 def decayed(step_size: float, decay: float, round_: int) -> float:
-    """Step size of a round, step_size / round_^decay: with decay 1/2 the papers' eta / sqrt(1 + t)."""
+    """The step size of a round, step_size / round_^decay; decay 1/2 gives the papers' eta / sqrt(1 + t)."""
     return step_size / round_**decay
 
 
 def reach(step_size: float, mu: float, steps: Index) -> Array:
-    """How far Q steps go against a constant gradient: eta sum_{j<Q} (1 - eta mu)^j, for steps (...,).
+    """The distance covered by Q steps along a constant unit gradient: eta sum_{j<Q} (1 - eta mu)^j, for steps (...,).
 
-    Q eta without the pull mu; with it, 1/mu in the long run, the prox step of FedPDM and FedDyn.
+    It is Q eta for mu = 0. For mu > 0 it tends to 1/mu, the prox step of FedPDM and FedDyn.
     """
     counts = np.asarray(steps, dtype=np.float64)
     return counts * step_size if not mu else (1.0 - (1.0 - step_size * mu) ** counts) / mu

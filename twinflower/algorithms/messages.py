@@ -1,8 +1,9 @@
-"""The messages of FedPDM and its benchmarks: x0 down and one point up, whole or thinned out (Li 2024, Algorithm 2).
+"""The messages of FedPDM and its benchmarks: x0 down and one point up, dense or sparsified (Li 2024, Algorithm 2).
 
-Down go the top-k' entries of x0, k' = round(downlink_ratio d), and the client uses that zero-padded point
-everywhere. Up go k = round(uplink_ratio d) entries of the client's point, by top-k or rand-k. The server divides
-an entry by the number of those who sent it (20), (23). Ratios of 1 send whole points and no indices.
+The server sends the top-k' entries of x0, k' = round(downlink_ratio d), and the client uses that zero-padded point
+throughout. The client sends k = round(uplink_ratio d) entries of its point, chosen by top-k or rand-k. The server
+divides the sum of an entry by the number of clients that sent it (20), (23). With a ratio of 1 the whole point is sent,
+without indices.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
 
 
 class Inbox(NamedTuple):
-    """x0 (..., d), zero-padded; which entries were kept (..., k'), or (..., 0) if all; rand-k seed (...,)."""
+    """x0 (..., d), zero-padded; the indices of its kept entries (..., k'), or (..., 0) if all are kept; rand-k seed
+    (...,)."""
 
     x0: Array
     kept: Index
@@ -31,8 +33,8 @@ class Inbox(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """The entries sent y (..., k); which, indices (..., k), or (..., 0) if all; steps taken (...,), or (..., 0)
-    where the server need not know them."""
+    """The entries sent, y (..., k); their indices (..., k), or (..., 0) if all are sent; the number of steps taken
+    (...,), or (..., 0) if the server does not need it."""
 
     y: Array
     indices: Index
@@ -46,9 +48,9 @@ Ratio = Annotated[float, Setting("share of entries that a client sends", SHARE)]
 class Messages:
     """Settings of the messages.
 
-    uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share
-    alpha_D of entries broadcast (top-k). missing: an entry that nobody sent has mean 0, as printed in (23)
-    ("zero"), or the mean it had ("keep").
+    uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share alpha_D of
+    entries broadcast (top-k). missing: the mean of an entry that nobody sent is 0, as printed in (23) ("zero"), or its
+    previous mean ("keep").
     """
 
     counts_steps: ClassVar[bool] = False  # whether an upload carries the number of local steps
@@ -65,21 +67,21 @@ class Messages:
 
     @property
     def up(self) -> TopK | RandK:
-        """The uplink's sparsifier."""
+        """The sparsifier of uploads."""
         return make_sparsifier(self.uplink, self.uplink_ratio)
 
     @property
     def down(self) -> TopK:
-        """The downlink's sparsifier."""
+        """The sparsifier of broadcasts."""
         return TopK(self.downlink_ratio)
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Any:
-        """Top-k' of x0 (27) to everybody."""
+        """Send the top-k' entries of x0 (27) to every client."""
         x0, kept = self.thinned(server.x0)
         return Inbox(to_nodes(x0, node), to_nodes(kept, node), self.seeds(server.key, round_, node))
 
     def thinned(self, x: Array) -> tuple[Array, Index]:
-        """The point (..., d) as clients receive it, and the places of its entries."""
+        """The point (..., d) as clients receive it, and the indices of its kept entries."""
         if self.downlink_ratio == 1:
             return x, np.empty(x.shape[:-1] + (0,), dtype=np.int64)
         code = self.down.encode(x, np.zeros((), np.uint64))
@@ -88,8 +90,8 @@ class Messages:
     def message(self, y: Array, inbox: Any, report: Report) -> Upload:
         """The message of a client whose point is y (..., d).
 
-        y is noisy before its largest entries are chosen, which is then post-processing. The paper adds noise
-        to the k entries instead, (18), (19): see privacy "as-published" of FedPDM.
+        Noise is added to y before its largest entries are chosen, so that the choice is post-processing. The paper adds
+        noise to the k chosen entries instead, (18), (19): see privacy "as-published" of FedPDM.
         """
         lead = y.shape[:-1]
         steps = np.asarray(report.steps) if self.counts_steps else np.empty(lead + (0,), dtype=np.int64)
@@ -103,15 +105,17 @@ class Messages:
         return (upload.y, None) if self.uplink_ratio == 1 else scatter(Code(upload.indices, upload.y), d)
 
     def mean(self, server: Any, y: Array, sent: Mask | None, shares: Array | None = None) -> Array:
-        """Mean of the senders of each entry, (20), (23), who count by their shares (..., K) of F, if they are given."""
+        """The mean of each entry over the clients that sent it, (20), (23), weighted by their shares (..., K) in F if
+        these are given."""
         return mean_of_senders(y, sent, self.unheard(server), shares)
 
     def unheard(self, server: Any) -> Array:
-        """The mean of an entry that nobody sent; the server keeps means, because x0 went through a prox."""
+        """The mean of an entry that nobody sent. The server stores means for this purpose, because x0 is the result of
+        a prox."""
         return np.zeros_like(server.x0) if self.missing == "zero" else server.mean  # type: ignore[no-any-return]
 
     def seeds(self, key: Seeds, round_: int, node: Index) -> Seeds:
-        """A public 64-bit seed for each node's rand-k; one 0 for all where indices are sent anyway."""
+        """A public 64-bit seed for each node's rand-k; a single 0 for all nodes if rand-k is not in use."""
         node = np.asarray(node)
         if not self._seeded:
             return np.zeros((1,) * node.ndim, dtype=np.uint64)
@@ -128,24 +132,24 @@ class Messages:
 
     @cached_property
     def inbox(self) -> Layout:
-        """x0, and the seed for rand-k."""
+        """The layout of x0 and the seed for rand-k."""
         return Layout(Inbox, *self.point)
 
     @property
     def point(self) -> tuple[Field, ...]:
-        """The fields of `Inbox`, for methods that send more."""
+        """The fields of `Inbox`, to be reused by methods that send more."""
         seed = Seed("seed") if self._seeded else Absent("seed", np.zeros((), dtype=np.uint64))
         return Thinned("x0", "kept", self.down), seed
 
     @cached_property
     def upload(self) -> Layout:
-        """The entries sent, and the number of steps where it is needed."""
+        """The layout of the entries sent, and of the number of steps where the server needs it."""
         steps = Count("steps", least=1) if self.counts_steps else Absent("steps", np.empty(0, dtype=np.int64))
         return Layout(Upload, Entries("y", "indices", self.up), steps)
 
 
 class Nothing(NamedTuple):
-    """The state of a client that keeps nothing."""
+    """The empty state of a client that keeps nothing."""
 
 
 class Vector(NamedTuple):
@@ -159,19 +163,19 @@ VECTOR = Layout(Vector, Point("x"))
 
 
 class Dense:
-    """Messages of a method that sends one whole vector each way."""
+    """The layouts of a method that sends one dense vector in each direction."""
 
     @property
     def inbox(self) -> Layout:
-        """x."""
+        """The layout of one vector x."""
         return VECTOR
 
     @property
     def upload(self) -> Layout:
-        """x."""
+        """The layout of one vector x."""
         return VECTOR
 
 
 def check_choice(key: str, value: str, known: tuple[str, ...]) -> None:
-    """SettingError unless the value is one of the known words."""
+    """Raise SettingError unless the value is one of the known choices."""
     require(value in known, f"{key} must be one of {', '.join(known)}; got '{value}'")

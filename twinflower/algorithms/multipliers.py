@@ -8,13 +8,14 @@ For multipliers nu (M,) the Lagrangian is lowest at x = -S'nu / (2 w), w = 1 + k
 
 needs the Gram matrix of the slopes only. D is concave, and with p = G nu its derivatives are
 
-    slope_m = A_m - p_m / (2 w) + k nu'p / (4 w^2)              what bound m is exceeded by at that x
+    slope_m = A_m - p_m / (2 w) + k nu'p / (4 w^2)              the excess over bound m at that x
     -hessian = B'G B / (2 w),   B = I - (k / w) nu 1'           semidefinite, singular where G is
 
-One bound has the closed form (23). Several are found by an active-set method. Newton steps move the free multipliers,
-each to the exact maximum along its line or to the first limit in the way, which becomes active. Once no free slope is
-left, the limit whose slope pulls hardest away from it is let go. Every step raises D, so no set of limits comes twice.
-A slope or a curvature counts as 0 when it is below the rounding of its own terms, whatever their scale.
+For one bound, nu has the closed form (23). For several bounds, nu is found by an active-set method. Each Newton step
+moves the free multipliers to the exact maximum along its line, or to the first limit (0 or c) that a multiplier
+reaches, which then becomes active. Once all free slopes are 0, the active limit with the largest slope pointing away
+from it is released. Every step increases D, so no active set occurs twice. A slope or a curvature counts as 0 if it is
+below the rounding error of its own terms, independent of their scale.
 """
 
 from typing import NamedTuple
@@ -31,7 +32,7 @@ _STEPS = 100  # per bound
 def multipliers(slopes: Array, constants: Array, curvature: Array, penalty: Array) -> Array:
     """nu (..., M) for slopes S (..., M, d), constants A (..., M), curvature k and penalty c (...,), both above 0.
 
-    RunError if they are not found to rounding.
+    Raises RunError if they are not found to rounding accuracy.
     """
     gram = slopes @ slopes.swapaxes(-1, -2)
     if slopes.shape[-2] == 1:
@@ -45,14 +46,15 @@ def multipliers(slopes: Array, constants: Array, curvature: Array, penalty: Arra
 
 
 def _one(b: Array, a: Array, curvature: Array, penalty: Array) -> Array:
-    """(23), without its difference of nearly equal numbers; c where even the lowest point lies above 0."""
+    """(23), rewritten without the difference of nearly equal numbers; c if the quadratic is positive even at its
+    minimum."""
     room = b - 4 * curvature * a
     root = np.sqrt(np.where(room > 0, room, 1.0))
     return np.where(room > 0, np.clip(4 * a / (root * (np.sqrt(b) + root)), 0, penalty), penalty)
 
 
 class _Dual(NamedTuple):
-    """D with its Gram matrix G (M, M), constants A (M,), curvature k and penalty c."""
+    """The dual function D: Gram matrix G (M, M), constants A (M,), curvature k and penalty c."""
 
     gram: Array
     constants: Array
@@ -60,7 +62,7 @@ class _Dual(NamedTuple):
     penalty: float
 
     def slope(self, nu: Array) -> Array:
-        """Gradient of D (M,), with 0 for what its rounding could be."""
+        """The gradient of D (M,), with entries set to 0 if they could be rounding errors."""
         width = 1 + self.curvature * nu.sum()
         pulled, size = self.gram @ nu / (2 * width), abs(self.gram) @ nu / (2 * width)
         share = self.curvature * nu / (2 * width)
@@ -69,7 +71,7 @@ class _Dual(NamedTuple):
         return np.where(abs(slope) > _ROUNDING * size, slope, 0.0)
 
     def newton(self, nu: Array, slope: Array, free: Mask) -> Array:
-        """A direction of ascent (M,) in the free multipliers, very long where D is not curved."""
+        """A direction of ascent (M,) in the free multipliers; it is very long where D has no curvature."""
         width = 1 + self.curvature * nu.sum()
         turned = np.eye(len(nu)) - self.curvature / width * nu[:, None]
         hessian = (turned.T @ self.gram @ turned)[np.ix_(free, free)] / (2 * width)
@@ -80,10 +82,10 @@ class _Dual(NamedTuple):
         return step
 
     def along(self, nu: Array, step: Array, slope: Array) -> float:
-        """The t >= 0 at which D(nu + t step) is largest, infinity if it rises for ever.
+        """The t >= 0 that maximises D(nu + t step), or infinity if D increases without limit.
 
-        With r = k sum step / w and h the curvature at t = 0, the slope at t is <slope, step> - h t (2 + r t) /
-        (2 (1 + r t)^2), whose zero is a line's own (23).
+        With r = k sum step / w and h the curvature at t = 0, the slope at t is <slope, step> - h t (2 + r t) / (2 (1 +
+        r t)^2). Its zero is the analogue of (23) on that line.
         """
         width = 1 + self.curvature * nu.sum()
         r = self.curvature * step.sum() / width
@@ -97,7 +99,8 @@ class _Dual(NamedTuple):
 
 
 def _many(gram: Array, constants: Array, curvature: float, penalty: float) -> Array:
-    """nu (M,) by the active-set method; c throughout where a run that diverged gives no finite numbers."""
+    """nu (M,) by the active-set method; c for every multiplier if the inputs are not finite, because the run has
+    diverged."""
     if not np.isfinite(gram.sum() + constants.sum()):
         return np.full_like(constants, penalty)
     dual = _Dual(gram, constants, curvature, penalty)
@@ -114,7 +117,7 @@ def _many(gram: Array, constants: Array, curvature: float, penalty: float) -> Ar
 
 
 def _move(dual: _Dual, nu: Array, slope: Array, free: Mask) -> tuple[Array, Mask]:
-    """One Newton step; the multiplier that stops it is no longer free."""
+    """Take one Newton step. A multiplier that reaches a limit is fixed there and no longer free."""
     step = dual.newton(nu, slope, free)
     with np.errstate(divide="ignore", invalid="ignore"):
         reach = np.where(step, np.where(step > 0, dual.penalty - nu, nu) / abs(step), np.inf)

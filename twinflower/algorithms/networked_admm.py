@@ -1,17 +1,19 @@
-"""Networked ADMM: what zCDP-NFL, DP-NFL and P-ADMM share (Gauthier 2023, Algorithm 1).
+"""Networked ADMM: the code shared by zCDP-NFL, DP-NFL and P-ADMM (Gauthier 2023, Algorithm 1).
 
     minimise  sum_k ( f_k(w_k) + h(w_k) ),  w_k = w_l on every edge,     h = (lambda/K) R
 
 client keeps     dual gamma (..., d) and its last message w~ (..., d), before and after its last reply (`echo`)
        receives  the sum of its neighbours' messages and the dual steps since its last reply (..., d), the number of
-                 its neighbours, and the last of its rounds that was counted
+                 its neighbours, and the last of its rounds that the server counted
        sends     w~ (..., d)
-server keeps     what a relay needs (`relay`)
-A client that is missing is frozen, its edges' dual steps are caught up with, and the silent leave the graph: `relay`.
+server keeps     the state of a relay (`relay.Server`)
+`relay` describes what happens to clients that miss rounds: their last message is reused, their dual steps are made up
+for later, and clients that stay silent leave the graph.
 
-The paper's Algorithm 1, (7)-(9), is an image; here is the argmin of (3) with f of (5). Its (A.1) has the dual and the
-neighbours with other signs and factors, which diverges, and R' at the clean model. Everything is taken at w~, what was
-released: at the clean w it looks better and breaks the guarantee (Theorem I needs all but the data to be public).
+The paper's Algorithm 1, (7)-(9), is an image; implemented here is the argmin of (3) with f of (5). The paper's (A.1)
+has the dual and the neighbours with other signs and factors, which diverges, and R' at the noise-free model. Here
+everything is evaluated at the released w~. Evaluating at the noise-free w gives better results, but breaks the guarantee
+(Theorem I requires everything except the data to be public).
 """
 
 from abc import abstractmethod
@@ -32,8 +34,9 @@ from .relay import Relayed, Server, of_node, rows_of_node
 
 
 class Inbox(NamedTuple):
-    """Sum of the neighbours' messages (..., d), dual steps over rho since the last reply that was counted,
-    gain (..., d), number of neighbours, degree (...,), and the round of that reply, heard (...,)."""
+    """The sum of the neighbours' messages, neighbours (..., d); the dual steps, divided by rho, since the last reply
+    that was counted, gain (..., d); the number of neighbours, degree (...,); and the round of that reply, heard (...,).
+    """
 
     neighbours: Array
     gain: Array
@@ -51,24 +54,24 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
 
     @cached_property
     def inbox(self) -> Layout:
-        """All four."""
+        """The layout of neighbours, gain, degree and heard."""
         degree = FloatCount("degree", 1, self.info.num_clients - 1)
         return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
 
     def init_client(self, start: Array) -> Tentative:
-        """gamma = 0, w~ = start."""
+        """Start with gamma = 0 and w~ = start."""
         both = np.concatenate([np.zeros_like(start), start], -1)
         return Tentative(both, both, np.zeros(start.shape[:-1]))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
-        """What the neighbours said."""
+        """Send each client the sum of its neighbours' messages and its missing dual steps."""
         degrees, heard = (of_node(values, node) for values in (self.live_degrees(server), server.heard))
         return Inbox(rows_of_node(server.neighbours, node), rows_of_node(server.gain, node), degrees, heard)
 
     def client_update(
         self, state: Tentative, inbox: Inbox, work: LocalWork
     ) -> tuple[Tentative, Vector, Report]:
-        """The dual steps of the rounds before, then one ADMM step; of the batches the first is used."""
+        """Apply the dual steps of the previous rounds, then take one ADMM step on the first batch."""
         dual, own, pull = self.pulled(state, inbox)
         w = self.primal(work, own, pull, inbox.degree)
         sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
@@ -76,7 +79,8 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
         return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
 
     def pulled(self, state: Tentative, inbox: Inbox) -> tuple[Array, Array, Array]:
-        """Dual, own last message, and the slope of all that is public in the local problem, (..., d) each."""
+        """The dual, the client's last message, and the gradient of the public terms of the local problem, (..., d)
+        each."""
         counted, d = confirmed(state, inbox.heard), inbox.gain.shape[-1]
         dual, own = counted[..., :d], counted[..., d:]
         dual = dual + self.rho * inbox.gain                                     # (9)
@@ -84,11 +88,11 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
 
     @abstractmethod
     def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """The new model (..., d) of clients with these degrees (...,): own is w~, pull the slope of all that is public.
-        """
+        """The new models (..., d) of clients with these degrees (...,). own: w~; pull: the gradient of the public
+        terms."""
 
     def prox(self, u: Array, steps: Array) -> Array:
-        """The prox of clients (..., d) whose steps (..., 1) differ by their degrees."""
+        """The prox for clients (..., d) whose steps (..., 1) depend on their degrees."""
         w, steps = np.empty_like(u), np.broadcast_to(steps[..., 0], u.shape[:-1])
         for step in np.unique(steps):
             w[steps == step] = self.regulariser.prox(u[steps == step], float(step))
@@ -96,8 +100,8 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
 
     @abstractmethod
     def shrink(self, degree: Array, round_: int) -> Array:
-        """Noise of a client with so many neighbours, over what its release was planned for."""
+        """The noise of clients with these degrees, as a fraction of the noise that the release was planned with."""
 
     def at_stake(self, client: int, round_: int) -> float:
-        """`shrink` by the neighbours that the client has while nobody is removed."""
+        """`shrink` for the client's number of neighbours in the full graph, before any client is removed."""
         return float(self.shrink(np.array(len(self.info.neighbours[client])), round_))

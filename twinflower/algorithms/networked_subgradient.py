@@ -1,16 +1,17 @@
 """Networked subgradient method under zCDP: zCDP-grad-NFL (Nedic and Ozdaglar, 2009; compared in Gauthier 2023).
 
     w_k = sum_l a_kl w~_l - eta_n ( g_k + R'_k )(w~_k),     w~_k = w_k + noise
-    a_kl = 1 / (1 + max(d_k, d_l)) for neighbours, a_kk what is left of 1         (Metropolis)
+    a_kl = 1 / (1 + max(d_k, d_l)) for neighbours, a_kk = 1 - sum_{l != k} a_kl         (Metropolis)
 
 client keeps     nothing
-       receives  its own last message and the mean of its and its neighbours' (..., d)
+       receives  its own last message, and the weighted mean of its own and its neighbours' last messages, (..., d) each
        sends     w~ (..., d)
-server keeps     what a relay needs (`relay`)
-A client that is missing is frozen, and the silent leave the graph: `relay`. With a constant step it ends near the
-optimum only, the nearer the smaller the step.
+server keeps     the state of a relay (`relay.Server`)
+If a client misses a round, its last message is reused; clients that stay silent leave the graph (`relay`). With a
+constant step the method converges only to a neighbourhood of the optimum, which is smaller for smaller steps.
 
-Privacy. Everything but the gradient is public: the one release of a round moves by at most 2 C eta_n / M_k.
+Privacy. Everything but the gradient is public: one record changes the only release of a round by at most
+2 C eta_n / M_k.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from .relay import GradientSteps, GrowingBudget, Server, rows_of_node
 
 
 class Inbox(NamedTuple):
-    """The client's last message and the weighted mean of its neighbourhood, (..., d) each."""
+    """The client's last message, own, and the weighted mean of its neighbourhood, mixed, (..., d) each."""
 
     own: Array
     mixed: Array
@@ -40,7 +41,7 @@ class Inbox(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
-    """The method with its settings, all in `relay`."""
+    """The method with its settings, which are those of `relay.GradientSteps` and `relay.GrowingBudget`."""
 
     name: ClassVar[str] = "networked-subgradient"
     title: ClassVar[str] = "networked subgradient (Gauthier 2023): Metropolis weights over neighbours, to compare"
@@ -48,7 +49,7 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
     state = NOTHING
     @cached_property
     def inbox(self) -> Layout:
-        """Both."""
+        """The layout of own and mixed."""
         return Layout(Inbox, Point("own"), Point("mixed"))
 
     def __post_init__(self) -> None:
@@ -56,15 +57,15 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
         self.check_subgradients()
 
     def init_client(self, start: Array) -> Any:
-        """Nothing."""
+        """The empty state: clients keep nothing."""
         return Nothing()
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
-        """Own and mixed."""
+        """Send each client its own last message and the weighted mean of its neighbourhood."""
         return Inbox(rows_of_node(server.w, node), rows_of_node(self._mixed(server), node))
 
     def _mixed(self, server: Server) -> Array:
-        """sum_l a_kl w_l (..., N, d) over the living."""
+        """sum_l a_kl w_l (..., N, d) over the clients that are still in the graph."""
         matrix = adjacency(self.info.neighbours).tocoo()
         i, j = matrix.coords
         degrees, alive = self.live_degrees(server), self.alive(server)
@@ -77,11 +78,11 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
     def client_update(
         self, state: Any, inbox: Inbox, work: LocalWork
     ) -> tuple[Any, Vector, Report]:
-        """One subgradient step from the mean; of the batches the first is used."""
+        """Take one subgradient step from the weighted mean, on the first batch."""
         slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
         return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()
 
     def rounding(self, state: Any, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Rounding of the neighbourhood mean and of the step from it."""
+        """The bound for the neighbourhood mean and the step from it."""
         slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
         return Rounding(length(inbox.mixed) + self.step(round_) * slope)
