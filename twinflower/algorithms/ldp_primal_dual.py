@@ -7,12 +7,12 @@ client keeps     sent (..., d), its last message; dual Lambda (..., d); its own 
        sends     x - gamma ((s/n) grad f_i(x) + Lambda) + noise (..., d)
 server keeps     mean (..., d) and the last messages, sent (..., N, d)
 Every round needs every client, or the duals no longer sum to 0. The strategy repeats the request to a client that did
-not reply, and that client sends its stored message again; if this fails, the run stops. A client finishes round t when
+not reply, and that client sends its stored message again. If this fails, the run stops. A client finishes round t when
 the mean of round t arrives with round t + 1; a closing message delivers the last mean.
 
 The paper's box of Algorithm 1 reads x - gamma (1/n grad) + zeta + Lambda: with that sign it diverges. (6) and (7) have
 everything inside gamma ( ), as here. The paper starts with x_i^1 = x_i^0. Here the prox is applied to the start as to
-any other mean, x_i^1 = prox(start). The result is the same for a start at 0 with an l1 norm, a box around 0 or both, and
+any other mean, x_i^1 = prox(start). The result is the same for a start at 0 with an l1 norm, a box around 0 or both;
 any other start is moved to a point where g is finite. The paper's output is x_i, which differs between clients, need
 not be sparse, and includes the client's own noise; the output here is the prox of the mean.
 

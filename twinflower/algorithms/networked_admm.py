@@ -12,8 +12,8 @@ for later, and clients that stay silent leave the graph.
 
 The paper's Algorithm 1, (7)-(9), is an image; implemented here is the argmin of (3) with f of (5). The paper's (A.1)
 has the dual and the neighbours with other signs and factors, which diverges, and R' at the noise-free model. Here
-everything is evaluated at the released w~. Evaluating at the noise-free w gives better results, but breaks the guarantee
-(Theorem I requires everything except the data to be public).
+everything is evaluated at the released w~. Evaluating at the noise-free w gives better results, but breaks the
+guarantee (Theorem I requires everything except the data to be public).
 """
 
 from abc import abstractmethod

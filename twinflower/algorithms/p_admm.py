@@ -1,15 +1,16 @@
 """P-ADMM: networked ADMM with the local problem solved exactly, for smooth losses (Ding et al. 2019).
 
-As zCDP-NFL but for the primal step, and without a step size:
+The method is zCDP-NFL with a different primal step, and without a step size:
 
     w_k = argmin_w  f_k(w) + h(w) + <gamma_k, w> + rho sum_{l in N_k} ||w - (w~_k + w~_l) / 2||^2
 
-It is found by accelerated proximal gradient steps, as many as a strongly convex problem needs for all digits; where
-that is more than can be done, the run is refused.
+It is computed by accelerated proximal gradient steps. Their number is chosen such that the result of a strongly convex
+problem is exact to rounding; if this takes too many steps, the run is refused.
 
 Privacy. The argmin of a 2 rho d_k-strongly convex function moves by at most 2 C / (M_k 2 rho d_k) when the gradient of
-a convex loss moves by at most 2 C / M_k everywhere. (l2 would make it less; the noise does not count on that.) How long
-and how many a private client's steps are follows from the public bound on the norm of rows, not from its rows.
+a convex loss changes by at most 2 C / M_k everywhere. (An l2 penalty would reduce this; the noise does not rely on it.)
+In a private run, the size and number of a client's steps follow from the public bound on the norm of rows, not from the
+rows themselves.
 """
 
 import math
@@ -29,19 +30,19 @@ from .echo import Tentative
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GrowingBudget
 
-_DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, of squares
+_DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, for squared errors
 
 
 @dataclass(frozen=True)
 class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
-    """The method with its settings, those of `networked_admm.NetworkedADMM`. It takes the prox of h."""
+    """The method with the settings of `networked_admm.NetworkedADMM`. It uses the prox of h."""
 
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (Gauthier 2023): exact local steps, smooth losses only, to compare"
 
     def check(self, objective: Any) -> None:
-        """SettingError for a loss with kinks, for rows without a public bound in a private run, and for a rho so small
-        that the local problem would take too many steps."""
+        """Raise SettingError for a non-smooth loss, for a private run without a public bound on the norm of rows, or if
+        rho is so small that the local problem would take too many steps."""
         smooth = isinstance(objective, LinearModel) and np.isfinite(objective.loss.curvature_bound)
         require(
             smooth and objective.convex,
@@ -61,7 +62,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
             )
 
     def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """The argmin, from own, by Nesterov's method with as many steps as make it exact to rounding."""
+        """The argmin, by Nesterov's method from own, with enough steps to be exact to rounding."""
         objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
         longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm**2
@@ -78,8 +79,11 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         return w
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of the steps near the argmin, no longer than (C + ||pull||) / strong, and of what is left of the way there:
-        errors of a step are 1 / strong of those of its slope, and the momentum adds those of sqrt(cond) steps."""
+        """The bound for the iterations near the argmin.
+
+        The iterates differ from the argmin by at most (C + ||pull||) / strong. The rounding error of a step is 1 /
+        strong times that of its gradient, and momentum accumulates the errors of sqrt(smooth / strong) steps.
+        """
         _, own, pull = self.pulled(state, inbox)
         strong = 2 * self.rho * float(inbox.degree)
         smooth = float(np.exp2(np.ceil(np.log2(bounds.curvature + bounds.steepest + strong))))
@@ -88,17 +92,19 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         return Rounding(math.sqrt(smooth / strong) * size, float(self.shrink(inbox.degree, round_)))
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
-        """Of a client with one neighbour, the fewest there are in a connected graph."""
+        """The sensitivity for a client with one neighbour, the smallest number in a connected graph."""
         return 2 * bounds.gradient / workload.rows / (2 * self.rho)
 
     def shrink(self, degree: Array, round_: int) -> Array:
-        """1 / d_k."""
+        """1 / d_k, since the sensitivity is planned for one neighbour."""
         return 1 / np.asarray(degree)
 
 
 def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -> Array:
-    """A bound on the curvature of the local problem, given the squared norm of the longest row: a power of two, so that
-    stacked clients have few different steps."""
+    """A bound on the curvature of the local problem, given the squared norm of the longest row.
+
+    It is rounded up to a power of two, so that stacked clients have few different step sizes.
+    """
     curvature = objective.loss.curvature_bound * longest + objective.penalty_curvature[1]
     return np.exp2(np.ceil(np.log2(curvature + strong)))  # type: ignore[no-any-return]
 

@@ -1,25 +1,26 @@
 """ProxSkip, in its federated form Scaffnew (Mishchenko, Malinovsky, Stich and Richtarik, ICML 2022, Algorithm 2).
 
     minimise  (1/N) sum_i f_i(x) + h(x),     f_i smooth, h with an easy prox
-    x_i <- x_i - gamma (grad f_i(x_i) - c_i);  then, with probability p, everybody meets at x0 and c_i follows
+    x_i <- x_i - gamma (grad f_i(x_i) - c_i);  then, with probability p, all clients communicate: x_i <- x0, update c_i
 
 client keeps     sent (..., d), its last message
        receives  x0 (..., d)
        sends     x - (gamma/p) c_i (..., d)
 server keeps     x0 (..., d)
-Every round needs every client, as with the prox of all together: the strategy asks again whoever does not answer.
+Every round needs every client, because the prox is applied to the mean over all clients: the strategy repeats the
+request to a client that did not reply.
 
-Here a round is what lies between two meetings: its number of local steps is geometric with mean 1/p, a public coin that
-is the same for all clients. It is drawn from the run's seed, and the run's `max-local-steps` caps it; any number keeps
-the fixed point, which is the optimum of the whole problem, however different the clients are. The paper updates c_i
-right after the meeting; here a client does so when it learns the new x0, with the next round, from its last message:
+Here a round is the time between two communications. Its number of local steps is geometric with mean 1/p; it is public,
+the same for all clients, drawn from the run's seed, and at most the run's `local.max-steps`. The fixed point does not
+depend on this number: it is the optimum of the whole problem, even for heterogeneous clients. The paper updates c_i
+right after communication; here a client updates it in the next round, from the new x0 and its last message:
 
     c_i + (p/gamma) (x0 - x_i) = (p/gamma) (x0 - sent)
 
-so that c_i need not be kept. In FedPDM's words, rho is p/gamma, and -c_i is a dual that is updated with the new x0.
+so that c_i need not be kept. In FedPDM's notation, rho is p/gamma, and -c_i is a dual that is updated with the new x0.
 
-Privacy. "public-state" adds the noise to the end of the local steps; sent and c_i are then functions of what is public.
-The noise of a round covers the steps of that round, not the most there may be.
+Privacy. "public-state" adds the noise to the end point of the local steps; sent and c_i are then functions of public
+values. The noise of a round covers the number of steps of that round, not the largest possible number.
 """
 
 import math
@@ -57,8 +58,8 @@ class Server(NamedTuple):
 class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRounding):
     """ProxSkip with its settings.
 
-    step_size: gamma > 0; the theory wants at most 1/L. communication_probability: p in (0, 1], a round has 1/p local
-    steps on average; the theory's best is sqrt(mu gamma) for mu-strongly convex f_i. sensitivity: as in
+    step_size: gamma > 0; the theory requires at most 1/L. communication_probability: p in (0, 1]; a round has 1/p local
+    steps on average. The best value in theory is sqrt(mu gamma) for mu-strongly convex f_i. sensitivity: as in
     `base.LocalMethod`. info.key seeds the numbers of steps.
     """
 
@@ -85,30 +86,32 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     @property
     def rho(self) -> float:
-        """p / gamma."""
+        """p / gamma, in FedPDM's notation."""
         return self.communication_probability / self.step_size
 
     def steps_of(self, round_: int) -> int:
-        """How often the coin is thrown until it says that everybody meets."""
+        """The number of local steps of a round: geometric with mean 1/p, not yet limited by the run's largest number.
+        """
         if self.communication_probability == 1:
             return 1
         missed = 1.0 - stream(self.info.key, "steps", round_=round_).random()  # in (0, 1]
         return 1 + math.floor(math.log(missed) / math.log1p(-self.communication_probability))
 
     def init_client(self, start: Array) -> State:
-        """c_i = 0."""
+        """Start with sent = start, so that c_i = 0."""
         return State(start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """x0 = start."""
+        """Start with x0 = start."""
         return Server(start)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
-        """x0, to everybody."""
+        """Send x0 to every client."""
         return Vector(to_nodes(server.x0, node))
 
     def client_update(self, state: State, inbox: Vector, work: LocalWork) -> tuple[State, Vector, Report]:
-        """The control variate of the last meeting, the steps up to the next, and what the prox is taken of."""
+        """Update the control variate with the new x0, take the local steps, and send the point that the server
+        averages."""
         x0, c = inbox.x, self._control(state, inbox)
         batches = work.batches.first(self.steps_of(work.round))
         x, report = local_steps(
@@ -121,11 +124,11 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         return self.rho * (inbox.x - state.sent)                                # line 8
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """The noisy end of the steps that this round really takes."""
+        """The noisy end point of the local steps that this round actually takes."""
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._pace(workload, round_)))
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of the local steps."""
+        """The bound for the local steps."""
         sizes = length(inbox.x), length(self._control(state, inbox))
         info = self.step_size, 0.0, self._pace(workload, round_), self.sensitivity
         return Rounding(loop_rounding(bounds, *info, *sizes))
@@ -134,9 +137,9 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         return workload._replace(steps=min(workload.steps, self.steps_of(round_)))
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
-        """prox_{(gamma/p) h} of the mean."""
+        """Apply prox_{(gamma/p) h} to the mean of the messages."""
         return Server(self.regulariser.prox(uploads.x.mean(-2), 1.0 / self.rho))  # line 5
 
     def model(self, server: Server) -> Array:
-        """x0."""
+        """The last x0 (..., d)."""
         return server.x0

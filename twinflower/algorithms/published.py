@@ -1,7 +1,7 @@
-"""The privacy that Li 2023 and Li 2024 publish for FedPDM (privacy "as-published"), and what it really amounts to.
+"""The privacy that Li 2023 and Li 2024 publish for FedPDM (privacy "as-published"), and its actual guarantee.
 
-Theorem 1 gives the sensitivity of one round's message, Li 2023 (20) and Li 2024 (36) the epsilon of a round from a
-total, and the classical Gaussian rule the noise. The modes "public-state" and "gradient" use none of it.
+Theorem 1 gives the sensitivity of one round's message. Li 2023 (20) and Li 2024 (36) give the epsilon of a round from
+the total, and the classical Gaussian rule gives the noise. The modes "public-state" and "gradient" use none of this.
 """
 
 import math
@@ -32,10 +32,10 @@ def published_true_sensitivities(
 ) -> list[float]:
     """The most by which one record can move the published message y of each round a client takes part in.
 
-    Theorem 1 forgets the carried dual, which is private state, and the curvature of the smooth penalty. Between two
-    runs on neighbouring data let e_j be the difference of the local points, e_0 = 0, E that of the duals, and delta_j,
-    of norm 2 G at most, that of the data gradients. By the mean value theorem the penalty's gradients differ by
-    C_j e_j, C_j diagonal with entries in `bounds.penalty`, so
+    Theorem 1 ignores the dual, which is private state kept between rounds, and the curvature of the smooth penalty.
+    For two runs on neighbouring data let e_j be the difference of the local points, with e_0 = 0, E that of the duals,
+    and delta_j that of the data gradients, of norm at most 2 G. By the mean value theorem the penalty's gradients
+    differ by C_j e_j, where C_j is diagonal with entries in `bounds.penalty`, so
 
         e_{j+1} = M_j e_j - eta delta_j + eta E,    M_j = I - eta (rho + C_j)
 
@@ -49,8 +49,9 @@ def published_true_sensitivities(
 
         of y: at most 4 w G + max |2 eta s - 1/rho| D        of dual': at most D <- max |1 - eta rho s| D + 2 rho w G.
 
-    Attained where the penalty is l2 (one c) and gradients saturate. Without a penalty, eta rho <= 1 and constant steps
-    it is (2G/rho) max(1, 3 - 4a) in the long run, a = (1 - eta rho)^Q. Infinite or NaN where the loop overflows.
+    The bound is attained if the penalty is l2 (a single c) and gradients have the norm G. Without a penalty, with
+    eta rho <= 1 and constant steps, it tends to (2G/rho) max(1, 3 - 4a) with a = (1 - eta rho)^Q. The result is
+    infinite or NaN if the loop overflows.
     """
     dual, moves = 0.0, []
     for step_size in step_sizes:
@@ -72,9 +73,9 @@ def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[flo
 
 
 def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) -> float:
-    """epsilon of one round from the papers' total loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
+    """epsilon of one round from the papers' total privacy loss, total = c0 q^2 epsilon sqrt(p T / (1 - q)).
 
-    Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers leave c0 open, and the
+    Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers do not specify c0, and the
     formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
     """
     require(
@@ -86,10 +87,10 @@ def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) 
 
 @dataclass(frozen=True)
 class PublishedRule:
-    """How the papers turn a total epsilon into noise.
+    """The papers' rule that turns a total epsilon into noise.
 
-    c0: the constant that they leave open. share: p = K/N of the clients take part in a round. clips_means: the mean
-    gradient of a batch is clipped, and not that of every row.
+    c0: the constant that the papers do not specify. share: p = K/N, the share of clients that take part in a round.
+    clips_means: whether the mean gradient of a batch is clipped instead of the gradient of each row.
     """
 
     c0: float
@@ -97,8 +98,8 @@ class PublishedRule:
     clips_means: bool = False
 
     def noise_multiplier(self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int) -> float:
-        """sigma / `published_sensitivity` of a client with so many rows: (36) has a q_i for each, and the same total is
-        asked of all."""
+        """sigma / `published_sensitivity` of a client with this number of rows. (36) has a q_i for each client; the
+        total is the same for all."""
         share = workload.steps * workload.rows / rows
         each = published_epsilon(epsilon, self.c0, share, self.share, rounds)
         return classical_noise_multiplier(each, delta)
@@ -107,9 +108,10 @@ class PublishedRule:
 def true_costs(
     algorithm: "FedPDM", bounds: Bounds, workloads: Sequence[Workload], asked: Sequence[Sequence[int] | Index]
 ) -> Array:
-    """sum over each client's rounds of (true / published sensitivity)^2, (N,); over the squared multiplier it is mu^2.
+    """The sum over each client's rounds of (true / published sensitivity)^2, (N,). Divided by the squared noise
+    multiplier it is mu^2 (Gaussian differential privacy).
 
-    asked: the clients of each round.
+    asked: the clients sampled in each round.
     """
     step_sizes: list[list[float]] = [[] for _ in workloads]
     for round_, clients in enumerate(asked, 1):
@@ -121,13 +123,13 @@ def true_costs(
 
 def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) -> float:
     claimed = np.array([published_sensitivity(bounds, eta, rho, steps) for eta in step_sizes])
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is no guarantee
+    with np.errstate(over="ignore", invalid="ignore"):  # a cost that is not finite gives no guarantee
         ratios = np.array(published_true_sensitivities(bounds, step_sizes, rho, steps)) / claimed
         return float((ratios * ratios).sum())
 
 
 def caveat(algorithm: "FedPDM", costs: Array, clips_means: bool = False) -> tuple[str, bool]:
-    """What is wrong with the papers' statement where the true costs are these, and whether a guarantee is left."""
+    """The flaw in the papers' guarantee, given the true costs, and whether any guarantee remains."""
     text, provable = _flaw(algorithm, costs)
     more = "; clip-norm bounds the mean gradient of a batch, not that of a record" if clips_means else ""
     return text + more, provable

@@ -1,14 +1,15 @@
-"""What networked methods share: a graph of clients, and the server as the relay of their messages.
+"""The code shared by networked methods: a graph of clients, and the server as the relay of their messages.
 
-Neighbours agree, nobody averages everyone. On Flower's star the server only carries messages: it keeps the last one
-of every client and tells each client the sum of its neighbours'. It sees them all, as noisy as they are sent, and is
-trusted to pass them on unaltered: for integrity, not for confidentiality.
+Neighbours reach consensus without a global average. Since every Flower client is connected to the server only, the
+server acts as a relay: it stores the last message of every client and sends each client the sum of its neighbours'
+messages. It sees all messages with their noise, and is trusted to forward them unaltered, that is, for integrity, but
+not for confidentiality.
 
-A client that misses a round is frozen: its last message stays what it was, at both ends of each of its edges. The
-dual step of an edge, rho (w~_k - w~_l), is taken every round with opposite signs at its two ends, so sum_k gamma_k = 0
-always; the relay adds up the steps that a client has not heard of (gain), and the echo (`echo`) tells the client which
-of its own replies were counted. A client that has been silent for `dead_after` rounds is dead: it leaves the graph, and
-with it leave the duals of its edges; what is left is the problem of the others. If it is not connected, the run stops.
+If a client misses a round, its last message is used again at both ends of each of its edges. The dual step of an edge,
+rho (w~_k - w~_l), is taken every round with opposite signs at its two ends, so sum_k gamma_k = 0 always. The relay sums
+the steps that a client has not yet received (gain), and the echo (`echo`) states which of its own replies were counted.
+A client that did not reply for `dead_after` rounds is dead: it is removed from the graph together with the duals of its
+edges, and the others continue with the smaller problem. If their graph is not connected, the run stops.
 """
 
 import math
@@ -38,10 +39,13 @@ from .messages import Dense, check_choice
 
 
 class Server(NamedTuple):
-    """The relay's memory, for each client: its last message w (..., N, d), and the neighbours' sum of these; the dual
-    steps it has not heard of, gain, and the sum of its messages over the rounds, total (..., N, d); the round of its
-    last reply, heard (..., N), and rounds since, silent (..., N). tail (..., N, d): sum of the last rounds' w,
-    of which there are averaged (...,)."""
+    """The state of the relay, with an entry for each client.
+
+    w (..., N, d): its last message. neighbours (..., N, d): the sum of its neighbours' last messages. gain (..., N, d):
+    the dual steps that it has not yet received, divided by rho. total (..., N, d): the sum of its messages over the
+    rounds. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since then. tail (..., N,
+    d): the sum of w over the last rounds, averaged (...,) of them.
+    """
 
     w: Array
     neighbours: Array
@@ -57,7 +61,8 @@ class Server(NamedTuple):
 class Relayed(Dense, OnGraph, ServerMetrics):
     """Settings of the networked methods.
 
-    tail: each client's model is the mean of what it released in this final share of the rounds; 0: its last release.
+    tail: each client's model is the mean of its releases in this final share of the rounds; 0: its last release.
+    dead_after: the number of rounds without a reply after which a client is removed; 0: never.
     """
 
     name: ClassVar[str]
@@ -82,41 +87,43 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         check_choice("privacy", self.privacy, ("none", "public-state"))
 
     def subgradient(self, x: Array) -> Array:
-        """R' of a node (..., d), 0 where h has a kink."""
+        """A subgradient R' of h at points (..., d); 0 where h is not differentiable."""
         return self.regulariser.subgradient(x)  # type: ignore[attr-defined,no-any-return]
 
     def check_subgradients(self) -> None:
-        """SettingError for a regulariser that has none, at the door."""
+        """Raise SettingError for a regulariser without subgradients."""
         known = isinstance(self.regulariser, Subdifferentiable)
         require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """One noisy model, with the round's share of the budget; SettingError for a round that was not planned."""
+        """One noisy model, with the round's share of the budget. Raises SettingError for a round that was not planned.
+        """
         rounds = self.info.rounds
         require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self.sensitivity(bounds, workload, round_), weight=self.share(round_))
 
     @abstractmethod
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
-        """Of a client with the fewest neighbours that are possible; those with more shrink the noise."""
+        """The sensitivity for a client with the smallest possible number of neighbours; clients with more neighbours
+        reduce their noise."""
 
     def share(self, round_: int) -> float:
-        """The round's share of the budget, with mean 1 over the rounds."""
+        """The round's share of the budget; the mean over the rounds is 1."""
         return 1.0
 
     # --------------------------------------------------------------------------------------- the relay
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """As if everybody had sent the start in round 0: all dual steps are 0."""
+        """Start as if every client had sent the start in round 0; all dual steps are 0."""
         require(len(self.info.neighbours) == num_clients, "info.neighbours must be the graph of these clients")
         w = np.repeat(start[..., None, :], num_clients, axis=-2)
         none, nobody = np.zeros_like(w), nobody_heard(start, num_clients)
         return self._relayed(Server(w, none, none, none, nobody, nobody, none, nobody[..., 0]))
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
-        """Take in the messages, let all edges take their dual step, and remove who is dead."""
+        """Store the messages, take the dual step of every edge, and remove the clients that are now dead."""
         told, silent = uploads.x, np.zeros_like(clients)
-        if self.dead_after:  # the dead may be among them in a cohort
+        if self.dead_after:  # a cohort may include dead clients
             there = of_node(self.alive(server), clients)
             told = np.where(there[..., None], told, rows_of_node(server.w, clients))
             silent = np.where(there, 0, of_node(server.silent, clients) + 1)
@@ -138,13 +145,13 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         return degrees(self.info.neighbours)
 
     def _averaged(self, server: Server, round_: int) -> Server:
-        """w joins the mean in the last share of the rounds."""
+        """Add w to the tail sum if the round is in the final share of the rounds."""
         if not self.tail or self.info.rounds - round_ >= self.tail * self.info.rounds:
             return server
         return server._replace(tail=server.tail + server.w, averaged=server.averaged + 1)
 
     def _bury(self, server: Server, silent: Index) -> Server:
-        """Without the clients that died in this round; RunError if the others are no longer connected."""
+        """Remove the clients that died in this round. Raises RunError if the remaining graph is not connected."""
         before, server = self.alive(server), server._replace(silent=silent)
         if not self.dead_after:
             return server
@@ -163,22 +170,22 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         return self._relayed(server._replace(gain=server.gain - edges))
 
     def _relayed(self, server: Server) -> Server:
-        """With the neighbours' sums of what is there now."""
+        """The state with up-to-date sums of the neighbours' messages."""
         w = server.w * self.alive(server)[..., None] if self.dead_after else server.w
         return server._replace(neighbours=sums(self._near, w))
 
     def alive(self, server: Server) -> Mask:
-        """Which clients (..., N) are in the graph."""
+        """A mask (..., N) of the clients that are in the graph."""
         return server.silent < self.dead_after if self.dead_after else server.silent >= 0
 
     def live_degrees(self, server: Server) -> Array:
-        """Living neighbours of each client, (..., N)."""
+        """The number of live neighbours of each client, (..., N)."""
         if not self.dead_after:
             return np.broadcast_to(self._degrees, server.silent.shape)
         return sums(self._near, self.alive(server)[..., None].astype(float))[..., 0]
 
     def model(self, server: Server) -> Array:
-        """The mean of the living clients' models, which all go to the same point."""
+        """The mean (..., d) of the live clients' models, which all converge to the same point."""
         models = self._models(server)
         if not self.dead_after:
             return models.mean(-2)  # type: ignore[no-any-return]
@@ -186,19 +193,19 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         return (models * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
 
     def client_models(self, server: Server) -> Array:
-        """The models of the clients; of one that is dead, the mean of the others'."""
+        """The clients' models (..., N, d); for a dead client, the mean of the live clients' models."""
         there = self.alive(server)[..., None]
         return np.where(there, self._models(server), self.model(server)[..., None, :])
 
     def _models(self, server: Server) -> Array:
-        """What was released last, or the mean over the tail."""
+        """The last releases, or their means over the tail."""
         if not self.tail:
             return server.w
         count = server.averaged[..., None, None]
         return np.where(count > 0, server.tail / np.maximum(count, 1), server.w)
 
     def server_metrics(self, server: Server) -> dict[str, Array]:
-        """How many clients are in the graph."""
+        """The number of clients in the graph."""
         return {"alive": self.alive(server).sum(-1)}
 
 
@@ -210,11 +217,11 @@ class GradientSteps(Relayed):
     step_decay: StepDecay = 0.0
 
     def step(self, round_: int) -> float:
-        """eta of a round."""
+        """The step size eta of a round."""
         return decayed(self.step_size, self.step_decay, round_)
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
-        """A step along the gradient, for no neighbours."""
+        """The sensitivity of a gradient step for a client without neighbours."""
         return self.step(round_) * 2 * bounds.gradient / workload.rows
 
 
@@ -222,19 +229,21 @@ class GradientSteps(Relayed):
 class GrowingBudget(Relayed):
     """Networked methods whose later rounds may get more of the budget.
 
-    budget_ratio is the paper's tau: a round gets 1/tau times the privacy budget of the one before (12). The paper's
-    first noises grow without bound in long runs; no round gets less than a thousandth of a plain round's share here.
+    budget_ratio is the paper's tau: a round gets 1/tau times the privacy budget of the previous one (12). In the paper
+    the noise of the first rounds grows without bound in long runs; here no round gets less than a thousandth of an
+    equal share.
     """
 
     budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 1.0
 
     def share(self, round_: int) -> float:
-        """~ budget_ratio^(T - n)."""
+        """The round's share of the budget, proportional to budget_ratio^(T - n)."""
         return float(allocation("dynamic", self.info.rounds, math.log(self.budget_ratio))[round_ - 1])
 
 
 def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
-    """The part of node (), or of nodes (..., K), in values (..., N); nodes are ascending, so N of them are all."""
+    """The entries of one node (shape ()), or of nodes (..., K), in values (..., N). Nodes are ascending, so K = N
+    selects all."""
     if np.ndim(node) == 0:
         return values[..., node]
     return values if node.shape[-1] == values.shape[-1] else np.take_along_axis(values, node, -1)
@@ -248,7 +257,7 @@ def rows_of_node(values: Array, node: Index) -> Array:
 
 
 def put_rows(values: Array, clients: Index, rows: Array) -> Array:
-    """values (..., N, d) with these rows (..., K, d) for clients (..., K)."""
+    """values (..., N, d) after the rows of clients (..., K) have been replaced by rows (..., K, d)."""
     if clients.shape[-1] == values.shape[-2]:
         return rows
     values = values.copy()
