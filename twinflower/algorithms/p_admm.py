@@ -79,10 +79,10 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         return w
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """The bound for the iterations near the argmin.
+        """The bound for the steps near the argmin, and for the distance that is left to it.
 
-        The iterates differ from the argmin by at most (C + ||pull||) / strong. The rounding error of a step is 1 /
-        strong times that of its gradient, and momentum accumulates the errors of sqrt(smooth / strong) steps.
+        The steps are no longer than (C + ||pull||) / strong. The rounding error of a step is 1 / strong times that of
+        its gradient, and momentum adds up the errors of sqrt(smooth / strong) steps.
         """
         _, own, pull = self.pulled(state, inbox)
         strong = 2 * self.rho * float(inbox.degree)

@@ -63,7 +63,7 @@ def published_true_sensitivities(
 
 
 def _sums(bounds: Bounds, step_size: float, rho: float, steps: int) -> tuple[float, float]:
-    """The least and the largest s after as many steps s <- m s + 1 from 0, m anew in every step."""
+    """The least and the largest s after this number of steps s <- m s + 1 from 0, where m may differ between steps."""
     factors = [1 - step_size * (rho + c) for c in bounds.penalty]
     low = high = 0.0
     for _ in range(steps):

@@ -1,16 +1,16 @@
-"""How h is treated where clients take local gradient steps from x0: by a prox at the server, or on the way.
+"""How h is treated if clients take local gradient steps from x0: by a prox at the server, or in the local steps.
 
-"server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: as
-                     far as the local steps go against a constant gradient. Its fixed point solves
+"server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: the
+                     distance that the local steps cover along a constant unit gradient. Its fixed point solves
                      0 in dh(x0) + (1/s)(x0 - mean x): the optimality condition, but with local gradients averaged
                      along the clients' paths from x0 rather than taken at x0. One full-batch step is exactly
                      proximal gradient descent; several steps, or unequal ones, stay O(s) away from the optimum.
-"local-subgradient"  every local step adds a subgradient of h: the papers' benchmarks. Entries seldom become 0.
+"local-subgradient"  every local step adds a subgradient of h, as in the papers' benchmarks. Entries rarely become 0.
 
-"public-state" noise is refused together with local-subgradient: the bounds on how far one record moves x need steps
-that are Lipschitz in x, and x -> x - eta dh(x) is not (two points on either side of 0 are driven across each other);
-only a bound that grows with sqrt(d) would be left. Subgradients of h do not depend on data, so that "gradient", noise
-on every gradient of the loss, may go with them.
+"public-state" noise cannot be combined with local-subgradient: the bounds on the effect of one record on x require
+steps that are Lipschitz in x, and x -> x - eta dh(x) is not (two points on either side of 0 can change sides); only a
+bound that grows with sqrt(d) would hold. Subgradients of h do not depend on data, so they can be combined with
+"gradient", which adds noise to every gradient of the loss.
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ from .messages import Upload
 
 @dataclass(frozen=True)
 class ServerProx(LocalMethod):
-    """Settings of `base.LocalMethod` and `messages.Messages`, and composite, "server-prox" or "local-subgradient".
+    """The settings of `base.LocalMethod` and `messages.Messages`, and composite, "server-prox" or "local-subgradient".
 
-    A subclass's server state has the fields x0 and mean (..., d), and average (`LocalMethod.averaged`).
+    A subclass's server state has the fields x0, mean and average, (..., d) each (`LocalMethod.averaged`).
     """
 
     composite: Annotated[
@@ -60,18 +60,18 @@ class ServerProx(LocalMethod):
         )
 
     def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> LocalEnd:
-        """The shared local loop, with subgradients of h where they belong there."""
+        """The shared local loop from x0, with subgradients of h if composite is "local-subgradient"."""
         return self.local_loop(work, x0, shift, subgradient=self.subgradient)
 
     @property
     def subgradient(self) -> Subgradient | None:
-        """That of h, where steps go along it."""
+        """The subgradient of h for the local steps, or None if they do not use one."""
         h = self.regulariser
         local = self.composite == "local-subgradient" and not isinstance(h, Zero)
         return h.subgradient if local and isinstance(h, Subdifferentiable) else None
 
     def step_to_mean(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
-        """The server at the mean of the points sent, and then at the prox of h unless the clients took care of it."""
+        """The server's state after averaging the points sent and, with "server-prox", applying the prox of h."""
         y, sent = self.received(uploads, server.x0.shape[-1])
         shares = self.info.shares(clients)
         length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
@@ -79,7 +79,7 @@ class ServerProx(LocalMethod):
         return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
 
     def proximal(self, u: Array, step: Array | float) -> Array:
-        """prox_h(u, step) with server-prox, else u; u (..., d), step a number or (...,)."""
+        """prox_h(u, step) with "server-prox", otherwise u; u (..., d), step a number or (...,)."""
         if self.composite != "server-prox":
             return u
         if np.ndim(step) == 0:

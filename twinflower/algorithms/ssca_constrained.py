@@ -47,7 +47,7 @@ from .surrogates import Decay, Surrogates
 
 
 class Server(NamedTuple):
-    """See the module's docstring."""
+    """The server's state; the module's docstring gives the shapes."""
 
     x: Array
     surrogate: Array
@@ -60,11 +60,12 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
-    """The method with its settings: those of `surrogates.Surrogates`, and these.
+    """The method with the settings of `surrogates.Surrogates` and the following ones.
 
-    constraints: as in `twinflower.constraints`. penalties: c, or an increasing list of them. tolerance: by how much a
-    bound may be exceeded at the end and count as met. loss_clip: losses are clipped to [0, loss_clip], 0 = not at all.
-    step_decay is larger than the paper's 0.3, with which fewer runs keep their bounds.
+    constraints: see `twinflower.constraints`. penalties: c, or an increasing list of penalties. tolerance: the excess
+    over a bound up to which the constraint counts as satisfied at the end. loss_clip: losses are clipped to [0,
+    loss_clip]; 0 = no clipping. The default step_decay is larger than the paper's 0.3, with which fewer runs satisfy
+    their constraints.
     """
 
     name: ClassVar[str] = "ssca-constrained"
@@ -103,18 +104,18 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         )
 
     def check_sum(self, steps: int) -> None:
-        """Not yet."""
+        """Always raise SettingError: running on sums alone is not yet supported."""
         require(False, "trust sum takes no ssca-constrained: its messages hold losses beside gradients; choose ssca")
 
     @cached_property
     def upload(self) -> Layout:
-        """Gradients, then values, in one array."""
+        """The layout of one array with M gradients (d,), followed by M values."""
         m = len(self.bounded)
         return Layout(Vector, Point("x", per_entry=m, extra=m))
 
     @cached_property
     def bounded(self) -> tuple[Constraint, ...]:
-        """The constraints, read."""
+        """The parsed constraints."""
         return parse_constraints(self.constraints)
 
     @cached_property
@@ -122,7 +123,8 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return read_penalties(self.penalties)
 
     def check(self, objective: Any) -> None:
-        """A penalty inside the loss would be bounded along with it, once per group."""
+        """Raise SettingError for a penalty inside the loss, which would be bounded as well, once per group, and for
+        unsuitable objectives."""
         require(
             not isinstance(objective, Penalised) or not (objective.l2 or objective.nonconvex),
             "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
@@ -133,28 +135,29 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         check_classes(self.bounded, objective)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """No surrogate yet, the first penalty."""
+        """Start at x = start with empty surrogates and the first penalty."""
         none = np.zeros(start.shape[:-1])
         surrogate = np.zeros((*start.shape[:-1], len(self.bounded) * (start.shape[-1] + 1)))
         return Server(start, surrogate, none, none, none, *2 * [none.astype(np.int64)])
 
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
-        """Gradients, then values of the F_m - U_m on the rows, (..., M d + M)."""
+        """The gradients, then the values, of F_m - U_m on these rows, (..., M d + M)."""
         losses = objective.losses(x, rows)
         share = 1.0 / losses.shape[-1] if rows.weights is None else rows.weights
         if self.loss_clip:
-            losses = np.clip(losses, 0, self.loss_clip)  # also a loss of a user's own that goes below 0
+            losses = np.clip(losses, 0, self.loss_clip)  # also for custom losses, which may be negative
         weights = [share * c.members(rows) for c in self.bounded]
         grads = [objective.grad(x, rows._replace(weights=w)) for w in weights]
         values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
         return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """Gradients and values in one.
+        """One release of all gradients and values.
 
-        In a group that it stays in, a replaced record moves the gradient by 2 C and the value, loss - U in units of
-        loss_clip, by 1. In one that it leaves or joins it moves them by C and 1, which is less. Only a record that
-        changes its class can do the one to `first` groups and the other to `second` more.
+        In a group that it stays in, a replaced record changes the gradient by at most 2 C and the value, loss - U in
+        units of loss_clip, by at most 1. In a group that it leaves or joins, it changes them by at most C and 1, which
+        is less. It is assumed to stay in the `others` groups (all rows, or a feature). By class, it either stays in at
+        most `first` groups, or changes its class and leaves or joins at most `first` + `second` groups.
         """
         stays, moves = (2 * bounds.gradient) ** 2 + 1, bounds.gradient**2 + 1
         others, first, second = groups_of_a_record(self.bounded)
@@ -162,12 +165,12 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return Release(math.sqrt(squares) / workload.rows)
 
     def rounding(self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of all gradients, and of losses less their bounds in units of loss_clip."""
+        """The bound for all gradients and for the values loss - U in units of loss_clip."""
         limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
         return Rounding(len(self.bounded) * bounds.gradient + limits)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
-        """One step of the surrogates, the multipliers, and x moves towards the solution of (19)."""
+        """Update the surrogates, compute the multipliers, and move x towards the solution of (19)."""
         server, t = self._stage(server, round_)
         x, old, kappa, *_, level, stage = server
         rho, gamma = self.weights(t)                                            # (3), (5)
@@ -186,7 +189,8 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return Server(x, surrogate, kappa, nu.max(-1), np.maximum(values, 0).sum(-1), level, stage)
 
     def _stage(self, server: Server, round_: int) -> tuple[Server, int]:
-        """The server as its stage begins or goes on, and the round within the stage."""
+        """The server's state at the beginning or in the middle of a stage, and the number of the round within the
+        stage."""
         count = len(self._costs)
         length = max(1, self.info.rounds // count)
         stage = min((round_ - 1) // length, count - 1)
@@ -197,7 +201,7 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return server._replace(surrogate=0 * server.surrogate, kappa=0 * server.kappa, level=level, stage=stages), t
 
     def linearised(self, x: Array, told: Array) -> Array:
-        """The rows' share of all S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
+        """The contribution of all gradients and values to S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
         g, f = self._parts(told)
         f = f * (self.loss_clip or 1.0)
         slopes = g - 2 * self.curvature * x[..., None, :]
@@ -205,7 +209,7 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return np.concatenate([slopes.reshape(*slopes.shape[:-2], -1), constants], axis=-1)
 
     def _parts(self, flat: Array) -> tuple[Array, Array]:
-        """Vectors (..., M, d) and numbers (..., M)."""
+        """Split a flat array into vectors (..., M, d) and numbers (..., M)."""
         m = len(self.bounded)
         return flat[..., :-m].reshape(*flat.shape[:-1], m, -1), flat[..., -m:]
 
@@ -217,14 +221,15 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         return slopes, constants - (1 - kappa)[..., None] * self.bounded[0].limit, np.ones_like(kappa)
 
     def server_metrics(self, server: Any) -> dict[str, Array]:
-        """||x||^2, the largest multiplier, the slack."""
+        """||x||^2, the largest multiplier, and the total slack."""
         return {**super().server_metrics(server), "nu": server.nu, "slack": server.slack}
 
     def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
-        """The mean loss, and how far the worst bound is exceeded (negative: met with room)."""
+        """The mean loss, and the largest excess over a bound (negative if all constraints are satisfied with a margin).
+        """
         losses = objective.losses(x, rows)
         return {"cost": float(losses.mean()), "excess": max(c.excess(losses, rows) for c in self.bounded)}
 
     def satisfied(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the bounds hold to within the tolerance."""
+        """Whether all bounds hold to within the tolerance."""
         return metrics["excess"] <= self.tolerance

@@ -1,20 +1,21 @@
-"""Any method whose server needs sums only, run such that it gets nothing else (docs/sums.md has the theorem and its
-proof).
+"""A wrapper that runs a method in such a way that the server receives nothing but sums over the clients.
+
+docs/sums.md has the theorem and its proof.
 
 client keeps     nothing
        receives  what it receives in the method itself, the same as every other client
-       sends     the noisy part of its round, p_i v_i, in whole cells modulo 2^64 (..., d)
-server keeps     the method's own state, and the state of a client that stands for the mean of all
-A method calls `work.noise` once a round, on u_i = a(z_i, inbox) + v_i, where z_i is what the client keeps, a is affine
-in it, and v_i is a function of the client's rows and of the inbox alone (`abilities.SumsUp` says when that is so). What
-the client keeps and sends afterwards is affine in z_i and in the noisy u_i, alike for all clients. So with z the mean
-of the z_i, u the mean of the noisy u_i, and v that of the noisy v_i (means by the weights p_i in F),
+       sends     the noisy part of its round, p_i v_i, as integer multiples of a cell's width modulo 2^64 (..., d)
+server keeps     the method's own state, and the state of a virtual client that is the mean of all clients
+A method calls `work.noise` once a round, on u_i = a(z_i, inbox) + v_i. Here z_i is the state that the client keeps, a
+is affine in z_i, and v_i depends on the client's rows and the inbox alone (`abilities.SumsUp` states the requirements).
+The client's next state and its upload are affine in z_i and the noisy u_i, by the same map for all clients. Let z be
+the mean of the z_i, u that of the noisy u_i, and v that of the noisy v_i, with the weights p_i in F. Then
 
     u = a(z, inbox) + v,
 
-the mean of the uploads is what a client with z and u would send, and the next z is what it would keep. The server
-computes these from the v that the sums tell, so clients need not keep z_i, and nothing about one client can be in its
-later messages but through its rows and what is public.
+the mean of the uploads is what a client with state z and noisy value u would send, and the next z is the state that it
+would keep. The server computes these from v, which follows from the sums. So clients need not keep z_i, and a client's
+messages depend only on its rows and on public values.
 """
 
 from dataclasses import dataclass, field
@@ -38,13 +39,13 @@ from .messages import NOTHING, Messages, Nothing
 
 
 class Upload(NamedTuple):
-    """Whole numbers modulo 2^64, (..., d)."""
+    """Integers modulo 2^64, (..., d)."""
 
     cells: CellArray
 
 
 class Server(NamedTuple):
-    """The method's own server state, and the state of the mean client."""
+    """The method's server state, and the state of the virtual mean client."""
 
     own: Any
     client: Any
@@ -52,10 +53,10 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Summed(NeedsEveryClient, BoundsRounding):
-    """A method, seen through sums.
+    """A method whose server receives only sums.
 
-    algorithm: the method. steps: local steps of each client, or one number for all. widths: of a cell in each round
-    (`Grid`), as the run plans its noise.
+    algorithm: the method. steps: the number of local steps of each client, or a single number for all clients. widths:
+    the width of a cell in each round (`Grid`), set when the run plans its noise.
     """
 
     name: ClassVar[str] = "sum"
@@ -75,12 +76,12 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     @property
     def regulariser(self) -> Regulariser:
-        """h of the problem."""
+        """The regulariser h of the problem."""
         return self.algorithm.regulariser  # type: ignore[no-any-return]
 
     @property
     def info(self) -> RunInfo:
-        """What is public about the run."""
+        """Public information about the run."""
         return self.algorithm.info  # type: ignore[no-any-return]
 
     @property
@@ -94,31 +95,31 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return self.algorithm.inbox  # type: ignore[no-any-return]
 
     def grid(self, round_: int) -> Grid:
-        """The grid of this round; SettingError if no noise was planned for the round."""
+        """The grid of this round. Raises SettingError if no noise was planned for the round."""
         require(
             1 <= round_ <= len(self.widths), f"noise was planned for {len(self.widths)} rounds; got round {round_}"
         )
         return Grid(self.widths[round_ - 1], self.info.num_clients)
 
     def weights(self, clients: Index) -> Array:
-        """N p_i of clients (...,): how often their values count, 1 where all weigh alike."""
+        """N p_i of clients (...,): the factor applied to their values, 1 if all clients have the same weight."""
         shares = self.info.shares(np.atleast_1d(clients))
         return np.ones(clients.shape) if shares is None else self.info.num_clients * shares.reshape(clients.shape)
 
     def init_client(self, start: Array) -> Nothing:
-        """Nothing."""
+        """The empty state: clients keep nothing."""
         return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """The method's, and a first client's state."""
+        """The method's initial server state and initial client state."""
         return Server(self.algorithm.init_server(start, num_clients, key), self.algorithm.init_client(start))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Any:
-        """The method's, the same for all."""
+        """The method's inbox, the same for all clients."""
         return self.algorithm.broadcast(server.own, round_, node)
 
     def client_update(self, state: Nothing, inbox: Any, work: LocalWork) -> tuple[Nothing, Upload, Report]:
-        """v_i with noise, in cells (`SumNoise`)."""
+        """Compute v_i, add noise, and send it in cells (`SumNoise`)."""
         lead = work.batches.steps.shape
         fresh = self.algorithm.init_client(np.zeros((*lead, work.objective.d)))
         report = Report(work.batches.steps, np.zeros(lead, dtype=bool))
@@ -128,26 +129,26 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return state, Upload(work.noise(v)), report  # type: ignore[arg-type]
 
     def _public(self, state: Any, inbox: Any, lead: tuple[int, ...], work: LocalWork) -> Array:
-        """a(z, inbox)."""
+        """The public part a(z, inbox) of the value to which noise is added."""
         return _released(self.algorithm, state, inbox, _at_rest(lead, work.objective.d, work.round))
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """The method's: v_i moves as u_i does."""
+        """The method's release, because one record changes v_i as much as u_i."""
         return self.algorithm.release(bounds, workload, round_)  # type: ignore[no-any-return]
 
     def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """The method's, of a client that keeps nothing."""
+        """The method's bound, for a client that keeps nothing."""
         fresh = self.algorithm.init_client(np.zeros_like(inbox[0]))
         return rounding(self.algorithm, fresh, inbox, bounds, workload, round_)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """As if every client had sent the mean upload."""
+        """Update the server as if every client had sent the mean upload."""
         count = self.info.num_clients
         require(clients.shape[-1] == count, f"a sum needs all {count} clients; got {clients.shape[-1]}")
         return self.advance(server, add(uploads.cells), round_)
 
     def advance(self, server: Server, total: CellArray, round_: int) -> Server:
-        """The server after a round's sum (d,) modulo 2^64."""
+        """The server's state after a round, given the round's sum (d,) modulo 2^64."""
         inbox = self.algorithm.broadcast(server.own, round_, np.asarray(0))
         rest = _at_rest((), total.shape[-1], round_)
         u = _released(self.algorithm, server.client, inbox, rest) + self.grid(round_).mean(total)
@@ -159,7 +160,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return np.arange(self.info.num_clients)
 
     def _of_all(self, upload: Any) -> Any:
-        """The mean upload as sent by all N clients, each with its own number of local steps."""
+        """The mean upload, repeated for all N clients, each with its own number of local steps."""
         count = self.info.num_clients
         whole = type(upload)(*(np.broadcast_to(part, (count, *np.shape(part))) for part in upload))
         if isinstance(self.algorithm, Messages) and self.algorithm.counts_steps:
@@ -167,12 +168,12 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return whole
 
     def model(self, server: Server) -> Array:
-        """The method's."""
+        """The method's model (..., d)."""
         return self.algorithm.model(server.own)  # type: ignore[no-any-return]
 
 
 def check_sums(algorithm: Algorithm, steps: int) -> None:
-    """SettingError, in a sentence that says why, for a method or settings whose sums are not known to be enough."""
+    """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
     require(
         isinstance(algorithm, SumsUp),
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
@@ -184,7 +185,7 @@ def check_sums(algorithm: Algorithm, steps: int) -> None:
 
 @dataclass
 class _Tape:
-    """A noise that writes down the value it is asked for, once a round, and gives back another one if there is one."""
+    """A noise function that records the value passed to it. It returns that value, or `result` if one is given."""
 
     result: Array | None = None
     values: list[Array] = field(default_factory=list)
@@ -195,7 +196,7 @@ class _Tape:
 
 
 def _released(algorithm: Algorithm, state: Any, inbox: Any, work: LocalWork) -> Array:
-    """u_i (..., d): what a client's noise would be added to."""
+    """u_i (..., d): the value to which the client would add noise."""
     tape = _Tape()
     noise: Noise = tape
     algorithm.client_update(state, inbox, work._replace(noise=noise))
@@ -204,22 +205,22 @@ def _released(algorithm: Algorithm, state: Any, inbox: Any, work: LocalWork) -> 
 
 
 class _Still(NamedTuple):
-    """An objective without rows: all gradients are 0, (..., d)."""
+    """An objective without rows, whose gradients (..., d) are all 0."""
 
     slope: Array
 
     @property
     def d(self) -> int:
-        """Entries of the model."""
+        """Number of entries of the model."""
         return self.slope.shape[-1]
 
     def grad(self, x: Array, rows: Batch) -> Array:
-        """0, to be added to in place."""
+        """A new array of zeros (..., d); callers add to it in place."""
         return self.slope.copy()
 
 
 def _at_rest(lead: tuple[int, ...], d: int, round_: int) -> LocalWork:
-    """One local step of clients (...,) whose gradients are 0."""
+    """The work of one local step of clients (...,) whose gradients are all 0."""
     nothing = Batch(np.empty((*lead, 0, 0)), np.empty((*lead, 0)))
     objective: Objective = _Still(np.zeros((*lead, d)))  # type: ignore[assignment]
     return LocalWork(objective, Batches(np.ones(lead, dtype=np.int64), full=nothing), round=round_)

@@ -28,12 +28,12 @@ Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink wit
 
 @dataclass(frozen=True)
 class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
-    """The settings.
+    """Settings of SSCA and constrained SSCA.
 
-    averaging, step_size, step_decay: a_1, a_2, alpha of rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05), in
-    (0, 1], (0, 1] and [0, 0.95]. curvature is the paper's tau. surrogate: "exact" or "literal". The paper has
-    (0.4, 0.4, 0.4), (0.6, 0.9, 0.3), (0.9, 0.9, 0.3) for batches of 1, 10, 100, and tau = 0.1; its (5) wants
-    sum gamma_t^2 finite, so alpha above 0.45.
+    averaging, step_size, step_decay: a_1, a_2 and alpha in rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05),
+    in (0, 1], (0, 1] and [0, 0.95]. curvature: the paper's tau. surrogate: "exact" or "literal". The paper uses (0.4,
+    0.4, 0.4), (0.6, 0.9, 0.3) and (0.9, 0.9, 0.3) for batches of 1, 10 and 100, and tau = 0.1. Its (5) requires sum
+    gamma_t^2 to be finite, so alpha above 0.45.
     """
 
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
@@ -58,29 +58,29 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
     state = NOTHING
 
     def init_client(self, start: Array) -> Nothing:
-        """Nothing."""
+        """The empty state: clients keep nothing."""
         return Nothing()
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
-        """x."""
+        """Send x to every client."""
         return Vector(to_nodes(server.x, node))
 
     def client_update(
         self, state: Nothing, inbox: Vector, work: LocalWork
     ) -> tuple[Nothing, Vector, Report]:
-        """The (noisy) mean of the first batch."""
+        """Send the (noisy) estimate from the first batch."""
         return state, Vector(work.noise(self.estimate(work.objective, inbox.x, work.rows))), work.one_step()
 
     @abstractmethod
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
-        """What a client sends, before noise: a mean over its rows."""
+        """A client's upload before noise is added: a mean over its rows."""
 
     def weights(self, round_: int) -> tuple[float, float]:
         """rho_t (3) and gamma_t (5)."""
         return self.averaging / round_**self.step_decay, self.step_size / round_ ** (self.step_decay + 0.05)
 
     def mean(self, told: Array, clients: Index) -> Array:
-        """Unbiased mean over all rows of what clients (..., K) told (..., K, q)."""
+        """Unbiased estimate (..., q) of the mean over all rows, from the uploads (..., K, q) of clients (..., K)."""
         if self.info.sizes:
             sizes = np.array(self.info.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
@@ -88,9 +88,11 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
         return told.mean(-2)  # type: ignore[no-any-return]
 
     def refuse_rest(self, x: Array, gradients: Array, heard: Mask | np.bool_ | bool = True) -> None:
-        """RunError where x (..., d) and all gradients are exactly 0: the zero weights of a network never move.
+        """Raise RunError if x (..., d) and all gradients are exactly 0, since the zero weights of a network would never
+        change.
 
-        The paper starts from any x. heard is False where gradients of 0 say nothing: no row was in the batches.
+        In the paper x may start anywhere. heard is False if gradients of 0 carry no information, because no row was in
+        the batches.
         """
         if (~x.any(-1) & ~gradients.any(-1) & heard).any():
             raise RunError(
@@ -99,9 +101,9 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
             )
 
     def model(self, server: Any) -> Array:
-        """x."""
+        """The last x (..., d)."""
         return server.x  # type: ignore[no-any-return]
 
     def server_metrics(self, server: Any) -> dict[str, Array]:
-        """||x||^2."""
+        """||x||^2 of the current model."""
         return {"squared_norm": (server.x**2).sum(-1)}

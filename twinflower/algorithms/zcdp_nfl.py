@@ -4,12 +4,12 @@
                     + rho sum_{l in N_k} ||w - (w~_k + w~_l) / 2||^2,      g_k, R'_k at w~_k                   (7)
     w~_k = w_k + noise,    gamma_k <- gamma_k + rho sum_{l in N_k} (w~_k - w~_l)                          (8), (9)
 
-Messages, duals and what happens to missing clients: `networked_admm`, where clients and server keep the same.
-With a clipped gradient the limit is the point where clipped gradients balance, which the paper passes over.
+`networked_admm` describes the messages, the states of clients and server, and what happens when a client misses rounds.
+With clipped gradients the limit is the point where the clipped gradients balance, which the paper does not discuss.
 
-Privacy. Dual and messages are functions of what was released, so the one noisy model of a round is its only release.
-It moves by at most Delta_k(n) = 2 C / (M_k (1/eta_n + 2 rho d_k)) (11): the release is planned for d_k = 0, and the
-noise shrinks with the neighbours there really are, so it is (12) also after some have died.
+Privacy. Dual and messages are functions of the releases, so the noisy model of a round is its only release. One record
+changes it by at most Delta_k(n) = 2 C / (M_k (1/eta_n + 2 rho d_k)) (11). The release is planned for d_k = 0, and the
+noise is reduced according to the actual number of neighbours, so that (12) also holds after clients were removed.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ from .relay import GradientSteps, GrowingBudget
 
 @dataclass(frozen=True)
 class LinearisedADMM(NetworkedADMM, GradientSteps):
-    """zCDP-NFL's mathematics, whatever the accounting.
+    """zCDP-NFL's mathematics, shared by both accountings.
 
-    composite: "subgradient", R by its subgradient as in the paper; "prox", by its prox, for exact zeros in each
-    message and, without noise, an exact limit at a constant step.
+    composite: "subgradient" uses a subgradient of R, as in the paper; "prox" uses its prox, which gives exact zeros in
+    each message and, without noise, an exact limit at a constant step.
     """
 
     composite: Annotated[
@@ -46,8 +46,11 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
             self.check_subgradients()
 
     def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """argmin_w  <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, g a subgradient of f + h at own;
-        or with h itself in the place of its part of g."""
+        """argmin_w <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, where g is a subgradient of f + h at
+        own.
+
+        With "prox", g is the gradient of f alone, and h is added to the objective.
+        """
         eta = self.step(work.round)
         weight = (1 / eta + 2 * self.rho * degree)[..., None]
         slope = work.gradient(own)
@@ -56,7 +59,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         return (own / eta - slope - self.subgradient(own) - pull) / weight      # (7)
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """Of the sum of slopes in the local step."""
+        """The bound for the sum of gradients in the local step."""
         _, own, pull = self.pulled(state, inbox)
         eta, degree = self.step(round_), float(inbox.degree)
         kinks = 0.0 if self.composite == "prox" else length(self.subgradient(own))
@@ -64,13 +67,13 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         return Rounding(slope / (1 / eta + 2 * self.rho * degree), float(self.shrink(inbox.degree, round_)))
 
     def shrink(self, degree: Array, round_: int) -> Array:
-        """Delta_k(n) over what the release was planned for."""
+        """Delta_k(n) divided by the sensitivity that the release was planned for."""
         return 1 / (1 + 2 * self.rho * degree * self.step(round_))
 
 
 @dataclass(frozen=True)
 class ZCDPNFL(LinearisedADMM, GrowingBudget):
-    """The method with its settings: those of `LinearisedADMM`, `networked_admm.NetworkedADMM` and `relay`."""
+    """The method with the settings of `LinearisedADMM`, `networked_admm.NetworkedADMM` and `relay`."""
 
     name: ClassVar[str] = "zcdp-nfl"
     title: ClassVar[str] = "zCDP-NFL (Gauthier 2023): networked ADMM, neighbours agree, the server relays"
