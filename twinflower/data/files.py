@@ -80,7 +80,7 @@ def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of bytes, (items, *item_shape); item_shape is () for labels and (28, 28) for images.
 
     The header is big endian: the magic number 0x0800 + number of axes, then the length of every axis.
-    Raises DataError if the header or the size does not match.     Source: http://yann.lecun.com/exdb/mnist.
+    Raises DataError if the header or the size does not match. Source: http://yann.lecun.com/exdb/mnist.
     """
     content = read_bytes(path)
     axes = 1 + len(item_shape)

@@ -39,7 +39,7 @@ from .files import (
 from .schema import Classes, Schema
 
 Floats = NDArray[np.float64]
-LARGEST = 1e100  # of a site's own features: squares of larger ones overflow
+LARGEST = 1e100  # largest magnitude of a site's own features; squares of much larger ones overflow
 Labels = NDArray[np.int64] | NDArray[np.float64]
 Table = tuple[Floats, Labels]
 
@@ -49,17 +49,17 @@ Table = tuple[Floats, Labels]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test rows; whatever is built has passed the checks below (`DataError` otherwise).
+    """Training and test rows. Construction checks the shapes, labels and finiteness, and raises `DataError`.
 
     features, test_features   (rows, n) and (test rows, n), finite, float64, C-contiguous
     labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite float64
     num_classes               0 for regression
-    note                      what a reader of results must know, such as a stand-in for a missing file
+    note                      a remark to report with results, such as that another file replaced a missing one
     standardised              whether columns or targets were scaled by statistics of the rows
-    sites                     rows of each client, one client after the other, where the rows are divided already
-    schema                    what the features were made of, where that was a table
-    scaling                   what was subtracted from the columns, and by what they were divided, both (n,)
-    class_names               the classes, as users know them
+    sites                     number of rows of each client if the rows are already grouped by client, else ()
+    schema                    the schema of the table that the features come from, if they come from one
+    scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
+    class_names               the original names of classes 0..num_classes-1
     """
 
     name: str
@@ -95,7 +95,7 @@ def _expect(condition: bool, text: str) -> None:
 
 
 def _check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
-    """`where` is the beginning of the arrays' names, such as 'mnist: test_'."""
+    """DataError unless the arrays are valid; `where` is the prefix of their names, such as 'mnist: test_'."""
     tabular = features.ndim == 2 and features.size > 0
     _expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
     shape = features.shape[:1]
@@ -111,7 +111,7 @@ def _check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cl
 
 
 class Source(NamedTuple):
-    """What a loader may use: the name that was asked for and the settings of `load_dataset`."""
+    """The input of a loader: the requested name and the options of `load_dataset`."""
 
     name: str
     data_dir: str
@@ -121,13 +121,13 @@ class Source(NamedTuple):
 
     @property
     def folders(self) -> list[Path]:
-        """data-dir and its sub-folder for this name ('libsvm' for 'libsvm:FILE')."""
+        """data-dir and its subfolder for this name ('libsvm' for 'libsvm:FILE')."""
         return [Path(self.data_dir), Path(self.data_dir, self.name.partition(":")[0])]
 
 
 Loader = Callable[[Source], Dataset]
-OWN = "own"  # rows that only the sites have: `load_own`
-ARRAYS = "arrays"  # rows that a Python program hands over
+OWN = "own"  # rows that exist only at the sites: `load_own`
+ARRAYS = "arrays"  # arrays passed in by a Python program
 TABLES = "tables"  # files with named columns: `sites.load_tables`
 
 Bias = Annotated[bool, Setting("append a column of ones to the features")]
@@ -139,7 +139,7 @@ RowNorm = Annotated[
 
 @dataclass(frozen=True)
 class Data:
-    """A data set, as users choose it."""
+    """The settings of a data set."""
 
     name: str = "digits"
     dir: Annotated[
@@ -152,26 +152,26 @@ class Data:
     ] = False
 
     def load(self, folder: str = "") -> Dataset:
-        """The data set; folder: of the files where `dir` is empty. Raises DataError."""
+        """Load the data set; `folder` is used for files if `dir` is empty. Raises DataError and SettingError."""
         options = {"bias": self.bias, "row_norm": self.row_norm, "standardise": self.standardise}
         return load_dataset(self.name, self.dir or folder, **options, download=self.downloads)  # type: ignore[arg-type]
 
     @property
     def downloads(self) -> bool:
-        """Whether absent files may be fetched."""
+        """Whether missing files may be downloaded."""
         return False
 
 
 @dataclass(frozen=True)
 class PublishedData(Data):
-    """A data set that OpenML has, too."""
+    """The settings of a data set that can also be downloaded from OpenML."""
 
     name: str = "mnist"
     download: Annotated[bool, Setting("fetch absent files from OpenML")] = False
 
     @property
     def downloads(self) -> bool:
-        """Whether absent files may be fetched."""
+        """Whether missing files may be downloaded."""
         return self.download
 
 
@@ -186,7 +186,7 @@ SchemaDigest = Annotated[
 
 @dataclass(frozen=True)
 class TableData:
-    """Tables with named columns and a schema; several files are as many clients."""
+    """The settings of tables with named columns and a schema; with several files, each file is one client."""
 
     name: str = TABLES
     files: Annotated[
@@ -203,14 +203,14 @@ class TableData:
 
     @property
     def num_sites(self) -> int:
-        """Clients that the files are of; 0 for a single file, whose rows are yet to be divided."""
+        """Number of clients, one per file; 0 for a single file, whose rows are not yet divided among clients."""
         from .tables import table_files
 
         count = len(table_files(self.files))
         return count if count > 1 else 0
 
     def load(self, folder: str = "") -> Dataset:
-        """The data set. Raises DataError, SettingError."""
+        """Load the data set; `folder` is not used. Raises DataError and SettingError."""
         from .sites import load_tables
 
         return load_tables(self)
@@ -218,14 +218,14 @@ class TableData:
 
 @dataclass(frozen=True)
 class ArrayData:
-    """Rows that a Python program hands over, such as `twinflower.FederatedClassifier`."""
+    """The settings for arrays passed in by a Python program, such as by `twinflower.FederatedClassifier`."""
 
     name: str = ARRAYS
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
     def load(self, folder: str = "") -> Dataset:
-        """DataError."""
+        """Raise DataError: these rows cannot be loaded by name."""
         raise DataError(
             "data arrays exists in a Python program only: use twinflower.FederatedClassifier there"
         )
@@ -233,7 +233,10 @@ class ArrayData:
 
 @dataclass(frozen=True)
 class OwnData:
-    """Rows that only the sites have; the number of features and classes (0: regression), or a schema, are public."""
+    """The settings for rows that exist only at the sites.
+
+    Public are the numbers of features and classes (0: regression), or a schema.
+    """
 
     name: str = OWN
     file: Annotated[
@@ -248,7 +251,7 @@ class OwnData:
 
 
 class Entry(NamedTuple):
-    """One line of `DATASETS`."""
+    """An entry of `DATASETS`: a description for users, and the loader."""
 
     description: str
     load: Loader
@@ -265,20 +268,21 @@ def load_dataset(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """A data set of `DATASETS`, with the set's own scaling and then, in this order, the options.
+    """Load a data set of `DATASETS` with its own scaling, then apply standardise, bias and row_norm in this order.
 
-    name           a key of `DATASETS`; for 'libsvm:FILE' write a file's name with or without .gz or .bz2
-    data_dir       the folder with the files, or with one sub-folder per name; '' is the current folder
-    standardise    columns to mean 0 and deviation 1 over the training rows; constant columns stay as they
-                   are. These statistics are data: no privacy guarantee of a later run covers them.
+    name           a key of `DATASETS`; for 'libsvm:FILE', FILE is a file name with or without .gz or .bz2
+    data_dir       the folder with the files, or with one subfolder per name; '' is the current folder
+    standardise    scale columns to mean 0 and standard deviation 1 over the training rows; constant columns
+                   do not change. These statistics depend on the data, and the privacy guarantee of a later
+                   run does not cover them.
     bias           append a column of ones
-    row_norm       R > 0 multiplies each row, ones included, by min(1, R / its Euclidean norm); 0 is off.
-                   It needs no statistic of the data, so it may carry a sensitivity bound.
-    download       fetch absent files from OpenML (mnist, adult), kept in data_dir (scikit-learn's own data
-                   folder if that is '') for the next call with download
-    test_fraction  held out, in (0, 1), by seed and alike in every class, where a set has no test rows
+    row_norm       R > 0 multiplies each row, including the column of ones, by min(1, R / its Euclidean norm);
+                   0 disables this. It uses no statistics of the data, so it can give a sensitivity bound.
+    download       download missing files from OpenML (mnist, adult) and cache them in data_dir, or in
+                   scikit-learn's own data folder if data_dir is ''
+    test_fraction  fraction of each class, in (0, 1), to hold out by `seed` if the set has no test rows
 
-    Raises `DataError` for an unknown name and for missing or damaged files, `SettingError` for settings.
+    Raises `DataError` for an unknown name or a missing or damaged file, and `SettingError` for invalid options.
     """
     require(0 <= row_norm < np.inf, f"data.row-norm must be a number from 0 (off); got {row_norm}")
     require(0 < test_fraction < 1, f"test-fraction must be in (0, 1); got {test_fraction}")
@@ -298,9 +302,9 @@ def load_own(
 ) -> Table:
     """A site's own rows: features (rows, num_features, and one more with bias) and labels (rows,).
 
-    path is an .npz file with arrays `features` and `labels`, or else a LIBSVM text that starts at index 1. Labels are
-    classes 0..num_classes-1, or numbers if num_classes is 0. bias and row_norm as in `load_dataset`; nothing that would
-    need statistics of the data is done. Raises `DataError`.
+    path is an .npz file with the arrays `features` and `labels`, or else a LIBSVM file with indices from 1. Labels are
+    classes 0..num_classes-1, or real numbers if num_classes is 0. bias and row_norm are as in `load_dataset`; no step
+    uses statistics of the data. Raises `DataError` for a missing, damaged or unsuitable file.
     """
     file = Path(path).expanduser()
     features, labels = _own_arrays(file) if file.suffix == ".npz" else _own_libsvm(file, num_features)
@@ -313,7 +317,7 @@ def load_own(
     if num_classes and np.all(labels == np.rint(labels)):
         labels = labels.astype(np.int64)
     _check_rows(f"{file}: ", features, labels, num_classes)
-    largest = float(np.abs(features).max(initial=0.0))  # also where row_norm scales rows: a run chooses that
+    largest = float(np.abs(features).max(initial=0.0))  # with row_norm, too: it differs between runs
     _expect(
         largest <= LARGEST, f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}"
     )
@@ -369,26 +373,26 @@ def _standardised(dataset: Dataset) -> Dataset:
 
 
 def _moments(train: Floats) -> tuple[Floats, Floats]:
-    """The mean and deviation of every column; 0 and 1 of a constant one, which is neither moved nor scaled."""
+    """Mean and standard deviation of every column, both (n,); 0 and 1 for constant columns, so that they stay as is."""
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
     return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
 
 
 def appended_one(features: Floats) -> Floats:
-    """The rows with a last feature of 1."""
+    """The features (rows, n) with a column of ones appended, (rows, n + 1)."""
     return np.hstack([features, np.ones((len(features), 1))])
 
 
 def limited_norm(features: Floats, bound: float) -> Floats:
-    """Each row times min(1, bound / its norm)."""
+    """The features (rows, n) with each row multiplied by min(1, bound / its Euclidean norm)."""
     with np.errstate(over="ignore"):
         lengths = corrected(np.linalg.norm(features, axis=1), features)
     return features * (bound / np.maximum(lengths, bound))[:, None]
 
 
 def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:
-    """Divide one table into training and test rows, each in their old order."""
+    """Split one table into training and test rows, keeping their order; DataError if either part is empty."""
     kinds = labels if num_classes else np.zeros(len(labels))
     test = held_out(kinds, source.test_fraction, stream(source.seed, "split"))
     text = f"{source.name}: test_fraction {source.test_fraction} of {len(labels)} rows leaves a part empty"
@@ -398,9 +402,10 @@ def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int
 
 
 def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:
-    """A mask of round(fraction * rows) rows: every 1/fraction-th of a random order sorted by class.
+    """A random mask (rows,) of round(fraction * rows) rows, stratified by class.
 
-    A class of r rows gives fraction * r of them, rounded up or down.
+    Rows are shuffled, sorted by class, and selected at even distances, so that a class with r rows contributes
+    fraction * r rows, rounded up or down.
     """
     order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -413,8 +418,8 @@ def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.boo
 # ------------------------------------------------------------------------- embedded in scikit-learn
 
 
-# A deployed node runs every message in a new process, and importing scikit-learn would take half of its time. So
-# tables are read from scikit-learn's folder as they are, and its functions are imported where they are called.
+# A deployed node handles every message in a new process, and importing scikit-learn would take half of its time. So
+# tables are read directly from scikit-learn's folder, and its functions are imported only where they are called.
 
 
 def _digits(source: Source) -> Dataset:
@@ -427,7 +432,7 @@ def _breast_cancer(source: Source) -> Dataset:
 
 
 def _shipped(file: str, header: int = 0) -> Table:
-    """A table of numbers from scikit-learn's folder of data; the last column holds the classes."""
+    """A numeric table from scikit-learn's data folder, whose last column holds the classes."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError("scikit-learn is not installed, and its data sets come with it")
@@ -448,7 +453,8 @@ def _diabetes(source: Source) -> Dataset:
 
 # ------------------------------------------------------------------------------------------- OpenML
 
-# Training and test rows as published; OpenML joins them, MNIST with training first, Adult with test first.
+# Numbers of training and test rows as published. OpenML joins them, MNIST with the training rows first, Adult with the
+# test rows first.
 PUBLISHED_ROWS = {"mnist": (60_000, 10_000), "adult": (32_561, 16_281)}
 
 
@@ -462,13 +468,13 @@ def _or_download(from_files: Loader, from_openml: Loader, source: Source) -> Dat
         return from_openml(source)
     except DataError:
         raise
-    except Exception as error:  # network, server, cache and parser fail in many ways, all one to the user
+    except Exception as error:  # network, server, cache and parser can fail in many ways
         text = f"{source.name}: the download from OpenML failed ({cause(error)})"
         raise DataError(f"{text}; put the files into data.dir") from error
 
 
 def _fetch(source: Source, openml_name: str, version: int) -> Any:
-    """scikit-learn's bunch, cached in data_dir; categories come as codes, missing entries as NaN."""
+    """The data set as scikit-learn's Bunch, cached in data_dir; categories are codes, and missing entries NaN."""
     from sklearn import datasets as sklearn_sets
 
     with warnings.catch_warnings(action="ignore"):  # retries are announced as warnings
@@ -534,7 +540,7 @@ _ADULT_SCALES = {
     "hours-per-week": 100,
 }
 
-# The values listed in UCI's adult.names, in alphabetical order; the first has no column.
+# The values listed in UCI's adult.names, in alphabetical order; the first of each list is encoded as all zeros.
 _ADULT_CATEGORIES = {
     "workclass": _words(
         "Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
@@ -568,28 +574,28 @@ def _adult_files(source: Source) -> Dataset:
 
 
 def _adult_table(where: str, rows: Sequence[Sequence[str]]) -> Table:
-    """UCI's 15 text columns as 81 numbers and a label, 1 for '>50K'. Source: the experiments of Li 2024.
+    """UCI's 15 text columns as 81 features (rows, 81) and labels, 1 for '>50K'. Source: the experiments of Li 2024.
 
-    fnlwgt (a census weight) and the textual education (education-num says the same) are dropped. Five
-    numeric columns come first; then c categories become c - 1 columns of 0 and 1, 76 in all. The first
-    category is all zeros, and so is a missing '?', which therefore reads like the first. The category lists
-    are fixed, so that few rows give the same 81 columns.
+    fnlwgt (a census weight) and the textual education (redundant with education-num) are dropped. The five
+    numeric columns come first; then every column with c categories becomes c - 1 columns of 0 and 1, 76 in
+    total. The first category is encoded as all zeros, and so is a missing value '?', which cannot be
+    distinguished from it. The category lists are fixed, so that any number of rows gives the same 81 columns.
 
-    The paper does not say how it scales. Unscaled, capital-gain (to 99,999) drowns everything, so the
-    numeric columns are divided by public constants, not by statistics of the data: age / 100,
+    The paper does not state its scaling. Unscaled, capital-gain (up to 99,999) would dominate all other
+    columns, so the numeric columns are divided by public constants, not by statistics of the data: age / 100,
     education-num / 16, capital-gain / 100,000, capital-loss / 5,000, hours-per-week / 100. All entries of
-    UCI's files then lie in [0, 1] and the largest row norm is 3.1 (181 after `standardise`, for rare
+    UCI's files are then in [0, 1], and the largest row norm is 3.1 (181 after `standardise`, because of rare
     categories); logistic regression reaches 0.85 test accuracy either way.
     """
     columns = dict(zip(_ADULT_COLUMNS, zip(*rows, strict=True), strict=True))
     numbers = [_scaled(where, name, columns[name]) for name in _ADULT_SCALES]
     dummies = [_dummies(where, name, columns[name]) for name in _ADULT_CATEGORIES]
-    incomes = [text.rstrip(".") for text in columns["income"]]  # adult.test ends its lines with a full stop
+    incomes = [text.rstrip(".") for text in columns["income"]]  # lines of adult.test end with a full stop
     return np.hstack(numbers + dummies), _codes(where, "income", _ADULT_INCOMES, incomes)
 
 
 def _scaled(where: str, name: str, column: Sequence[str]) -> Floats:
-    """One numeric column (rows, 1), divided by its public constant."""
+    """A numeric column (rows, 1), divided by its public constant."""
     numbers = [_number(where, name, row, text) for row, text in enumerate(column, 1)]
     return np.array(numbers)[:, None] / _ADULT_SCALES[name]
 
@@ -604,14 +610,14 @@ def _number(where: str, name: str, row: int, text: str) -> float:
 
 
 def _dummies(where: str, name: str, column: Sequence[str]) -> Floats:
-    """Columns of 0 and 1 (rows, categories - 1); the first category and '?' are all zeros."""
+    """One-hot columns (rows, categories - 1); the first category and '?' are encoded as all zeros."""
     known = _ADULT_CATEGORIES[name]
     codes = _codes(where, name, known, [known[0] if text == "?" else text for text in column])
     return np.equal(codes[:, None], np.arange(1, len(known))).astype(np.float64)
 
 
 def _codes(where: str, name: str, known: Sequence[str], column: Sequence[str]) -> NDArray[np.int64]:
-    """Places (rows,) in the list of known values."""
+    """The index (rows,) of each value in the list of known values; DataError for other values."""
     places = {text: place for place, text in enumerate(known)}
     for row, text in enumerate(column, 1):
         if text not in places:
@@ -632,7 +638,7 @@ def _adult_openml(source: Source) -> Dataset:
 
 
 def _texts(bunch: Any, name: str) -> list[str]:
-    """A column of OpenML's table as UCI writes it."""
+    """A column of OpenML's table as text, in the format of UCI's files."""
     column = bunch.data[:, bunch.feature_names.index(name)]
     if name not in bunch.categories:
         return [str(value) for value in column]
@@ -642,7 +648,7 @@ def _texts(bunch: Any, name: str) -> list[str]:
 # ------------------------------------------------------------------------------------------- LIBSVM
 
 _LIBSVM = "libsvm:FILE"
-_MOST_CLASSES = 1000  # more distinct whole numbers than this are regression targets
+_MOST_CLASSES = 1000  # labels with more distinct integers than this are regression targets
 _A6A_ROWS = 11_220
 
 
@@ -659,7 +665,7 @@ def _libsvm_named(source: Source) -> Dataset:
 
 
 def _libsvm(source: Source, file: str, num_features: int = 0) -> Dataset:
-    """FILE with FILE.t as its test rows if that exists, else with test rows held out."""
+    """The data set in FILE, with the test rows in FILE.t if that exists, else with test rows held out."""
     path = find(_libsvm_folders(source), file)
     test_name = _unpacked_name(file) + ".t"
     test_path = look_for(_libsvm_folders(source), test_name)
@@ -677,7 +683,7 @@ def _unpacked_name(file: str) -> str:
 
 
 def _joined(source: Source, train: Table, test: Table, note: str = "") -> Dataset:
-    """Training and test table as one data set, classes numbered over both."""
+    """A data set from a training and a test table, with classes numbered consistently over both."""
     rows = len(train[1])
     classes, names = _classes(source, np.concatenate([train[1], test[1]]))
     parts = (train[0], classes[:rows], test[0], classes[rows:])
@@ -685,8 +691,11 @@ def _joined(source: Source, train: Table, test: Table, note: str = "") -> Datase
 
 
 def _classes(source: Source, labels: Labels) -> tuple[Labels, tuple[int, ...]]:
-    """Whole-number labels, in ascending order, become classes 0..C-1, and are their names; anything else is regression,
-    without names."""
+    """The labels as classes 0..C-1 with their names, or unchanged and without names for regression.
+
+    Integer labels become classes in ascending order, and their values become the names, unless there are more than
+    `_MOST_CLASSES` values. All other labels are regression targets.
+    """
     values, classes = np.unique(labels, return_inverse=True)
     if len(values) > _MOST_CLASSES or np.any(values != np.rint(values)):
         return labels, ()
@@ -695,7 +704,7 @@ def _classes(source: Source, labels: Labels) -> tuple[Labels, tuple[int, ...]]:
 
 
 def _a6a(source: Source) -> Dataset:
-    """a6a, or in its place the first 11,220 rows of a9a, tested on the other rows (as many as a6a.t has)."""
+    """The data set a6a or, if its file is missing, the first 11,220 rows of a9a, with the other rows as test rows."""
     if look_for(_libsvm_folders(source), "a6a"):
         return _libsvm(source, "a6a", num_features=123)
     path = find([*_libsvm_folders(source), Path(source.data_dir, "a9a")], "a6a", "a9a")
@@ -707,11 +716,11 @@ def _a6a(source: Source) -> Dataset:
     return _joined(source, first, rest, note)
 
 
-# --------------------------------------------------------------------------------------------- made
+# ---------------------------------------------------------------------------------------- synthetic
 
 
 def _linear(source: Source, rows: int = 3000, features: int = 8) -> Dataset:
-    """y = <a, w> + 0.1 z with rows a of norm 1, w and z standard normal; the same rows for every seed."""
+    """y = <a, w> + 0.1 z with rows a of norm 1 and standard normal w and z. The seed only affects the test split."""
     draw = stream(0, "data")
     a = draw.normal(size=(rows, features))
     a /= np.linalg.norm(a, axis=1, keepdims=True)
@@ -756,4 +765,4 @@ _SETTINGS: dict[str, type[Data] | type[OwnData] | type[TableData] | type[ArrayDa
     ARRAYS: ArrayData,
     OWN: OwnData, TABLES: TableData, **dict.fromkeys(PUBLISHED_ROWS, PublishedData),
 }  # fmt: skip
-SOURCES = {name: _SETTINGS.get(name, Data) for name in DATASETS}  # the settings of each data set
+SOURCES = {name: _SETTINGS.get(name, Data) for name in DATASETS}  # the settings class of each data set
