@@ -1,6 +1,6 @@
-"""Sums over the sites as all that a server sees: a grid of whole numbers, noise that is shared out, pairwise masks.
+"""Secure summation: the server sees only sums over the sites, by distributed discrete noise and pairwise masks.
 
-`discrete` draws the noise, `grid` puts values on whole numbers modulo 2^64, `accounting` says what a round costs
-against whom, `masks` hides what a site sends from everybody who does not have the other sites' messages, too. Which
-methods may be run like this, and why, is in `twinflower.algorithms.summed` and in docs/sums.md.
+`discrete` draws the noise, `grid` encodes values as integers modulo 2^64, `accounting` computes the privacy cost of a
+round against different attackers, and `masks` hides each site's message, so that only the sum of all messages can be
+read. `twinflower.algorithms.summed` and docs/sums.md explain which methods can run this way, and why.
 """

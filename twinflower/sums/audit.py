@@ -1,9 +1,10 @@
-"""Replay on sums: how far does one record move the next sum, given equal sums so far?
+"""Replay on sums: how far does one record move the next sum, if all sums so far are equal?
 
-The sites run the method as it is written, with what each of them keeps. Site 0 has a neighbouring data set in a second
-run. The noise in that run is another one, drawn such that all sums so far are the same: everything that the server has
-seen agrees, and what the sites keep does not. The guarantee of many rounds needs the next sum to move by no more than
-one release's sensitivity, whatever the sites keep. For several local steps with private duals that is false.
+The sites run the unmodified method, each with its own client state. In a second run site 0 has a neighbouring data set.
+The noise of the second run differs, and is chosen such that all sums so far are equal to those of the first. So the
+server has seen the same values in both runs, but the states of the sites differ. The guarantee over many rounds
+requires that the next sum moves by no more than the sensitivity of one release, whatever the states of the sites are.
+For several local steps with private duals this is false.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from ..work import LocalWork
 
 
 class SumMove(NamedTuple):
-    """A round's sum, without noise: how far it moved between both runs, and what a record may move it."""
+    """The Euclidean distance of a round's noiseless sums in the two runs, and the claimed bound on it."""
 
     round: int
     moved: float
@@ -38,9 +39,10 @@ def replay_sums(
     seed: int = 0,
     start: Array | float = 0.0,
 ) -> list[SumMove]:
-    """Run all sites for some rounds on their data, and at the same time with site 0's replaced by the neighbour's.
+    """Run all sites twice in parallel, in the second run with the data of site 0 replaced by `neighbour`.
 
-    noise_multiplier: of a site's noise to its sensitivity. start (d,): of the server.
+    noise_multiplier: sigma / sensitivity of each site's noise. start (d,): the server's starting point, or a number for
+    all entries. Returns one SumMove per round.
     """
     rng, count = np.random.default_rng(seed), len(sites)
     server = algorithm.init_server(np.zeros(objective.d) + start, count, np.array(seed, np.uint64))
@@ -51,7 +53,7 @@ def replay_sums(
         sensitivity = algorithm.release(bounds, schedule.workload(len(neighbour.labels)), round_).sensitivity
         values = [world.values(inboxes, round_) for world in worlds]
         noisy = [v + noise_multiplier * sensitivity * rng.normal(size=v.shape) for v in values]
-        noisy[1][0] += noisy[0].sum(0) - noisy[1].sum(0)  # the same sum, split up in another way
+        noisy[1][0] += noisy[0].sum(0) - noisy[1].sum(0)  # the same sum, with a different value of site 0
         uploads, _ = (
             world.go_on(inboxes, round_, released) for world, released in zip(worlds, noisy, strict=True)
         )
@@ -61,7 +63,7 @@ def replay_sums(
 
 
 class _World:
-    """All sites of one run, with what each keeps."""
+    """All sites of one run, with their client states."""
 
     def __init__(
         self,
@@ -76,11 +78,11 @@ class _World:
         self.states = [algorithm.init_client(np.zeros(objective.d)) for _ in sites]
 
     def values(self, inboxes: Sequence[Any], round_: int) -> Array:
-        """What the sites' noise is added to (N, d)."""
+        """The values (N, d) of the sites before noise."""
         return np.stack([self._update(i, inbox, round_, None)[1] for i, inbox in enumerate(inboxes)])
 
     def go_on(self, inboxes: Sequence[Any], round_: int, released: Array) -> Any:
-        """The uploads, stacked, of sites whose releases (N, d) are these; the sites keep what follows from them."""
+        """Update the states with these releases (N, d) and return the stacked uploads."""
         done = [self._update(i, inbox, round_, released[i])[0] for i, inbox in enumerate(inboxes)]
         self.states = [state for state, *_ in done]
         return stack([upload for _, upload, _ in done])

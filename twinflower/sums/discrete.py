@@ -1,11 +1,11 @@
-"""Exact samples of discrete Gaussian noise, many at once, in whole numbers only.
+"""Exact, vectorised samples of discrete Gaussian noise, in integer arithmetic only.
 
-    P(n) = exp(-n^2 / (2 s^2)) / sum_j exp(-j^2 / (2 s^2))     on the whole numbers, s = 2^bits
+    P(n) = exp(-n^2 / (2 s^2)) / sum_j exp(-j^2 / (2 s^2))     on the integers, s = 2^bits
 
-No float is rounded anywhere, so the last bits of a sample say no more than the others. Source: Canonne, Kamath and
-Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithms 1 to 3 with
-t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s is a
-power of two, all probabilities are exp(-a / 2^b) with whole a <= 2^b, or products of such.
+No floating-point rounding is involved, so the last bits of a sample reveal no more than the others. Source: Canonne,
+Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithms 1 to 3
+with t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s
+is a power of two, all probabilities are exp(-a / 2^b) with an integer a <= 2^b, or products of these.
 """
 
 from collections.abc import Callable
@@ -28,19 +28,19 @@ _THROWS = 4
 
 
 def secret_words() -> Words:
-    """Words that nobody can repeat: ChaCha20 under a fresh key of the operating system."""
+    """Random 64-bit words that cannot be reproduced: ChaCha20 under a new key from the operating system."""
     encryptor = Cipher(ChaCha20(urandom(32), urandom(16)), mode=None).encryptor()
     return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
 
 
 def seeded_words(seed: int, client: int, round_: int) -> Words:
-    """Words of a simulation, by their address; no secret."""
+    """Random 64-bit words for a simulation, reproducible from (seed, client, round) and not secret."""
     generator = stream(seed, "noise", client, round_)
     return lambda count: generator.integers(0, 2**64, count, dtype=np.uint64)
 
 
 def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
-    """`count` independent samples with s = 2^bits, 0 <= bits <= 31."""
+    """Draw `count` independent samples with s = 2^bits; ValueError unless 0 <= bits <= 31."""
     if not 0 <= bits <= _MOST_BITS:
         raise ValueError(f"bits must be from 0 to {_MOST_BITS}; got {bits}")
     found = np.empty(0, dtype=np.int64)
@@ -51,17 +51,17 @@ def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
 
 
 def _laplace(tries: int, bits: int, words: Words) -> Index:
-    """Discrete Laplace numbers of scale 2^bits (Algorithm 2): those of so many tries that succeed."""
+    """Discrete Laplace samples of scale 2^bits (Algorithm 2); returns the accepted ones among `tries` proposals."""
     low = words(tries) >> np.uint64(63 - bits) >> np.uint64(1)
     low = low[_exponential(low, bits, words)]
     size = (_ones(len(low), words) << bits) + low.astype(np.int64)
     negative = words(len(low)) >> np.uint64(63) == 1
     signed: Index = np.where(negative, -size, size)
-    return signed[~(negative & (size == 0))]  # one 0 only
+    return signed[~(negative & (size == 0))]  # reject -0, so that 0 is not counted twice
 
 
 def _accepted(y: Index, bits: int, words: Words) -> Mask:
-    """Which numbers are kept: with w = | |y| - s | = q s + r, each with probability exp(-w^2 / (2 s^2)), that is
+    """Accept each number with probability exp(-w^2 / (2 s^2)), where w = | |y| - s | = q s + r. This probability is
     exp(-1/2)^(q^2) exp(-r / s)^q exp(-r^2 / (2 s^2))."""
     far = abs(abs(y) - (1 << bits))
     times, rest = far >> bits, (far & ((1 << bits) - 1)).astype(np.uint64)
@@ -76,7 +76,7 @@ def _accepted(y: Index, bits: int, words: Words) -> Mask:
 
 
 def _all_of(power: Index, a: Bits64, b: int, words: Words) -> Mask:
-    """True with probability exp(-a / 2^b)^power, entry by entry: as many coins for each, all at once."""
+    """True with probability exp(-a / 2^b)^power, for each entry: `power` coins are tossed, and all must succeed."""
     owner = np.repeat(np.arange(len(power)), power)
     failed = owner[~_exponential(a[owner], b, words)]
     survived = np.ones(len(power), dtype=bool)
@@ -85,8 +85,10 @@ def _all_of(power: Index, a: Bits64, b: int, words: Words) -> Mask:
 
 
 def _ones(count: int, words: Words) -> Index:
-    """How often in a row a coin of probability 1/e shows its face; a few throws for all, then more where they did not
-    do."""
+    """The number of successes before the first failure, for `count` coins with success probability 1/e.
+
+    Every coin is tossed _THROWS times at once, and again if all of these succeed.
+    """
     ones = np.zeros(count, dtype=np.int64)
     active = np.arange(count)
     while active.size:
@@ -99,8 +101,10 @@ def _ones(count: int, words: Words) -> Index:
 
 
 def _exponential(a: Bits64, b: int, words: Words) -> Mask:
-    """True with probability exp(-g), g = a / 2^b <= 1 (Algorithm 1): the first k with a coin of g / k that fails is
-    odd with that probability."""
+    """True with probability exp(-g), g = a / 2^b <= 1 (Algorithm 1).
+
+    Toss coins of success probability g / k for k = 1, 2, ...; the first k that fails is odd with probability exp(-g).
+    """
     odd = np.zeros(len(a), dtype=bool)
     active, k = np.arange(len(a)), 1
     while active.size:
@@ -112,7 +116,7 @@ def _exponential(a: Bits64, b: int, words: Words) -> Mask:
 
 
 def _one_in(k: int, count: int, words: Words) -> Mask:
-    """True with probability 1 / k; words that do not divide evenly are drawn again."""
+    """`count` coins that are True with probability 1 / k; words above the largest multiple of k are drawn again."""
     drawn, highest = words(count), np.uint64(2**64 // k * k - 1)
     while (again := drawn > highest).any():
         drawn[again] = words(int(again.sum()))

@@ -1,22 +1,22 @@
-"""Pairwise masks: what a site sends is uniform noise to everybody who lacks another honest site's message.
+"""Pairwise masks: a site's message is uniform noise to anyone who lacks the message of another honest site.
 
-As in Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, without the
-recovery of sites that drop out: the sites are fixed at the start of a session, and a sum needs all of them.
+The protocol follows Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017,
+without the recovery of sites that drop out: the sites are fixed at the start of a session, and a sum needs all of them.
 
-1. A site has an identity, an Ed25519 key, and the public keys of the sites that it accepts (`Circle`). It gets them
-   from people, not from the server.
-2. For a session it makes an X25519 key and signs it along with the session's name, its own number, and the digest of
-   the run's settings: an `announcement`, a fixed number of bytes.
-3. The server passes all announcements on, in the order of the sites: the `roster`. A site accepts it only if every site
-   of its circle is there once, in order, with a signature that holds, for this session, these settings, and with its
-   own announcement untouched.
+1. A site has an identity (an Ed25519 key) and the public keys of the sites that it accepts (`Circle`). People exchange
+   these keys; they do not come from the server.
+2. For a session the site generates an X25519 key and signs it together with the session's name, its own number, and the
+   digest of the run's settings. The result is an `announcement` of fixed length.
+3. The server forwards all announcements, in the order of the sites, as the `roster`. A site accepts it only if it
+   contains every site of its circle exactly once, in order, with a valid signature for this session and these settings,
+   and its own announcement unchanged.
 4. For a round, the pair (i, j) derives a ChaCha20 key with HKDF-SHA256 from its X25519 secret and from the digest of
    everything that all sites must agree on: session, round, roster, and inbox. The site with the smaller number adds
-   the key stream, as 64-bit words, to its numbers, the other one subtracts it.
+   the key stream, as 64-bit words, to its numbers; the other one subtracts it.
 
-Sites that were sent different points, rounds, or lists do not have the same keys, and their masks do not cancel: the
-server gets uniform noise. Keys of a session are random and are kept by the site; if it loses them, it cannot take part
-again.
+If sites received different points, rounds, or rosters, their keys differ, their masks do not cancel, and the server
+gets uniform noise. The keys of a session are random and stored at the site. A site that loses its key cannot rejoin the
+session.
 """
 
 import hashlib
@@ -59,7 +59,10 @@ class Circle:
 
     @classmethod
     def read(cls, text: str) -> "Circle":
-        """From a file with a line `NUMBER KEY` for every site, the key in hexadecimal; # begins a comment."""
+        """Parse a file with a line `NUMBER KEY` for every site, the key in hexadecimal; # begins a comment.
+
+        Raises SettingError for a malformed line, or unless each number from 0 to N - 1 occurs exactly once.
+        """
         lines = [line.partition("#")[0].split() for line in text.splitlines()]
         try:
             keys = {int(number): bytes.fromhex(key) for number, key in filter(None, lines)}
@@ -93,7 +96,8 @@ class Identity:
         )
 
     def announce(self, session: str, settings: str, secret: X25519PrivateKey) -> bytes:
-        """A signed key for a session of a run with these settings."""
+        """The announcement for a session: the signed public key of `secret`; settings: a digest of the run's
+        settings."""
         head = _HEAD.pack(_digest(session), self.number, _digest(settings), public_bytes(secret))
         return head + self.key.sign(_PURPOSE + head)
 
@@ -102,7 +106,8 @@ class Identity:
 class Session:
     """A site in a session whose roster it has accepted.
 
-    agreed: what is the same at all sites. secrets: with each site, by number; none with itself.
+    agreed: the bytes that must be the same at all sites, session and roster. secrets: the X25519 secret shared with
+    each site, by number; empty for the site itself.
     """
 
     identity: Identity
@@ -113,7 +118,7 @@ class Session:
     def join(
         cls, identity: Identity, secret: X25519PrivateKey, name: str, settings: str, roster: bytes
     ) -> "Session":
-        """ReplyError, in one sentence, for a roster that this site does not accept."""
+        """Check the roster and derive the shared secrets; ReplyError for a roster that this site does not accept."""
         own = identity.announce(name, settings, secret)
         parts = [roster[start : start + ANNOUNCEMENT] for start in range(0, len(roster), ANNOUNCEMENT)]
         count = len(identity.circle.keys)
@@ -132,7 +137,7 @@ class Session:
         return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
 
     def mask(self, count: int, round_: int, inbox: bytes) -> Cells:
-        """The sum of this site's masks, so many words; inbox: digest of what it was sent in the round."""
+        """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round."""
         agreed = self.agreed + struct.pack(">Q", round_) + inbox
         total = np.zeros(count, dtype=np.uint64)
         for peer, secret in enumerate(self.secrets):
@@ -143,14 +148,14 @@ class Session:
 
 
 def simulated(sites: int, seed: int) -> list[Identity]:
-    """Sites of a simulation: their keys follow from the seed and are no secret."""
+    """The identities of simulated sites; their keys are derived from the seed and are not secret."""
     keys = [Ed25519PrivateKey.from_private_bytes(_digest(f"simulated site {seed} {n}")) for n in range(sites)]
     circle = Circle(tuple(map(public_bytes, keys)))
     return [Identity(number, key, circle) for number, key in enumerate(keys)]
 
 
 def inbox_digest(arrays: Iterable[NDArray[np.generic]]) -> bytes:
-    """Of all that a site was sent in a round: types, shapes, and every byte."""
+    """The SHA-256 digest of the arrays that a site received in a round, including their types and shapes."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -164,12 +169,12 @@ def public_bytes(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
 
 
 def roster_of(announcements: Sequence[bytes]) -> bytes:
-    """What the server passes on, of announcements in the order of the sites."""
+    """The roster that the server forwards; announcements in the order of the sites."""
     return b"".join(announcements)
 
 
 def _check(part: bytes, number: int, key: bytes, session: str, settings: str) -> None:
-    """ReplyError unless this is the announcement of the site with this number and key, for this session."""
+    """Raise ReplyError unless `part` is the announcement of this site for this session and these settings."""
     told_session, told_number, told_settings, _ = _HEAD.unpack_from(part)
     _refuse(
         told_number != number,
@@ -186,7 +191,7 @@ def _check(part: bytes, number: int, key: bytes, session: str, settings: str) ->
 
 
 def _exchange(secret: X25519PrivateKey, part: bytes) -> bytes:
-    """The X25519 secret with the site of this announcement."""
+    """The X25519 secret shared with the site of this announcement."""
     *_, key = _HEAD.unpack_from(part)
     try:
         return secret.exchange(X25519PublicKey.from_public_bytes(key))
@@ -204,7 +209,7 @@ def _digest(text: str | bytes) -> bytes:
 
 
 def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
-    """ChaCha20's stream under a key that is used for these words and never again, so its nonce can be 0."""
+    """`count` words of the ChaCha20 key stream. The key is used only once, so the nonce can be 0."""
     key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)

@@ -1,7 +1,7 @@
-"""The noise of a run in which the server sees sums only: planned before it starts, paid for round by round.
+"""The noise of a run in which the server sees only sums: planned before the run, charged round by round.
 
-Every site computes the same plan from public settings and the public numbers of rows. It says two things of each site:
-what its record gives away to the server and all sites but `honest` of them, and what to everybody else together.
+Every site computes the same plan from public settings and the public numbers of rows. The plan gives two privacy costs
+for each site: against the server together with all sites but `honest`, and against all other parties together.
 """
 
 import math
@@ -34,9 +34,9 @@ class SumPlan:
     """The noise of a run whose server sees only sums over the sites.
 
     moves (T, N): how far one record of a site can move the site's value in a round, times the site's weight. weights
-    (T,): the rounds' shares of the budget. noise_multiplier: standard deviation of the total noise of `honest` sites,
-    as a multiple of the largest move in a round of weight 1. longest (T,): the largest norm expected of a site's
-    weighted value. entries: d.
+    (T,): the budget weights of the rounds. entries: d. honest: the number of sites whose noise no attacker knows.
+    noise_multiplier: the standard deviation of the summed noise of `honest` sites, as a multiple of the largest move in
+    a round of weight 1. longest (T,): the largest expected norm of a site's weighted value.
     """
 
     moves: Array
@@ -51,8 +51,11 @@ class SumPlan:
         cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
         entries: int, honest: int, mu: float = 0.0, noise_multiplier: float = 0.0,
     ) -> "SumPlan":  # fmt: skip
-        """For clients with these numbers of rows: the least noise with which none gives away more than mu to all but
-        `honest` sites, or this noise. SettingError for what cannot be planned."""
+        """Plan a run of clients with these numbers of rows (N,).
+
+        The noise is noise_multiplier if that is above 0. Otherwise it is the smallest noise with which no site spends
+        more than mu against all parties but `honest` sites. Raises SettingError if no plan is possible.
+        """
         _check_honest(honest, len(sizes))
         moves, longest, weights = _loads(algorithm, bounds, schedule, np.asarray(sizes), rounds)
         noise = noise_multiplier or noise_for(mu, moves, weights, entries, honest)
@@ -63,36 +66,36 @@ class SumPlan:
 
     @property
     def sites(self) -> int:
-        """N."""
+        """The number of sites N."""
         return self.moves.shape[-1]
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """The number of rounds T."""
         return len(self.weights)
 
     @cached_property
     def sigmas(self) -> Array:
-        """The deviation (T,) of the noise of `honest` sites."""
+        """The standard deviation (T,) of the summed noise of `honest` sites, in the unit of the values."""
         return self.noise_multiplier * self.moves.max(-1) / np.sqrt(self.weights)
 
     def grid(self, round_: int) -> Grid:
-        """Of a round."""
+        """The grid of a round; rounds count from 1."""
         return Grid.of_noise(float(self.sigmas[round_ - 1]), self.honest, self.sites)
 
     @cached_property
     def widths(self) -> tuple[float, ...]:
-        """Of the cells, by round."""
+        """The width of a grid cell in each round (T,)."""
         return tuple(self.grid(t).cell for t in range(1, self.rounds + 1))
 
     @cached_property
     def costs(self) -> Array:
-        """mu^2 (T, N) of each round, against the server and all sites but `honest`."""
+        """The cost mu^2 (T, N) of each round against the server and all sites but `honest`."""
         return self._costs(spread(self.honest))
 
     @cached_property
     def costs_alone(self) -> Array:
-        """mu^2 (T, N) of each round, against everybody else together."""
+        """The cost mu^2 (T, N) of each round against all other parties together."""
         return self._costs(SHARE)
 
     def _costs(self, deviation: float) -> Array:
@@ -102,16 +105,18 @@ class SumPlan:
 
     @property
     def shares(self) -> Array:
-        """Each site's own noise (N,), as a multiple of the most that a record moves its value; the least of all
-        rounds."""
+        """Each site's own noise multiplier (N,): its standard deviation over the largest move by a record of the site,
+        minimised over the rounds."""
         largest = self.moves.max(-1, keepdims=True)
         ratios: Array = (largest / self.moves).min(0)
         return self.noise_multiplier / math.sqrt(self.honest) * ratios
 
     @property
     def factor(self) -> float:
-        """By how much mu against everybody else together is larger: sqrt(honest), but for the price of discrete
-        noise."""
+        """The ratio of mu against all other parties to mu against all but `honest` sites.
+
+        It is sqrt(honest), apart from the cost of discrete noise.
+        """
         one = np.ones(1)
         return float(
             round_mu(one, self.entries, SHARE)[0] / round_mu(one, self.entries, spread(self.honest))[0]
@@ -119,20 +124,20 @@ class SumPlan:
 
     @property
     def mu(self) -> Array:
-        """(N,), of all rounds, against the server and all sites but `honest`."""
+        """mu (N,) of all rounds together, against the server and all sites but `honest`."""
         return np.sqrt(self.costs.sum(0))  # type: ignore[no-any-return]
 
     @property
     def mu_alone(self) -> Array:
-        """(N,), of all rounds, against everybody else together."""
+        """mu (N,) of all rounds together, against all other parties together."""
         return np.sqrt(self.costs_alone.sum(0))  # type: ignore[no-any-return]
 
     def epsilon(self, delta: float) -> float:
-        """Of the site with the largest, against the server and all sites but `honest`."""
+        """The largest epsilon of any site at delta, against the server and all sites but `honest`."""
         return sum_epsilon(float(self.mu.max()), delta, self.honest, self.entries * self.rounds)
 
     def epsilon_alone(self, delta: float) -> float:
-        """Of the site with the largest, against everybody else together."""
+        """The largest epsilon of any site at delta, against all other parties together."""
         return sum_epsilon(float(self.mu_alone.max()), delta, 1, self.entries * self.rounds)
 
 
@@ -173,15 +178,16 @@ def _loads(
 
 
 def plain_draws(round_: int) -> Draws:
-    """For a guard whose noise is discrete."""
+    """A placeholder for `Guard.draws` that is never called, because the noise of a sum is discrete."""
     raise AssertionError("a sum's noise is drawn in cells")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumGuard(Guard):
-    """A site's privacy in a run of sums: charges its rounds and hands out its share of the noise.
+    """The guard of a site whose server sees only sums: it charges each round and returns the site's share of the noise.
 
-    plan: the run's. number: of the site. words: fresh random words for a round.
+    plan: the plan of the run. number: the number of the site. words(round): the source of random 64-bit words for a
+    round. weight: the weight of the site's values in the sum.
     """
 
     plan: SumPlan
@@ -190,7 +196,7 @@ class SumGuard(Guard):
     weight: float = 1.0
 
     def open(self, release: Release, round_: int, run: str = "") -> SumNoise:  # type: ignore[override]
-        """Charge the round and return what puts a value on the grid; see `Guard.open`."""
+        """Charge the round and return the function that encodes a value and adds noise; see `Guard.open`."""
         require(
             1 <= round_ <= self.plan.rounds,
             f"noise was planned for {self.plan.rounds} rounds; got round {round_}",
@@ -211,21 +217,23 @@ def _draw(words: Words) -> Draw:
 
 @dataclass(frozen=True)
 class SimulatedSums:
-    """The noise of all sites of a simulation (`rounds.NoiseOf`), addressed by (seed, client, round): no secret."""
+    """The noise of all sites in a simulation (`rounds.NoiseOf`), addressed by (seed, client, round) and not secret."""
 
     algorithm: Summed
     plan: SumPlan
     seed: int = 0
 
     def __call__(self, round_: int, clients: Index) -> SumNoise:
-        """Of clients (...,)."""
+        """The noise in a round of the clients (...,), given by number."""
         draws = [_draw(seeded_words(self.seed, int(client), round_)) for client in clients.flat]
         return SumNoise(self.plan.grid(round_), self.algorithm.weights(clients)[..., None], draws)
 
 
 def lost_site(plan: SumPlan, delta: float) -> float:
-    """What a new cohort costs where a site is lost for good: epsilon, against the server and all sites but `honest`,
-    of a client that takes part in the whole run and then in a whole new one without the lost site: mu grows by
-    sqrt(2)."""
+    """The total epsilon of a client if a site is lost permanently and the run is repeated without it.
+
+    The client takes part in one whole run and then in a second one, so mu grows by sqrt(2). The epsilon holds against
+    the server and all sites but `honest`.
+    """
     mu = math.sqrt(2) * float(plan.mu.max())
     return sum_epsilon(mu, delta, plan.honest, 2 * plan.entries * plan.rounds)

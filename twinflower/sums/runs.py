@@ -1,4 +1,4 @@
-"""The plan of a run in which the server sees sums only, as runs, sites and tables know a plan (`privacy.plan.Plan`)."""
+"""The plan of a run in which the server sees only sums, with the interface of `privacy.plan.Plan`."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,11 @@ from .plan import SumGuard, SumPlan, plain_draws
 
 @dataclass(frozen=True)
 class SumsPlan(Plan):
-    """multipliers (N,): of a client's own noise. shares (N,): costs mu^2 of all rounds, against the server together
-    with all clients but `sums.honest`, which `mu_limit` is about, too. counts (N,): N p_i, how often a client's values
-    count.
+    """A `Plan` whose noise and costs come from a `SumPlan`.
+
+    multipliers (N,): noise multipliers of each client's own noise. shares (N,): the cost mu^2 of all rounds against the
+    server together with all clients but `sums.honest`; `mu_limit` refers to the same attacker. counts (N,): N p_i, the
+    weight of a client's values in the sum.
     """
 
     sums: SumPlan = field(kw_only=True)
@@ -32,8 +34,11 @@ class SumsPlan(Plan):
         cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
         entries: int, honest: int, target: Target,
     ) -> "SumsPlan":  # fmt: skip
-        """For clients with these numbers of rows. SettingError for a method or settings whose sums are not known to be
-        enough, and for a target that cannot be met."""
+        """Plan a run of clients with these numbers of rows (N,).
+
+        Raises SettingError for a method or settings that are not known to work with sums alone (`check_sums`), and for
+        a target that cannot be met.
+        """
         check_sums(algorithm, int(schedule.steps(np.asarray(sizes)).max()))
         mu = target.mu if target.epsilon else 0.0
         sums = SumPlan.of(
@@ -48,7 +53,7 @@ class SumsPlan(Plan):
         )  # fmt: skip
 
     def resized(self, algorithm: Any, schedule: LocalSchedule, sizes: Sequence[int] | Index) -> "SumsPlan":
-        """For clients with other numbers of rows, at the same noise multiplier."""
+        """The plan for clients with other numbers of rows, at the same noise multiplier."""
         target = Target(0.0, self.delta, self.sums.noise_multiplier)
         sums = self.sums
         return self.of_sums(
@@ -56,11 +61,11 @@ class SumsPlan(Plan):
         )
 
     def mu(self, shares: Array) -> Array:
-        """mu of clients (N,) with these costs."""
+        """mu (N,) of clients whose costs mu^2 (N,) are given as shares."""
         return np.sqrt(shares)  # type: ignore[no-any-return]
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
-        """Costs (N,) of the rounds in which each client was asked, from (round, clients) pairs."""
+        """The cost mu^2 (N,) of the rounds in which each client was sampled; asked: (round, clients) pairs."""
         costs = np.zeros_like(self.shares)
         for round_, clients in asked:
             costs[np.asarray(clients)] += self.sums.costs[round_ - 1, clients]
@@ -68,7 +73,7 @@ class SumsPlan(Plan):
 
     @property
     def attacker(self) -> str:
-        """Against whom the first number holds."""
+        """A phrase for the attacker against whom `shares` and `mu_limit` hold."""
         others = self.sums.sites - self.sums.honest
         if others < 2:
             return "the server together with one other client" if others else "the server alone"
@@ -87,7 +92,7 @@ class SumsPlan(Plan):
     def seeded_guard(
         self, client: int, ledger: Ledger, seed: int, *, run: str = "", row_norm: float = math.inf
     ) -> SumGuard:
-        """The same with a simulation's noise, by its address."""
+        """The guard of one client in a simulation, whose noise is addressed by (seed, client, round)."""
         return SumGuard(
             self.bounds, float(self.multipliers[client]), self.budget, ledger, plain_draws, run=run,
             row_norm=row_norm, plan=self.sums, number=client,
