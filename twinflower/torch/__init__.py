@@ -1,4 +1,4 @@
-"""PyTorch modules as objectives: `pip install "twinflower[torch]"`. Nothing else in twinflower imports torch."""
+"""PyTorch modules as objectives: `pip install "twinflower[torch]"`. No other part of twinflower imports torch."""
 
 from ..errors import SettingError
 

@@ -1,4 +1,4 @@
-"""What a module must be so that each record has a gradient of its own: each broken rule is one sentence."""
+"""Checks that every record has its own gradient in a PyTorch module; each violation raises a SettingError."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 
 
 def check_module(module: nn.Module) -> None:
-    """SettingError for what can be seen in the module itself."""
+    """SettingError for a module whose layers or parameters are unsuitable; the module is not called."""
     require(isinstance(module, nn.Module), f"module must be a torch.nn.Module; got {type(module).__name__}")
     check_layers(module)
     parameters = dict(module.named_parameters())
@@ -34,7 +34,7 @@ def check_module(module: nn.Module) -> None:
 
 
 def check_layers(module: nn.Module) -> None:
-    """SettingError for layers that mix records or draw random numbers."""
+    """SettingError for layers that mix the records of a batch or draw random numbers."""
     for name, layer in module.named_modules():
         mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         require(
@@ -76,12 +76,12 @@ def _check_parameter(name: str, tensor: Tensor) -> None:
 
 
 def _there(device: torch.device) -> bool:
-    """Whether this machine can compute there."""
+    """Whether this machine can compute on the device."""
     return device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_available())
 
 
 def check_loss(loss: Any) -> None:
-    """SettingError for what is no function, and for a loss that loses the weight of a single record."""
+    """SettingError for a loss that is not callable, or whose mean cancels the weight of a single record."""
     require(callable(loss), f"loss must be a function of an output and a label; got {type(loss).__name__}")
     weighted = getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean"
     require(
@@ -92,7 +92,7 @@ def check_loss(loss: Any) -> None:
 
 
 def check_whole(name: str, value: Any, least: int, meaning: str = "") -> None:
-    """SettingError for anything but a whole number from `least`."""
+    """SettingError unless the value is an integer >= least; `meaning` is added to the rule in the message."""
     require(
         isinstance(value, int) and value >= least,
         f"{name} must be a whole number, at least {least}{meaning}; got {value!r}",
@@ -100,7 +100,7 @@ def check_whole(name: str, value: Any, least: int, meaning: str = "") -> None:
 
 
 def check_row_shape(shape: Any) -> None:
-    """SettingError for anything but a tuple of sizes."""
+    """SettingError unless the shape is a tuple of positive integers."""
     require(
         isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape),
         f"row_shape must be a tuple of whole numbers above 0, such as (1, 28, 28); got {shape!r}",
@@ -109,7 +109,7 @@ def check_row_shape(shape: Any) -> None:
 
 @contextmanager
 def no_broadcasting() -> Iterator[None]:
-    """Raise where one of torch's losses stretches a label over an output of another shape, instead of its warning."""
+    """Turn torch's warning that a loss broadcasts a label against an output of another shape into an error."""
     with catch_warnings():
         filterwarnings("error", "Using a target size")
         yield
@@ -117,18 +117,18 @@ def no_broadcasting() -> Iterator[None]:
 
 @contextmanager
 def in_one_sentence(what: str) -> Iterator[None]:
-    """Turn what torch says into a SettingError that begins with `what`."""
+    """Turn any exception into a SettingError of one sentence that begins with `what`."""
     try:
         yield
     except SettingError:
         raise
-    except Exception as error:  # noqa: BLE001  a user's module may raise anything
+    except Exception as error:  # noqa: BLE001  a user's module may raise any exception
         words = shorten(f"{type(error).__name__}: {error}", 300)
         raise SettingError(f"{what} ({words})") from None
 
 
 def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Tensor) -> Tensor:
-    """The outputs (b, ...) for some rows (b, ...), each found to depend on its own row and on nothing else."""
+    """The outputs (b, ...) for rows (b, ...); SettingError unless each output depends only on its own row."""
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng():
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The objective "torch:FILE.py:NAME": what the function NAME of a user's Python file returns."""
+"""The objective "torch:FILE.py:NAME", which the function NAME in a user's Python file returns."""
 
 import sys
 from dataclasses import replace
@@ -21,10 +21,10 @@ PREFIX = "torch"
 def load_objective(name: str, num_classes: int, **penalised: Any) -> ModuleObjective:
     """The objective called "torch:FILE.py:NAME", with the run's clip_norm, clip, l2 and nonconvex.
 
-    NAME is a function without arguments. It returns an nn.Module that takes rows as they are (its loss is cross
-    entropy, or the squared error where labels are real), or a ModuleObjective, which says more. Initial weights
-    follow from the run's seed. SettingError where there is no such file or function, or where it returns something
-    else.
+    NAME is a function without arguments. It returns either an nn.Module, which receives the rows unchanged and is
+    trained with cross entropy (with squared error for regression), or a ModuleObjective, which can set the loss and
+    the row shape. The run's seed determines the initial weights. Raises SettingError if the file or the function does
+    not exist, or if it returns anything else.
     """
     path, factory = _parts(name)
     with in_one_sentence(f"{path}: {factory}() failed"):
@@ -51,7 +51,7 @@ def _plain(made: Any, num_classes: int, where: str) -> ModuleObjective:
 
 
 def _parts(name: str) -> tuple[Path, str]:
-    """The file and the function's name."""
+    """The file and the function's name in "torch:FILE.py:NAME"; SettingError for a malformed name or no such file."""
     _, _, rest = name.partition(":")
     path, colon, factory = rest.rpartition(":")
     require(
@@ -64,7 +64,7 @@ def _parts(name: str) -> tuple[Path, str]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The file as a module, under a name that its place and its text decide, so that an edited file is read again."""
+    """Import the file as a module. Its name is a hash of path and content, so that an edited file is imported again."""
     name = f"twinflower_torch_{path.stem}_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)

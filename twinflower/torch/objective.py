@@ -1,10 +1,10 @@
-"""An `nn.Module` with a loss as one of our objectives: flat points, rows, per-record clipping.
+"""An `nn.Module` and a loss as an objective on flat points, with clipping of per-record gradients.
 
     f_i(x) = mean_j loss(module_x(a_j), y_j) + l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2)
 
-A point x (d,) is the module's parameters one after the other, in the order of `module.named_parameters()`. The module
-computes in its own dtype. Points and gradients are doubles, and clipped gradients are summed in double precision: what
-a private run's noise must cover are sums of records that are each no longer than clip_norm, rounded at 2^-53.
+A point x (d,) is the concatenation of the module's parameters, in the order of `module.named_parameters()`. The module
+computes in its own dtype. Points and gradients are doubles, and clipped gradients are summed in double precision, so
+that the noise of a private run has to cover a sum of terms of norm at most clip_norm, up to relative rounding of 2^-53.
 """
 
 import copy
@@ -41,21 +41,22 @@ from .parameters import Parameters, State, to_point
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 
-_ROWS = 1024  # at once
-_NUMBERS = 2**23  # of per-record gradients at once, 32 MB in float32
-_ALIGNED = 64  # bytes; kernels may round differently elsewhere
+_ROWS = 1024  # computed at once
+_NUMBERS = 2**23  # largest number of entries in per-record gradients at once, 32 MB in float32
+_ALIGNED = 64  # bytes; for other alignments, kernels may round differently
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleObjective(Penalised):
-    """f_i of a module (formula in the module's docstring); it works on a copy of the module.
+    """f_i of an `nn.Module` (formula at the top of this file); the objective works on a copy of the module.
 
-    loss(output, label) is the loss of one record, a scalar: `torch.nn.functional.cross_entropy` (the default),
-    `nn.HuberLoss()`, or a function of your own; a single output comes as a scalar. row_shape: how the module sees a row
-    of n numbers, such as (1, 28, 28); (n,) if empty. classifies: predictions are the largest output (or the sign of the
-    only one), else the output itself. chunk: rows computed at once, 0 for as many as take some 100 MB. threads: of
-    torch while it computes; the same number gives the same bits. factory: makes the module anew for `start`, with torch
-    seeded; without it every run starts at the module's own parameters. clip_norm, l2, nonconvex, clip: see `Penalised`.
+    loss(output, label) is the scalar loss of one record, for example `torch.nn.functional.cross_entropy` (the default),
+    `nn.HuberLoss()`, or a custom function; a single output is passed as a scalar. row_shape is the shape in which the
+    module receives a row of n numbers, such as (1, 28, 28); if empty, (n,). With classifies = True the prediction is
+    the index of the largest output (of a single output, whether it is positive), else the output itself. chunk is the
+    number of rows computed at once; 0 chooses it for about 100 MB. threads is the number of torch threads; results are
+    bit for bit the same for the same number. factory creates a new module for `start`, with torch's generator seeded;
+    without it, every run starts at the module's own parameters. For clip_norm, l2, nonconvex and clip see `Penalised`.
     """
 
     module: nn.Module
@@ -78,7 +79,7 @@ class ModuleObjective(Penalised):
 
     @cached_property
     def parameters(self) -> Parameters:
-        """The module's parameters and their places in a point."""
+        """The module's parameters and their positions in a point."""
         return Parameters(self.module)
 
     @property
@@ -88,23 +89,23 @@ class ModuleObjective(Penalised):
 
     @property
     def convex(self) -> bool:
-        """Not known, so no."""
+        """False, since convexity in the module's parameters is not known."""
         return False
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Of the parameters, as matrices with an output in each row."""
+        """Shapes of the parameters as matrices: the first axis, and the product of all others."""
         return tuple((shape[0] if shape else 1, prod(shape[1:])) for shape in self.parameters.shapes)
 
     def start(self, draw: np.random.Generator | None = None) -> Array:
-        """The module's parameters (d,); with a factory those of a new module, torch seeded by draw."""
+        """The starting point (d,): the module's parameters, or with a factory those of a new module seeded by draw."""
         if self.factory is None or draw is None:
             return to_point(self.parameters.own())
         made = seeded(self.factory, int(draw.integers(2**63)))
         return to_point(Parameters(getattr(made, "module", made)).own())
 
     def bounds(self, row_norm: float) -> Bounds:
-        """clip_norm; the curvature of a module is not known."""
+        """Public bounds from clip_norm; the curvature has no known bound. SettingError unless rows are clipped."""
         require(
             self.clips_rows,
             "a module's gradients have no public bound: set clip_norm (clip-norm) above 0 for a private run",
@@ -135,32 +136,32 @@ class ModuleObjective(Penalised):
         return self._by_row(self._predictions, x, rows)
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Share of rows predicted right; R^2 of a regression."""
+        """Accuracy, or R^2 for regression, (...,); see `score_of`."""
         return score_of(self.predict(x, rows.features), rows, self.classifies)
 
     def state_dict(self, x: Array) -> dict[str, Tensor]:
-        """The point x (d,) for `module.load_state_dict`."""
+        """The state_dict at the point x (d,), for `module.load_state_dict`."""
         return self.parameters.state_dict(x)
 
     def point(self, state: State) -> Array:
-        """The point (d,) of a state_dict of this module."""
+        """The parameters in a state_dict of this module, as a point (d,)."""
         return self.parameters.flat(state)
 
     def save(self, x: Array, path: Path) -> None:
-        """Write the state_dict at x (d,), for `torch.load`."""
+        """Write the state_dict at x (d,) to a file for `torch.load`."""
         torch.save(self.state_dict(x), path)
 
     def parts(self, patterns: str) -> list[Part]:
-        """The parameters whose names match "*.weight, head.bias", in the order of a point."""
+        """The parameters whose names match patterns such as "*.weight, head.bias", in the order of a point."""
         rows = dict(zip(self.parameters.names, self.shapes, strict=True))
         return [Part(span, rows[name][0]) for name, span in self.parameters.chosen(patterns).items()]
 
     def regularised(self, regulariser: Regulariser, patterns: str) -> OnPart:
-        """The regulariser of these parameters alone."""
+        """The regulariser applied only to the parameters that match the patterns."""
         return on_part(regulariser, [part.span for part in self.parts(patterns)])
 
     def check_rows(self, rows: Batch) -> None:
-        """SettingError for rows that the module or the loss cannot take, and for NaN and infinity."""
+        """SettingError for rows that the module or the loss does not accept, and for NaN and infinity."""
         require(
             bool(np.isfinite(rows.features).all()),
             "a row holds NaN or infinity: remove it, or fill in a number",
@@ -179,7 +180,7 @@ class ModuleObjective(Penalised):
     # rows and clients as tensors
 
     def _work(self, x: Array, rows: Batch) -> "_Work":
-        """The arguments as tensors, the rows found to fit the module."""
+        """Points and rows as tensors, after checking that the rows fit the module."""
         self._probe(rows)
         count = rows.labels.shape[-1]
         weights = np.full(count, 1.0 / count) if rows.weights is None else rows.weights
@@ -194,7 +195,7 @@ class ModuleObjective(Penalised):
         return work
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        """On the module's device; whole numbers stay whole, others get the module's dtype."""
+        """The array as a tensor on the module's device: integers as int64, other numbers in the module's dtype."""
         like = next(self.module.parameters())
         dtype = torch.int64 if array.dtype.kind in "iub" else like.dtype
         array = np.ascontiguousarray(array)
@@ -202,14 +203,14 @@ class ModuleObjective(Penalised):
         return tensor if tensor.data_ptr() % _ALIGNED == 0 else tensor.clone()
 
     def _sizes(self, work: "_Work", clipped: bool | None = None) -> tuple[int, int]:
-        """How many clients, and how many rows of each, are computed at once."""
+        """Number of clients, and number of rows of each client, to compute at once."""
         clips = self.clips_rows if clipped is None else clipped
         most = self.chunk or (min(_ROWS, max(1, _NUMBERS // self.d)) if clips else _ROWS)
         rows = min(most, work.rows)
         return max(1, most // rows), rows
 
     def _by_row(self, function: "_OfClient", x: Array, rows: Batch) -> Array:
-        """A number for each row, (..., b)."""
+        """The values of `function`, one for each row, (..., b)."""
         work = self._work(x, rows)
         found = np.empty((work.clients, work.rows))
         with self._computing(), torch.no_grad():
@@ -219,7 +220,7 @@ class ModuleObjective(Penalised):
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """As many threads as were asked for, and no warnings of numbers that overflow."""
+        """A context with the configured number of torch threads and without NumPy's floating-point warnings."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
@@ -228,7 +229,7 @@ class ModuleObjective(Penalised):
         finally:
             torch.set_num_threads(before)
 
-    # of one client: point (d,), features (b, ...), labels (b,), weights (b,)
+    # functions of one client: point (d,), features (b, ...), labels (b,), weights (b,)
 
     def _outputs(self, point: Tensor, features: Tensor) -> Tensor:
         return functional_call(self.module, self.parameters.named(point), (features,))  # type: ignore[no-any-return]
@@ -254,16 +255,17 @@ class ModuleObjective(Penalised):
     def _total(self, point: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         return (weights * self._losses(point, features, labels, weights)).sum()
 
-    # of all clients in a part: (clients, d), or (d,) of one
+    # functions of all clients in a part: (clients, d), or (d,) for a single client
 
     def _mean(self, part: list[Tensor], dims: "_Dims") -> Array:
         """The weighted sum of the rows' gradients, in one backward pass."""
         return to_point(_over_clients(grad(self._total), dims)(*part))
 
     def _clipped_mean(self, part: list[Tensor], dims: "_Dims") -> Array:
-        """The weighted sum of the rows' gradients, each cut to clip_norm.
+        """The weighted sum of the rows' gradients, each clipped to clip_norm.
 
-        A gradient that is not finite counts as 0: never an error, which would tell of the row.
+        A gradient that is not finite counts as 0. It raises no error, because that would reveal information about the
+        row.
         """
         grads = to_point(_over_clients(self._row_grads, dims)(*part))
         lengths = norms(grads)
@@ -272,11 +274,13 @@ class ModuleObjective(Penalised):
         shares = np.where(there, clipping(self.clip_norm, lengths)[..., 0], 0.0) * to_point(part[3])
         return (shares[..., None, :] @ grads)[..., 0, :]  # type: ignore[no-any-return]
 
-    # what only a call can tell of a module
+    # checks that need a call of the module
 
     def _probe(self, rows: Batch) -> Tensor:
-        """The module's output for a made-up row; SettingError if its outputs do not belong to one row each, or do not
-        fit the loss. Tried once for rows and labels of a kind."""
+        """The module's output for an artificial row; cached by the rows' width and by the types of rows and labels.
+
+        Raises SettingError if an output depends on more than its own row, or if outputs do not fit the loss.
+        """
         width = rows.features.shape[-1]
         kind = width, rows.features.dtype.kind in "iub", rows.labels.dtype.kind in "iub"
         if kind not in self._checked:
@@ -297,7 +301,7 @@ class ModuleObjective(Penalised):
         return output
 
     def _check_stacked(self, work: "_Work") -> None:
-        """SettingError where torch cannot take several clients at once; tried once."""
+        """SettingError if torch cannot vectorise this module over clients; checked once per combination of axes."""
         stacked = tuple(dim is not None for dim in work.dims)
         if stacked in self._checked or not any(stacked):
             return
@@ -306,7 +310,7 @@ class ModuleObjective(Penalised):
             self._checked[stacked] = _over_clients(grad(self._total), work.dims)(*part)
 
     def _made_up(self, width: int, whole: bool) -> Tensor:
-        """Three rows that come from nobody."""
+        """Three artificial rows (3, *row_shape), independent of all data."""
         like = next(self.module.parameters())
         require(
             not self.row_shape or prod(self.row_shape) == width,
@@ -347,8 +351,11 @@ _OfClient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class _Work(NamedTuple):
-    """Points, features, labels and weights of clients: those whose entry in dims is 0 have a first axis of clients,
-    the others are the same for all. lead: the clients' axes in the arrays."""
+    """The tensors of a computation over clients: points, features, labels and weights.
+
+    A tensor whose entry in dims is 0 has a leading axis of clients; one whose entry is None is the same for all
+    clients. lead is the shape of the client axes in the original arrays.
+    """
 
     lead: tuple[int, ...]
     tensors: list[Tensor]
@@ -356,16 +363,16 @@ class _Work(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """How many."""
+        """Number of clients."""
         return prod(self.lead)
 
     @property
     def rows(self) -> int:
-        """Rows of each."""
+        """Number of rows of each client."""
         return self.tensors[2].shape[-1]
 
     def parts(self, clients: int, rows: int) -> Iterator[tuple[slice, slice, list[Tensor]]]:
-        """The work in pieces of so many clients and rows."""
+        """Split the work: yields the clients, the rows and the tensors of pieces of at most clients x rows."""
         for first in range(0, self.clients, clients):
             for row in range(0, self.rows, rows):
                 where = slice(first, first + clients), slice(row, row + rows)
@@ -380,7 +387,7 @@ class _Work(NamedTuple):
 
 
 def _stacked(array: NDArray[Any], core: int, lead: tuple[int, ...]) -> tuple[NDArray[Any], int | None]:
-    """An array (..., core axes) with one axis of clients, or none if it is the same for all; and its entry in dims."""
+    """An array (..., core axes) with one client axis, or with none if all clients share it; and its entry in dims."""
     inner = array.shape[-core:]
     if prod(array.shape[:-core]) == 1:
         return array.reshape(inner), None
@@ -393,7 +400,7 @@ def _over_clients(function: Callable[..., Tensor], dims: _Dims) -> Callable[...,
 
 
 def seeded(make: Callable[[], Any], seed: int) -> Any:
-    """What make() returns with torch's global generator seeded, and put back afterwards."""
+    """The result of make() with torch's global generator seeded; its state is restored afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return make()

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat vector, in the order of `module.named_parameters()`, and back."""
+"""Conversion between a module's parameters and a flat vector, in the order of `module.named_parameters()`."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ State = Mapping[str, Tensor]
 
 
 class Parameters:
-    """Names, shapes and places of a module's parameters; one that has two names (tied weights) counts once."""
+    """Names, shapes and positions of a module's parameters; tied weights, which have several names, count once."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -30,22 +30,22 @@ class Parameters:
 
     @cached_property
     def spans(self) -> dict[str, Span]:
-        """Where each parameter stands in the flat vector."""
+        """The span (first, end) of each parameter in the flat vector, by name."""
         return dict(zip(self.names, pairwise(accumulate(self.sizes, initial=0)), strict=True))
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters (by name) in a flat vector (d,): views, no copies."""
+        """The parameters in a flat vector (d,), by name, as views."""
         parts = flat.split(self.sizes)
         return {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def own(self) -> Tensor:
-        """The module's own parameters, (d,)."""
+        """The module's current parameters as a flat vector (d,)."""
         return torch.cat([tensor.detach().reshape(-1) for tensor in self.module.parameters()])
 
     def chosen(self, patterns: str) -> dict[str, Span]:
-        """Names and places of the parameters that match "*.weight, head.bias", as file names are matched.
+        """Names and spans of the parameters that match comma-separated patterns such as "*.weight, head.bias".
 
-        SettingError for a pattern that matches none.
+        Patterns work as for file names (fnmatch). Raises SettingError for a pattern without a match.
         """
         found: dict[str, Span] = {}
         for pattern in map(str.strip, patterns.split(",")):
@@ -55,7 +55,7 @@ class Parameters:
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def state_dict(self, x: Array) -> dict[str, Tensor]:
-        """The module's state_dict with its parameters at the point x (d,); the module itself is not changed."""
+        """The module's state_dict with its parameters set to x (d,); the module itself does not change."""
         flat = torch.as_tensor(x).to(self.own())
         values = self.named(flat)
         tied = {id(tensor): name for name, tensor in self.module.named_parameters()}
@@ -64,7 +64,7 @@ class Parameters:
         return {key: (values[alias[key]] if key in alias else state[key]).clone() for key in state}
 
     def flat(self, state: State) -> Array:
-        """The point (d,) of a state_dict of this module; SettingError where it belongs to another one."""
+        """The parameters in a state_dict as a point (d,); SettingError unless names, shapes and buffers match."""
         mine = self.module.state_dict()
         require(
             isinstance(state, Mapping) and all(isinstance(tensor, Tensor) for tensor in state.values()),
@@ -95,5 +95,5 @@ class Parameters:
 
 
 def to_point(tensor: Tensor) -> Array:
-    """A new NumPy array of doubles, as all points are."""
+    """A copy of the tensor as a NumPy array of doubles, the type of all points."""
     return tensor.detach().to("cpu", torch.float64, copy=True).numpy()  # type: ignore[no-any-return]
