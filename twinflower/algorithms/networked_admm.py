@@ -7,8 +7,8 @@ client keeps     dual gamma (..., d) and its last message w~ (..., d), before an
                  its neighbours, and the last of its rounds that the server counted
        sends     w~ (..., d)
 server keeps     the state of a relay (`relay.Server`)
-`relay` describes what happens to clients that miss rounds: their last message is reused, their dual steps are made up
-for later, and clients that stay silent leave the graph.
+If a client misses a round, its last message is reused, and it receives the missed dual steps with its next request.
+Clients that stay silent are removed from the graph (`relay`).
 
 The paper's Algorithm 1, (7)-(9), is an image; implemented here is the argmin of (3) with f of (5). The paper's (A.1)
 has the dual and the neighbours with other signs and factors, which diverges, and R' at the noise-free model. Here

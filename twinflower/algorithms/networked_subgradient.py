@@ -7,7 +7,7 @@ client keeps     nothing
        receives  its own last message, and the weighted mean of its own and its neighbours' last messages, (..., d) each
        sends     w~ (..., d)
 server keeps     the state of a relay (`relay.Server`)
-If a client misses a round, its last message is reused; clients that stay silent leave the graph (`relay`). With a
+If a client misses a round, its last message is reused; silent clients are removed from the graph (`relay`). With a
 constant step the method converges only to a neighbourhood of the optimum, which is smaller for smaller steps.
 
 Privacy. Everything but the gradient is public: one record changes the only release of a round by at most

@@ -43,8 +43,8 @@ class Server(NamedTuple):
 
     w (..., N, d): its last message. neighbours (..., N, d): the sum of its neighbours' last messages. gain (..., N, d):
     the dual steps that it has not yet received, divided by rho. total (..., N, d): the sum of its messages over the
-    rounds. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since then. tail (..., N,
-    d): the sum of w over the last rounds, averaged (...,) of them.
+    rounds. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since that reply. tail
+    (..., N, d): the sum of w over the last rounds, averaged (...,) of them.
     """
 
     w: Array

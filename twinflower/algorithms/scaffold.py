@@ -51,8 +51,9 @@ class Inbox(NamedTuple):
 
 
 class Server(NamedTuple):
-    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; control c (...,
-    d); heard (..., N), the last counted round of each client; and the key (...,) of the run's public random numbers."""
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; the variate c,
+    control (..., d); heard (..., N), the last counted round of each client; and the key (...,) of the run's public
+    random numbers."""
 
     x0: Array
     mean: Array

@@ -8,7 +8,7 @@ client keeps     nothing
 server keeps     x (..., d); for every m the surrogate's slope S_m and constant A_m (..., M d + M); and the surrogate's
                  weight kappa, the largest multiplier nu, the slack of the last step, the index of the current penalty
                  and the current stage of the run (...,)
-A client that is missing is left out; clients count by their rows (see `ssca`).
+A client that does not reply is left out; clients are weighted by their rows (see `ssca`).
 
     Fbar_m(x) = <S_m, x> + tau kappa ||x||^2 + A_m,     U inside A_m, so that it is averaged with the same weights
     min ||x||^2 + c sum s_m,   Fbar_m(x) <= s_m,   s >= 0                                            Problem 5, (19)

@@ -86,12 +86,12 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     @property
     def privacy(self) -> str:
-        """Where the method adds noise."""
+        """The method's privacy mode."""
         return self.algorithm.privacy  # type: ignore[no-any-return]
 
     @property
     def inbox(self) -> Layout:
-        """The method's."""
+        """The layout of the method's inbox."""
         return self.algorithm.inbox  # type: ignore[no-any-return]
 
     def grid(self, round_: int) -> Grid:

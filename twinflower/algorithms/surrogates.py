@@ -3,7 +3,7 @@
 In each round each sampled client sends one estimate, taken at the broadcast x and noisy in private runs. The server
 averages convex surrogates of the objective or of the constraint functions, with weight rho_t (3). It then moves x
 towards the solution of the surrogate problem with step gamma_t (4), (5). F = sum_i (N_i/N) f_i: clients are weighted by
-their numbers of rows. A missing client is left out together with its rows; the mean over the sampled clients is
+their numbers of rows. A client that does not reply is left out with its rows; the mean over the sampled clients is
 unbiased.
 """
 
