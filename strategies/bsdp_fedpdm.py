@@ -9,11 +9,11 @@ from .star import StarStrategy
 
 
 class BSDPFedPDM(StarStrategy):
-    """Keeps x0. Sends its top-k' (and a rand-k seed), receives k entries of y_i, divides each entry by
-    the number of its senders and takes the prox:
+    """Keeps x0. Sends the k' largest entries of x0 (and a seed for rand-k), receives k entries of each y_i, divides the
+    sum in each entry by the number of clients that sent it, and applies the prox:
     `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.server_update`.
 
-    A missing client is one sender less for the entries it would have sent.
+    A missing client is not counted as a sender of any entry.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage

@@ -9,9 +9,9 @@ from .relay import RelayStrategy
 
 
 class DPNFL(RelayStrategy):
-    """zCDP-NFL's relay: `twinflower.algorithms.dp_nfl.DPNFL`.
+    """The same relay as for zCDP-NFL: `twinflower.algorithms.dp_nfl.DPNFL`.
 
-    A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
+    For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = DPNFLPage

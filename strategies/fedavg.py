@@ -1,4 +1,4 @@
-"""FedAvg, DP-FedAvg on the server."""
+"""FedAvg and DP-FedAvg on the server."""
 
 from typing import ClassVar
 
@@ -9,8 +9,8 @@ from .star import StarStrategy
 
 
 class FedAvg(StarStrategy):
-    """Keeps x0. Sends it, receives each client's x and number of local steps, takes the mean and, unless the
-    clients used subgradients of h, the prox with the length of the round:
+    """Keeps x0. Sends x0, receives each client's x and number of local steps, and takes the mean. Unless the clients
+    used subgradients of h, it then applies the prox with the total step length of the round:
     `twinflower.algorithms.fedavg.FedAvg.server_update`.
 
     A missing client is left out of the mean.

@@ -9,12 +9,12 @@ from .star import StarStrategy
 
 
 class FedDyn(StarStrategy):
-    """Keeps x0, the mean of the clients' duals (drift), and the last round of every client that it counted.
-    Sends x0 and that round, receives x, moves the drift, takes mean - drift/alpha and the prox with step
-    1/alpha: `twinflower.algorithms.feddyn.FedDyn.server_update`.
+    """Keeps x0, the mean of the clients' duals (drift), and for every client the last round whose reply was used. Sends
+    x0 and that round, receives x, updates the drift, and applies the prox with step 1/alpha to mean - drift/alpha:
+    `twinflower.algorithms.feddyn.FedDyn.server_update`.
 
-    A missing client is left out of the mean of x, and its dual stays as it is; the echoed round makes it drop
-    a step that was never counted.
+    A missing client is left out of the mean of x, and its dual stays unchanged: from the round that it is sent it
+    learns that its last reply was not used, and it undoes that dual step.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = FedDynPage

@@ -9,10 +9,10 @@ from .star import StarStrategy
 
 
 class FedPDM(StarStrategy):
-    """Keeps x0, and with aggregation = "memory" every client's last y. Sends x0, receives y_i, takes
-    the mean and the prox of h with step 1/rho: `twinflower.algorithms.fedpdm.FedPDM.server_update`.
+    """Keeps x0, and with aggregation = "memory" also every client's last y. Sends x0, receives y_i, takes the mean, and
+    applies the prox of h with step 1/rho: `twinflower.algorithms.fedpdm.FedPDM.server_update`.
 
-    A missing client is left out of the mean ("sampled") or stands in with its last y ("memory").
+    A missing client is left out of the mean ("sampled") or represented by its last y ("memory").
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage

@@ -9,9 +9,8 @@ from .star import StarStrategy
 
 
 class FedProx(StarStrategy):
-    """Keeps x0 and broadcasts it. Receives each client's x and number of local steps, then takes the mean and the prox
-    as FedAvg does:
-    `twinflower.algorithms.fedprox.FedProx.server_update`.
+    """Keeps x0. Sends x0, receives each client's x and number of local steps, then takes the mean and applies the prox
+    as in FedAvg: `twinflower.algorithms.fedprox.FedProx.server_update`.
 
     A missing client is left out of the mean.
     """

@@ -9,8 +9,8 @@ from .star import StarStrategy
 
 
 class ISRLDP(StarStrategy):
-    """Keeps x0 and the average of its points. Sends x0, receives each client's (noisy) mean gradient, takes
-    one gradient step and the prox: `twinflower.algorithms.isrl_dp.ISRLDP.server_update`.
+    """Keeps x0 and the average of all its iterates. Sends x0, receives each client's (noisy) mean gradient, takes one
+    gradient step and applies the prox: `twinflower.algorithms.isrl_dp.ISRLDP.server_update`.
 
     A missing client is left out of the mean.
     """

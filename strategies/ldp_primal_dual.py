@@ -14,10 +14,11 @@ from .star import StarStrategy
 
 
 class LDPPrimalDual(StarStrategy):
-    """Keeps the clients' last messages and their mean, which it sends, once more after the last round:
+    """Keeps the clients' last messages and their mean. Sends the mean in every round, and once more after the last one:
     `twinflower.algorithms.ldp_primal_dual.LDPPrimalDual`.
 
-    Needs all clients in every round: asks again those that did not answer, `retries` times, then stops the run.
+    Needs all clients in every round. It repeats the request up to `retries` times to clients that did not reply, and
+    then stops the run.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage
@@ -25,7 +26,7 @@ class LDPPrimalDual(StarStrategy):
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **kwargs: Any
     ) -> Result:
-        """As `StarStrategy.start`, for the number of rounds that the budget was shared between."""
+        """See `StarStrategy.start`; num_rounds must equal the number of rounds for which the noise was planned."""
         planned = self.algorithm.info.rounds
         require(
             num_rounds == planned,

@@ -9,10 +9,10 @@ from .relay import RelayStrategy
 
 
 class NetworkedSubgradient(RelayStrategy):
-    """Relays: keeps the last message of every client, sends each its own and the mean of its
+    """A relay that keeps the last message of every client. Sends each client its own last message and the mean over its
     neighbourhood: `twinflower.algorithms.networked_subgradient.NetworkedSubgradient`.
 
-    A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
+    For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage

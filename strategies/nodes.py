@@ -1,4 +1,4 @@
-"""Which node holds which partition, and what nodes say of their failures."""
+"""Which node holds which partition, and readable messages for nodes that fail."""
 
 import re
 import time
@@ -10,15 +10,15 @@ from flwr.serverapp import Grid
 from twinflower.errors import RunError
 
 _LONGEST_REASON = 1000
-_LONGEST_SAID = 300  # of a reason, where several stand in one sentence
-_MOST_NAMED = 5  # nodes or partitions in one sentence
+_LONGEST_SAID = 300  # characters of each reason where one message lists several
+_MOST_NAMED = 5  # nodes or partitions listed in one message
 
 
 def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
-    """Ask every node which partition it holds, until all are there; returns partition -> node.
+    """Query every node for its partition until all partitions are found; return a dict partition -> node.
 
-    num_clients 0: as many as the nodes say there are. Raises RunError, after `timeout` seconds at the
-    latest, naming what is wrong: too few nodes, the wrong number of partitions, one held twice.
+    num_clients: the number of partitions; 0 means the number that the nodes report. Raises RunError for too few nodes
+    (after at most `timeout` seconds), a wrong number of partitions, or a partition held by two nodes.
     """
     nodes: dict[int, int] = {}
     failures: dict[int, str] = {}
@@ -42,7 +42,7 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
 
 
 def _asked(reply: Message, questions: Sequence[Message]) -> int:
-    """The node that a reply is about: Flower answers for a node that is gone with an id of its own."""
+    """The node that a reply is about. For a node that has left, Flower itself replies, under a different node id."""
     about = reply.metadata.reply_to_message_id
     nodes = {asked.metadata.message_id: asked.metadata.dst_node_id for asked in questions}
     own = reply.metadata.src_node_id
@@ -50,12 +50,15 @@ def _asked(reply: Message, questions: Sequence[Message]) -> int:
 
 
 def question(node: int) -> Message:
-    """Which partition do you hold?"""
+    """A message that asks a node for its partition, in the format of Flower's get_properties."""
     return Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), node, "get_properties")
 
 
 def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
-    """Add the node of this reply; returns the number of clients."""
+    """Add the node of this reply to `nodes` (partition -> node) and return the number of clients.
+
+    wanted: the expected number, 0 if unknown. Raises RunError if the reply does not fit.
+    """
     properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
     partition, count = properties.get("partition-id"), properties.get("num-partitions")
     if type(partition) is not int or type(count) is not int:
@@ -87,7 +90,7 @@ def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Map
 
 
 def _reasons(failures: Mapping[int, str]) -> str:
-    """Nodes that say the same together."""
+    """The reasons of failed nodes in one line; nodes with the same reason are listed together."""
     groups: dict[str, list[int]] = {}
     for node, reason in failures.items():
         groups.setdefault(reason, []).append(node)
@@ -103,8 +106,8 @@ _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
 def short(told: object) -> str:
-    """A stranger's words for the log: one line, of bounded length."""
+    """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
     line = " ".join(str(told)[:_LONGEST_REASON].split())
-    if found := _RAISED.match(line):  # how a deployed node tells what it raised
+    if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
         line = f"{found[1]}: {found[2]}"
     return "".join(filter(str.isprintable, line))

@@ -9,9 +9,9 @@ from .relay import RelayStrategy
 
 
 class PADMM(RelayStrategy):
-    """zCDP-NFL's relay: `twinflower.algorithms.p_admm.PADMM`.
+    """The same relay as for zCDP-NFL: `twinflower.algorithms.p_admm.PADMM`.
 
-    A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
+    For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = PADMMPage

@@ -9,10 +9,10 @@ from .star import StarStrategy
 
 
 class ProxSkip(StarStrategy):
-    """Keeps x0, the prox of the mean of all messages. Sends x0, receives where the clients' local steps end, less their
-    control variates: `twinflower.algorithms.proxskip.ProxSkip.server_update`.
+    """Keeps x0, the prox of the mean of all messages. Sends x0, receives the end points of the clients' local steps,
+    minus their control variates: `twinflower.algorithms.proxskip.ProxSkip.server_update`.
 
-    A client that does not answer is asked again, and the run stops if that does not help.
+    The request is repeated to a client that does not reply, and the run stops if there is still no reply.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = ProxSkipPage

@@ -1,4 +1,4 @@
-"""NumPy arrays in Flower's records, in the bytes that its NumPyClient speaks."""
+"""NumPy arrays in Flower's records, in the byte format of its NumPyClient."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,13 +11,14 @@ from twinflower.wire import dtype_name, to_npy
 
 
 def encode(array: NDArray[Any]) -> Array:
-    """A Flower Array with the bytes that Flower's own NumPy serialisation gives."""
+    """A Flower Array with the same bytes as Flower's own NumPy serialisation."""
     array = np.asarray(array)
     return Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
 
 
 def record_of(arrays: Iterable[NDArray[Any]]) -> ArrayRecord:
-    """An ArrayRecord "0", "1", ...; filled one by one, because from a dict Flower would copy every array."""
+    """An ArrayRecord with the keys "0", "1", ...; it is filled one by one, because Flower copies the arrays of a
+    dict."""
     record = ArrayRecord()
     for place, array in enumerate(arrays):
         record[str(place)] = encode(array)

@@ -1,4 +1,4 @@
-"""The server of networked methods: a relay that asks the living."""
+"""The server of networked methods: a relay between the clients that are still in the graph."""
 
 from collections.abc import Iterable
 from logging import WARNING
@@ -16,7 +16,8 @@ from .star import StarStrategy
 class RelayStrategy(StarStrategy):
     """Base of the networked strategies, for algorithms that derive from `twinflower.algorithms.relay.Relayed`.
 
-    The algorithm's server state is the relay's memory. Who is dead is not asked any more, and is named in the log once.
+    The algorithm's server state holds the messages to forward. A client that has left the graph gets no further
+    requests and is named in the log once.
     """
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
@@ -25,7 +26,7 @@ class RelayStrategy(StarStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As `StarStrategy.aggregate_train`; says who was removed from the graph."""
+        """See `StarStrategy.aggregate_train`; also logs the clients that have left the graph."""
         before = self._alive
         result = super().aggregate_train(server_round, replies)
         for client in np.flatnonzero(before & ~self._alive):
@@ -39,5 +40,5 @@ class RelayStrategy(StarStrategy):
     @property
     def _alive(self) -> np.ndarray:
         algorithm = self.algorithm
-        assert isinstance(algorithm, OnGraph)  # as every algorithm class of a relay is
+        assert isinstance(algorithm, OnGraph)  # true for every algorithm class of a relay
         return algorithm.alive(self.server)

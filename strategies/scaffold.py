@@ -1,4 +1,4 @@
-"""SCAFFOLD, DP-SCAFFOLD on the server."""
+"""SCAFFOLD and DP-SCAFFOLD on the server."""
 
 from typing import ClassVar
 
@@ -9,12 +9,12 @@ from .star import StarStrategy
 
 
 class Scaffold(StarStrategy):
-    """Keeps x0, the mean c of the clients' control variates, and the last round of every client that it
-    counted. Sends x0, c and that round, receives x and the number of local steps, from which c follows:
+    """Keeps x0, the mean c of the clients' control variates, and for every client the last round whose reply was used.
+    Sends x0, c and that round, receives x and the number of local steps, and computes the new c from them:
     `twinflower.algorithms.scaffold.Scaffold.server_update`.
 
-    A missing client is left out of the mean of x, and its c_i stays as it is; the echoed round makes it drop
-    a step that was never counted.
+    A missing client is left out of the mean of x, and its c_i stays unchanged: from the round that it is sent it learns
+    that its last reply was not used, and it undoes that step of c_i.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = ScaffoldPage

@@ -10,9 +10,9 @@ from .star import StarStrategy
 
 class SSCA(StarStrategy):
     """Keeps x and the averaged surrogate of F. Sends x, receives each client's (noisy) batch gradient, and moves x
-    towards the lowest point of the surrogate: `twinflower.algorithms.ssca.SSCA.server_update`.
+    towards the minimiser of the surrogate: `twinflower.algorithms.ssca.SSCA.server_update`.
 
-    A missing client is left out; the others then stand for all rows.
+    A missing client is left out, and the others are weighted to represent all rows.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = SSCAPage

@@ -9,11 +9,11 @@ from .star import StarStrategy
 
 
 class ConstrainedSSCA(StarStrategy):
-    """Keeps x, a surrogate of every constraint, multipliers and slack. Sends x, receives gradients and values of
-    the constraints, and moves x towards the smallest model that the surrogates allow:
+    """Keeps x, a surrogate of every constraint, the multipliers and the slack. Sends x, receives gradients and values
+    of the constraints, and moves x towards the smallest model that satisfies the surrogate constraints:
     `twinflower.algorithms.ssca_constrained.ConstrainedSSCA.server_update`.
 
-    A missing client is left out; the others then stand for all rows.
+    A missing client is left out, and the others are weighted to represent all rows.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAPage

@@ -1,10 +1,9 @@
-"""The server side that all star-shaped methods share, on Flower's Message-API `Strategy`.
+"""The server side shared by all algorithms with a central server, on Flower's Message-API `Strategy`.
 
-Every round: sample partitions with the run's own seeded generator, send each of their nodes one
-message, check every reply, go on with the good ones in ascending partition order, and let the algorithm's
-`server_update` do the mathematics. A reply that is missing or bad is named in the log and left out; how
-the method copes with a missing client stands in the algorithm. The messages are those of Flower's NumPyClient
-(fitins / fitres), so any NumPyClient that answers them can take part.
+In every round the strategy samples partitions with the run's own seeded generator, sends one message to the node of
+each, and checks every reply. It passes the valid replies, in ascending partition order, to the algorithm's
+`server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
+client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
 """
 
 import math
@@ -34,10 +33,11 @@ from .records import record_of
 
 
 class Round(NamedTuple):
-    """What one round did: clients asked, number of accepted replies, reasons of the others.
+    """Statistics of one round.
 
-    Bits are those on the wire, of accepted replies up and of requests down. local_steps and stopped are means
-    over the clients that tell them, else nan. seconds: from the requests to the new model.
+    asked: the clients that got a request. accepted: the number of replies used. rejected: for every other client, the
+    reason. uplink_bits: of the accepted replies. downlink_bits: of the requests. local_steps, stopped: means over the
+    clients that report them, otherwise nan. seconds: from the requests to the new model.
     """
 
     round: int
@@ -52,8 +52,11 @@ class Round(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a strategy needs to resume: the last completed round, the training session, the algorithm's server
-    state, all rounds, and the round in which each client's state began."""
+    """What a strategy needs to resume a run.
+
+    round: the last completed round. session: the name of the training session. server: the algorithm's server state.
+    rounds: the statistics of all rounds. born: the round in which each client's state began.
+    """
 
     round: int
     session: str
@@ -63,7 +66,7 @@ class Snapshot(NamedTuple):
 
 
 _NO_REPLY = "no reply"
-_GREETING = 10.0  # seconds for a node that joins a running training to say who it is
+_GREETING = 10.0  # seconds for a node that joins a running training to report its partition
 
 
 _Good = dict[int, tuple[Any, Any]]  # upload and metrics, by client
@@ -75,15 +78,16 @@ class _Asked(NamedTuple):
 
 
 class StarStrategy(Strategy):
-    """Base of all star strategies; a subclass names its `algorithm_class` and documents its server side.
+    """Base of all strategies; a subclass sets its `algorithm_class` and documents its server side.
 
-    algorithm: the algorithm with its settings. num_clients: partitions 0..N-1, or 0 for as many as the nodes
-    say there are. clients_per_round: how many are sampled, 0 for all. seed: of sampling and of public
-    coins. node_timeout: seconds to wait for nodes before giving up. retries: how often a client is asked again in
-    a round that needs all of them (`NeedsEveryClient`); it answers with the bytes it has stored. min_replies: a
-    round with fewer good replies changes nothing, and void_rounds is how many of these may follow each other. max_norm:
-    longest array that is accepted from a client (Euclidean norm). first_round: "all" asks all clients in round 1 and
-    clients_per_round of them from round 2 on, "sampled" samples the first round like the others.
+    algorithm: the algorithm with its settings. num_clients: the number N of partitions 0..N-1, or 0 for the number that
+    the nodes report. clients_per_round: how many clients are sampled, 0 for all. seed: of the sampling and of public
+    randomness. node_timeout: seconds to wait for nodes at the start. retries: how often a request is repeated to a
+    client in a round that needs all clients (`NeedsEveryClient`); the client replies with its stored bytes.
+    min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
+    occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
+    requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
+    the others.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -147,12 +151,12 @@ class StarStrategy(Strategy):
         *args: Any,
         **kwargs: Any,
     ) -> Result:
-        """Run the rounds as Flower's `Strategy.start`; initial_arrays holds the public start (d,).
+        """Run the rounds, like Flower's `Strategy.start`; initial_arrays holds the public starting point (d,).
 
-        After `resume` it goes on behind the snapshot's round, and Flower's own numbers of rounds begin there. Nodes
-        are met at the start; one that comes back under a new id is known by its partition.
+        After `resume` the run continues with the round after the snapshot, and Flower counts its rounds from there. All
+        nodes report their partitions at the start; a node that returns under a new id is recognised by its partition.
 
-        Raises RunError when nodes are missing, too few replies of a round are usable, or the model diverges.
+        Raises RunError if nodes are missing, if too few replies of a round are valid, or if the model diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         self._send = partial(grid.send_and_receive, timeout=timeout)
@@ -163,7 +167,8 @@ class StarStrategy(Strategy):
         return result
 
     def begin(self, nodes: dict[int, int], start: NDArray[np.float64]) -> None:
-        """Forget earlier rounds; nodes maps partition -> node, start (d,) is the public start."""
+        """Start a new training, or the one given to `resume`; nodes: partition -> node. start (d,): the public
+        start."""
         self.num_clients = len(nodes)
         self._check_sample()
         self._nodes = nodes
@@ -181,16 +186,16 @@ class StarStrategy(Strategy):
         return int(self.algorithm.model(self.server).shape[-1])
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Let the next start go on from here."""
+        """Make the next `start` continue from this snapshot."""
         self._snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
-        """What `resume` needs, after any round."""
+        """The state that `resume` needs; may be called after any round."""
         return Snapshot(self.done, self._session, self.server, list(self.rounds), dict(self._born))
 
     @property
     def done(self) -> int:
-        """The last round that was done."""
+        """The number of the last completed round, 0 before the first."""
         return self.rounds[-1].round if self.rounds else self._first
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -201,7 +206,7 @@ class StarStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message to the node of every sampled partition."""
+        """Return one message to the node of every sampled partition."""
         self._began = time.perf_counter()
         self._meet_again(grid)
         server_round += self._first
@@ -210,15 +215,18 @@ class StarStrategy(Strategy):
         return self._requests(server_round, clients, ConfigRecord({**config, **self._stamp(server_round)}))
 
     def _stamp(self, server_round: int) -> dict[str, Any]:
-        """What every request says of its round; without checkpoints a round is settled by the next."""
+        """The fields of every request: round, session, and the last settled round, whose replies may be deleted.
+
+        Without checkpoints a round is settled when the next one begins.
+        """
         settled = server_round - 1 if self.settled is None else self.settled
         return {"round": server_round, "session": self._session, "settled": settled}
 
     def _meet_again(self, grid: Grid) -> None:
-        """Find nodes that came back under a new id by the partition they hold."""
+        """Recognise nodes that have returned under a new id by the partition that they report."""
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self._nodes.values()))
-        questions = list(map(question, new))  # Flower's grid goes through its messages twice
+        questions = list(map(question, new))  # a list, because Flower's grid iterates over its messages twice
         for reply in grid.send_and_receive(questions, timeout=_GREETING) if new else ():
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
@@ -226,7 +234,7 @@ class StarStrategy(Strategy):
         self._let_in(present)
 
     def _welcome(self, reply: Message, present: Set[int]) -> None:
-        """A node that says which partition it holds waits for the place."""
+        """Add a new node to the waiting list of the partition that it reports."""
         found: dict[int, int] = {}
         try:
             note_partition(reply, found, self.num_clients)
@@ -238,7 +246,7 @@ class StarStrategy(Strategy):
                 log(WARNING, "a second node for client %s waits until the first is gone", partition)
 
     def _let_in(self, present: Set[int]) -> None:
-        """Those who wait replace nodes that are gone; Flower misses a node that was killed only after a while."""
+        """Replace nodes that are gone by waiting ones. Flower notices only after a while that a node was killed."""
         for partition, node in list(self._waiting.items()):
             if node not in present:
                 del self._waiting[partition]
@@ -247,7 +255,7 @@ class StarStrategy(Strategy):
                 self._nodes[partition] = self._waiting.pop(partition)
 
     def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
-        """Messages to the nodes of clients (K,), which are then those that were asked."""
+        """Return the messages to the nodes of clients (K,), and record them in `_asked`."""
         inboxes = unstack(self.algorithm.broadcast(self.server, server_round, clients), len(clients))
         self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
         return self._messages(self._asked, server_round, config)
@@ -267,7 +275,7 @@ class StarStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies, update the server with the good ones, return the model."""
+        """Check the replies, update the server state with the valid ones, and return the model."""
         server_round += self._first
         good, rejected = self.check_replies(server_round, replies, set(self._asked))
         if isinstance(self.algorithm, NeedsEveryClient):
@@ -288,7 +296,7 @@ class StarStrategy(Strategy):
         return record_of([model]), None
 
     def _enough(self, server_round: int, good: int, rejected: dict[int, str]) -> bool:
-        """Whether the round counts; RunError after too many in a row that do not."""
+        """Whether there are at least min_replies valid replies; RunError after too many rounds in a row without."""
         if good >= self.min_replies:
             self._void = 0
             return True
@@ -306,11 +314,11 @@ class StarStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nothing: evaluation is central, one message per client and round is enough."""
+        """Return no messages, because evaluation is central."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to aggregate."""
+        """Return None, because evaluation is central."""
         return None
 
     def _check_sample(self) -> None:
@@ -323,14 +331,16 @@ class StarStrategy(Strategy):
     def _request(
         self, inbox: Any, config: ConfigRecord, packed: dict[tuple[int, ...], ArrayRecord]
     ) -> RecordDict:
-        """One node's message; nodes whose inboxes hold the very same arrays share the packed ones."""
-        same = tuple(map(id, inbox))  # the arrays live in _asked, so no id is used twice
+        """The content of one node's message; nodes whose inboxes hold identical array objects share the packed
+        arrays."""
+        same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
         if same not in packed:
             packed[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
         return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
-        """Ask those that were left out until they answer or the retries are used up; fills good, empties rejected."""
+        """Repeat the request to rejected clients until all reply or the retries are used up; updates good and
+        rejected."""
         config = ConfigRecord(self._stamp(server_round))
         for _ in range(self.retries):
             nodes = {self._nodes[client] for client in rejected}
@@ -344,7 +354,8 @@ class StarStrategy(Strategy):
             rejected |= reasons
 
     def _close(self, server_round: int) -> None:
-        """Send everybody the inbox after the last round; who does not get it lacks its own last point only."""
+        """Send all clients the inbox after the last round. A client that does not receive it lacks its last point
+        only."""
         config = ConfigRecord({**self._stamp(server_round), "closing": True})
         asked = self._requests(server_round, np.arange(self.num_clients), config)
         done = {r.metadata.src_node_id for r in self._send(asked) if not r.has_error()}
@@ -355,7 +366,10 @@ class StarStrategy(Strategy):
     def check_replies(
         self, server_round: int, replies: Iterable[Message], nodes: Set[int]
     ) -> tuple[_Good, dict[int, str]]:
-        """Uploads and metrics by client of the nodes asked, and the reasons why the others are left out."""
+        """Check the replies of the given nodes.
+
+        Returns the upload and metrics of every client with a valid reply, and the reason for every other client.
+        """
         good: _Good = {}
         rejected = {self._asked[node].client: _NO_REPLY for node in nodes}
         for reply in replies:
@@ -373,7 +387,7 @@ class StarStrategy(Strategy):
         return good, rejected
 
     def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
-        """Upload and metrics of a reply; ReplyError for anything that our clients would not send."""
+        """The upload and metrics of a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
         if reply.has_error():
             raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
         try:
@@ -400,7 +414,10 @@ class StarStrategy(Strategy):
             raise ReplyError(f"an array is longer than server.max-norm, {self.max_norm:g}")
 
     def _check_birth(self, client: int, born: Any) -> None:
-        """Notice a state that began anew; a stranger's client may not tell."""
+        """Detect a client whose state was lost and began again, from the round `born` in which it began.
+
+        Clients that are not `AlgorithmClient`s need not report it. Raises ReplyError if the algorithm needs the state.
+        """
         known = self._born.get(client)
         if type(born) is not int or born == known:
             return
@@ -429,7 +446,7 @@ class StarStrategy(Strategy):
 
 
 def _mean(metrics: list[dict[str, Any]], key: str) -> float:
-    """Mean over the clients that tell a sensible number, nan if none does."""
+    """The mean of a metric over the clients that report a valid number, nan if none does."""
     told = [m.get(key) for m in metrics]
     sane = [float(v) for v in told if isinstance(v, int) and 0 <= v < 2**40]
     return float(np.mean(sane)) if sane else float("nan")

@@ -1,4 +1,4 @@
-"""The server side of a run that sees sums only: any method, through `twinflower.algorithms.summed`."""
+"""The server side of a run in which the server sees only sums; works for any `twinflower.algorithms.summed` method."""
 
 from collections.abc import Iterable
 from logging import WARNING
@@ -20,11 +20,12 @@ _SAYS_NOTHING = "it sent no key message"
 
 
 class SumStrategy(StarStrategy):
-    """Keeps what the method's server keeps. Before the first round it collects the sites' key messages and passes all
-    of them on with every request; then it adds up what the sites send, modulo 2^64.
+    """Keeps the server state of the method. Before the first round it collects the key messages of all sites, and every
+    request carries all of them. Each round adds up the messages of the sites modulo 2^64.
 
-    A round needs every site. One that does not answer is asked again, and answers with the bytes that it has stored;
-    if it stays away, the run stops, and can be resumed when it is back. masks: False for a simulation without them.
+    A round needs every site. The request is repeated to a site that does not reply, and the site replies with its
+    stored bytes. If it stays away, the run stops, and can be resumed when the site is back. masks: False for a
+    simulation without masks.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = Summed
@@ -45,22 +46,22 @@ class SumStrategy(StarStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """See `StarStrategy`; key messages come first."""
+        """See `StarStrategy.configure_train`; collects the key messages first."""
         if self.masks and not self._roster:
             self._roster = self._gather()
         return super().configure_train(server_round, arrays, config, grid)
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """A new session has new keys."""
+        """See `StarStrategy.begin`; discards the key messages, because a new session has new keys."""
         super().begin(*args, **kwargs)
         self._roster = b""
 
     def _stamp(self, server_round: int) -> dict[str, Any]:
-        """And the key messages of all sites."""
+        """Add the key messages of all sites to the fields of every request."""
         return super()._stamp(server_round) | ({"roster": self._roster} if self.masks else {})
 
     def _gather(self) -> bytes:
-        """The key messages of all sites, in their order; RunError if one does not come."""
+        """Collect the key messages of all sites, in the order of the sites; RunError if one is missing."""
         found: dict[int, bytes] = {}
         missing = dict.fromkeys(self._nodes, "no reply")
         for _ in range(self.retries + 1):
@@ -80,7 +81,7 @@ class SumStrategy(StarStrategy):
         return Message(RecordDict({"getpropertiesins.config": config}), self._nodes[client], "get_properties")
 
     def _note_key(self, reply: Message, found: dict[int, bytes], missing: dict[int, str]) -> None:
-        """A site's key message, or why there is none."""
+        """Store the key message of a reply in `found`, or the reason why there is none in `missing`."""
         clients = {node: client for client, node in self._nodes.items()}
         client = clients.get(reply.metadata.src_node_id)
         if client not in missing:

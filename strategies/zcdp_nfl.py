@@ -9,10 +9,10 @@ from .relay import RelayStrategy
 
 
 class ZCDPNFL(RelayStrategy):
-    """Relays: keeps the last message of every client, sends each the sum of its neighbours' and the dual steps it
-    has not heard of: `twinflower.algorithms.zcdp_nfl.ZCDPNFL`.
+    """A relay that keeps the last message of every client. Sends each client the sum of its neighbours' messages and
+    the dual steps that it has not received yet: `twinflower.algorithms.zcdp_nfl.ZCDPNFL`.
 
-    A missing client is frozen at its last message; one that is silent for `dead_after` rounds leaves the graph.
+    For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLPage

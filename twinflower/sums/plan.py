@@ -173,7 +173,7 @@ def _loads(
     rows = np.array([workload.rows for workload in workloads])
     longest = (moves * rows / 2)[
         :, place
-    ] * weights  # a mean gradient is no longer than half of what all rows move it
+    ] * weights  # the norm of a mean gradient is at most C, and one record moves it by 2 C / rows
     return moves[:, place] * weights, longest.max(-1), np.array([row[0].weight for row in releases])
 
 
