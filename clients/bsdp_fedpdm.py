@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class BSDPFedPDMClient(AlgorithmClient):
-    """Keeps its dual. Receives the kept entries of x0, uses that zero-padded point everywhere, sends k
-    entries of y: `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.client_update`.
+    """Keeps its dual. Receives a sparse x0, sets its missing entries to zero, uses this point in all local steps, and
+    sends k entries of y: `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.client_update`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage

@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class DPNFLClient(AlgorithmClient):
-    """The client of zCDP-NFL, with noise calibrated by the older accounting of DP-NFL:
+    """The same client as for zCDP-NFL, with noise calibrated by the older accounting of DP-NFL:
     `twinflower.algorithms.dp_nfl.DPNFL.client_update`.
     """
 

@@ -1,4 +1,4 @@
-"""FedAvg, DP-FedAvg on a client."""
+"""FedAvg and DP-FedAvg on a client."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class FedAvgClient(AlgorithmClient):
-    """Keeps nothing. Receives x0, takes local gradient steps, sends where they end and how many they were:
+    """Keeps no state. Receives x0, takes local gradient steps, and sends their end point and their number:
     `twinflower.algorithms.fedavg.FedAvg.client_update`.
     """
 

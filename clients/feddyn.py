@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class FedDynClient(AlgorithmClient):
-    """Keeps its dual before and after its last reply. Receives x0 and the last of its rounds that was counted,
-    takes local steps on the dynamically regularised loss, sends where they end:
+    """Keeps its dual before and after its last reply. Receives x0 and the last round whose reply the server used, takes
+    local steps on the dynamically regularised loss, and sends their end point:
     `twinflower.algorithms.feddyn.FedDyn.client_update`.
     """
 

@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class FedPDMClient(AlgorithmClient):
-    """Keeps its dual (and its last x for a warm start). Receives x0, takes local steps on the augmented
-    Lagrangian, updates the dual, sends y: `twinflower.algorithms.fedpdm.FedPDM.client_update`.
+    """Keeps its dual (and its last x for a warm start). Receives x0, takes local steps on the augmented Lagrangian,
+    updates the dual, and sends y: `twinflower.algorithms.fedpdm.FedPDM.client_update`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage

@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class FedProxClient(AlgorithmClient):
-    """Keeps nothing. Receives x0, takes local gradient steps that are pulled towards it, sends where they end
-    and how many they were: `twinflower.algorithms.fedprox.FedProx.client_update`.
+    """Keeps no state. Receives x0, takes local gradient steps with a proximal term towards x0, and sends their end
+    point and their number: `twinflower.algorithms.fedprox.FedProx.client_update`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = FedProxPage

@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class ISRLDPClient(AlgorithmClient):
-    """Keeps nothing. Receives x0, sends the (noisy) mean gradient of one batch:
+    """Keeps no state. Receives x0 and sends the (noisy) mean gradient of one batch:
     `twinflower.algorithms.isrl_dp.ISRLDP.client_update`.
     """
 

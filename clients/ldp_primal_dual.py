@@ -9,11 +9,12 @@ from .shell import AlgorithmClient
 
 
 class LDPPrimalDualClient(AlgorithmClient):
-    """Keeps its last message, its dual and its point. Receives the mean of everybody's last message, with which it ends
-    the round before, and sends one (noisy) gradient step: `twinflower.algorithms.ldp_primal_dual.LDPPrimalDual`.
+    """Keeps its last message, its dual and its point. Receives the mean of all clients' last messages, completes the
+    previous round with it, and sends one (noisy) gradient step:
+    `twinflower.algorithms.ldp_primal_dual.LDPPrimalDual`.
 
-    Asked again for the same round it sends the stored message: fresh noise would spend budget twice. One that has
-    lost its state is refused, because the duals would not sum to 0 any more.
+    If a request is repeated for the same round, the client sends the stored message, because new noise would spend
+    budget twice. The server rejects a client that has lost its state, because the duals would no longer sum to 0.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage

@@ -1,4 +1,4 @@
-"""The ledgers of simulated clients: in Flower's context, as long as the run lives, or on the disk."""
+"""The ledgers of simulated clients, in Flower's context for the duration of a run, or on disk."""
 
 import json
 from contextlib import suppress
@@ -36,14 +36,16 @@ class ContextLedger:
 
 @dataclass(frozen=True)
 class SeededLedger:
-    """A `FileLedger` for noise that follows from the seed: a round that was charged, and then killed before its reply
-    was kept, comes out the same again and costs nothing more. Never for secret noise.
+    """A `FileLedger` for seeded noise, which may charge the same round twice but counts it once.
+
+    If the process is killed after a charge and before the reply was stored, repeating the round gives the same values,
+    so it costs nothing more. This ledger must never be used with secret noise.
     """
 
     file: FileLedger
 
     def charge(self, charge: Charge, budget: Budget) -> None:
-        """Record a charge once, or raise BudgetSpent or LedgerError."""
+        """Record a charge unless it is already recorded; may raise BudgetSpent or LedgerError."""
         with suppress(ChargedBefore):
             self.file.charge(charge, budget)
 

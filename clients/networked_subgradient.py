@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class NetworkedSubgradientClient(AlgorithmClient):
-    """Keeps nothing. Receives its own last message and the mean of its neighbourhood, takes one subgradient step:
-    `twinflower.algorithms.networked_subgradient.NetworkedSubgradient.client_update`.
+    """Keeps no state. Receives its own last message and the mean over its neighbourhood, and takes one subgradient
+    step: `twinflower.algorithms.networked_subgradient.NetworkedSubgradient.client_update`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage

@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class PADMMClient(AlgorithmClient):
-    """zCDP-NFL's client, which solves its local problem exactly:
+    """The same client as for zCDP-NFL, but it solves its local problem exactly:
     `twinflower.algorithms.p_admm.PADMM.client_update`.
     """
 

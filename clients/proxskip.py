@@ -9,8 +9,9 @@ from .shell import AlgorithmClient
 
 
 class ProxSkipClient(AlgorithmClient):
-    """Keeps its last message, from which its control variate follows. Receives x0, takes as many local steps as the
-    round's public coin says, sends where they end: `twinflower.algorithms.proxskip.ProxSkip.client_update`.
+    """Keeps its last message, from which it computes its control variate. Receives x0, takes local steps, whose number
+    is public randomness of the round, and sends their end point:
+    `twinflower.algorithms.proxskip.ProxSkip.client_update`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = ProxSkipPage

@@ -1,4 +1,4 @@
-"""SCAFFOLD, DP-SCAFFOLD on a client."""
+"""SCAFFOLD and DP-SCAFFOLD on a client."""
 
 from typing import ClassVar
 
@@ -9,8 +9,8 @@ from .shell import AlgorithmClient
 
 
 class ScaffoldClient(AlgorithmClient):
-    """Keeps its control variate c_i before and after its last reply. Receives x0, c and the last of its rounds
-    that was counted, takes local steps corrected by c - c_i, sends where they end and how many they were:
+    """Keeps its control variate c_i before and after its last reply. Receives x0, c and the last round whose reply the
+    server used, takes local steps corrected by c - c_i, and sends their end point and their number:
     `twinflower.algorithms.scaffold.Scaffold.client_update`.
     """
 

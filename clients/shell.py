@@ -1,8 +1,9 @@
-"""The client side that all methods share: a Flower NumPyClient around an algorithm's `client_update`.
+"""The client side shared by all algorithms: a Flower NumPyClient around an algorithm's `client_update`.
 
-State, dual variables first of all, lives in Flower's `context.state`, or on the site's disk (`store`), and nowhere
-else. A round computes first and writes last: if anything fails on the way, the state is what it was. The last reply
-is kept, so a repeated request gets the same numbers again and moves no dual twice; a round that is gone is refused.
+The client state, in particular the dual variables, is stored only in Flower's `context.state` or on the site's disk
+(`store`). A round computes first and writes last, so the state is unchanged if anything fails. The last reply is
+stored, so a repeated request gets the same numbers and no dual is updated twice. A request for a round whose reply is
+no longer stored is refused.
 """
 
 import math
@@ -37,7 +38,7 @@ _STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 
 
 class Answer(NamedTuple):
-    """A round's reply as it crosses the wire: upload arrays, row count, and metrics with the round."""
+    """The encoded reply of a round: the upload arrays, the number of rows, and the metrics, which include the round."""
 
     arrays: list[WireArray]
     rows: int
@@ -45,8 +46,8 @@ class Answer(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a request's config says; session: the training it belongs to; settled: rounds up to this one will not
-    be asked for again."""
+    """The config of a request. session: the training that it belongs to. settled: rounds up to this one will not be
+    requested again. closing: whether this is the message after the last round."""
 
     round: int
     session: str
@@ -55,13 +56,13 @@ class _Asked(NamedTuple):
 
 
 class AlgorithmClient(NumPyClient):
-    """Base of all clients; a subclass names its `algorithm_class` and documents its client side.
+    """Base of all clients; a subclass sets its `algorithm_class` and documents its client side.
 
-    context: Flower's, whose state holds the duals. algorithm: the algorithm with its settings, the same as the
-    server's. objective, rows: this client's f_i and its data. start: the public starting point (d,).
-    client, num_clients: partition number and count. seed: of the batches. schedule: how local steps take rows.
-    guard: the client's privacy, for algorithms whose `privacy` is not "none". store: where the state lives, if not in
-    the context.
+    context: Flower's context, whose state holds the duals. algorithm: the algorithm with its settings, the same as on
+    the server. objective, rows: this client's f_i and its data. start: the public starting point (d,). client,
+    num_clients: partition number and count. schedule: the batches and number of local steps. seed: of the batches.
+    guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
+    stored, if not in the context.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -108,7 +109,8 @@ class AlgorithmClient(NumPyClient):
         )
 
     def to_client(self) -> Client:
-        """Flower's wrapper; but NumPy makes room for whatever a header announces, so the bytes are looked at first."""
+        """Flower's client, which validates arrays before NumPy decodes them: NumPy allocates any size a header
+        states."""
         wrapped = super().to_client()
         fit = wrapped.fit
 
@@ -121,22 +123,23 @@ class AlgorithmClient(NumPyClient):
         return wrapped
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Which partition this node holds, and of how many."""
+        """Return the partition of this node and the number of partitions."""
         return {"partition-id": self.client, "num-partitions": self.num_clients}
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
-        """One round; config holds its number, "round". Returns upload arrays, row count, metrics.
+        """Run one round, whose number is config["round"]; return the upload arrays, the number of rows, and the
+        metrics.
 
-        With "closing" in config the inbox is the one after the last round: the state is finished, and nothing is
-        uploaded. A private client whose budget is spent refuses: no arrays, and "refused" in the metrics. Raises
-        ReplyError, and leaves the state alone, for a request that is malformed or out of date, or when the
-        result is not finite.
+        With "closing" in config, parameters are the message after the last round: the client completes its state and
+        uploads nothing. A private client whose budget is spent returns no arrays, and "refused" in the metrics. Raises
+        ReplyError, and leaves the state unchanged, if the request is malformed or out of date, or if the result is not
+        finite.
         """
         arrays, rows, metrics = self.answer(parameters, config)
         return [from_npy(array.data) for array in arrays], rows, dict(metrics)
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
-        """`fit` for callers that want the bytes: each array is encoded once, for the state and for the wire."""
+        """Like `fit`, but returns encoded arrays; each is encoded once, for the stored state and for the message."""
         asked = self._read(config)
         last = self.store.last(asked.session)
         if last and asked.round <= last.round:
@@ -150,7 +153,7 @@ class AlgorithmClient(NumPyClient):
         return self._answer(kept)
 
     def _again(self, asked: _Asked) -> Answer:
-        """What was sent in a round that was done."""
+        """Return the stored reply of a completed round; ReplyError if it is no longer stored."""
         kept = self.store.at(asked.session, asked.round)
         if kept is None:
             raise ReplyError(f"round {asked.round} is asked after it was settled")
@@ -161,7 +164,7 @@ class AlgorithmClient(NumPyClient):
         return Answer(reply, self._num_rows, kept.metrics)
 
     def _read(self, config: dict[str, Any]) -> _Asked:
-        """The request; without a session it is Flower's run."""
+        """Parse the config of a request; the default session is Flower's run."""
         round_ = _round_of(config)
         session, settled = self._session_of(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
@@ -169,7 +172,7 @@ class AlgorithmClient(NumPyClient):
         return _Asked(round_, session, settled, config.get("closing") is True)
 
     def _session_of(self, config: dict[str, Any]) -> str:
-        """The session that a request names."""
+        """The session that a request names, by default this run; ReplyError if it is invalid."""
         run = self.guard.run if self.guard and self.guard.run else str(self.context.run_id)
         session = config.get("session", run)
         if type(session) is not str or not 0 < len(session) <= 64:
@@ -182,7 +185,7 @@ class AlgorithmClient(NumPyClient):
         return int(self.shards.sizes[0])
 
     def _check_session(self, session: str) -> None:
-        """One session for one Flower run: a second one would have a budget of its own."""
+        """Raise ReplyError for a second session in one Flower run, because it would get a budget of its own."""
         state = self.context.state
         if _SESSION in state and cast(ConfigRecord, state[_SESSION])["session"] != session:
             raise ReplyError("the request belongs to another session than this run's")
@@ -193,7 +196,7 @@ class AlgorithmClient(NumPyClient):
             self.context.state[_SESSION] = ConfigRecord({"session": session})
 
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
-        """Everything that may fail, with no side effect but the session's name and the charge in the ledger."""
+        """Compute a round; the only side effects are the name of the session and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
         inbox, before = self.algorithm.inbox.unpack(parameters, d), self._state(last)
         noise = self._open(asked, inbox, before)
@@ -210,38 +213,38 @@ class AlgorithmClient(NumPyClient):
         return self._kept(state, sealed, last, asked, self._told(report, parameters))
 
     def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
-        """What the reply says beside its arrays."""
+        """The metrics of a reply; empty for a private client, because they could depend on private data."""
         if self.guard is not None:  # step counts may depend on private data
             return {}
         return {"local-steps": int(report.steps), "stopped": bool(report.fired)}
 
     def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
-        """The reply as it is kept and sent."""
+        """The reply as it is stored and sent; a subclass may mask it here."""
         return reply
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
-        """The state after the last inbox; a function of what was released before and of what is public."""
+        """The state after the closing message; it depends only on earlier releases and public values."""
         inbox, before = self.algorithm.inbox.unpack(parameters, self.objective.d), self._state(last)
         self._bind(asked.session)
         state = self.algorithm.finish(before, inbox) if isinstance(self.algorithm, Closes) else before
         return self._kept(state, [], last, asked, {})
 
     def _open(self, asked: _Asked, inbox: Any, state: Any) -> Noise:
-        """Pay for the round, before anything private is computed; the request is in order when it gets to that."""
+        """Validate the request, then charge the round and return its noise, before anything private is computed."""
         if self.guard is None:
             self._bind(asked.session)
             return no_noise
         workload = self.schedule.workload(self._num_rows)
         release = self.algorithm.release(self.guard.bounds, workload, asked.round)
         if self.guard.secret:
-            with np.errstate(all="ignore"):  # what overflows is refused
+            with np.errstate(all="ignore"):  # check_size refuses overflows
                 rounded = rounding(self.algorithm, state, inbox, self.guard.bounds, workload, asked.round)
             self.guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         self._bind(asked.session)
         return self.guard.open(release, asked.round, asked.session)
 
     def _state(self, last: Kept | None) -> Any:
-        """The state after the last round, or the first."""
+        """The state after the last round, or the initial state."""
         if last is None:
             return self.algorithm.init_client(self.start)
         shapes = self.algorithm.state.shapes(self.objective.d)
@@ -261,7 +264,7 @@ class AlgorithmClient(NumPyClient):
 
 
 def _state_array(arrays: Mapping[str, WireArray], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """One array of the state; an empty one is not stored."""
+    """Decode one array of the state; empty arrays are not stored."""
     return checked(name, from_npy(arrays[_STATE + name].data), shape) if math.prod(shape) else np.empty(shape)
 
 

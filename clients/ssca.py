@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class SSCAClient(AlgorithmClient):
-    """Keeps nothing. Receives x, sends the (noisy) mean gradient of one batch:
+    """Keeps no state. Receives x and sends the (noisy) mean gradient of one batch:
     `twinflower.algorithms.ssca.SSCA.client_update`.
     """
 

@@ -9,7 +9,7 @@ from .shell import AlgorithmClient
 
 
 class ConstrainedSSCAClient(AlgorithmClient):
-    """Keeps nothing. Receives x, sends (noisy) gradients and values of the constraints on one batch:
+    """Keeps no state. Receives x and sends (noisy) gradients and values of the constraints on one batch:
     `twinflower.algorithms.ssca_constrained.ConstrainedSSCA.client_update`.
     """
 

@@ -1,12 +1,12 @@
-"""Where a client's state lives from round to round: in Flower's context, or on the site's own disk.
+"""Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
 
-Both keep a round as one thing, the state after it and the reply that was sent, so that neither is ever there without
-the other. A session is one training, through all restarts of server and nodes; the server names it.
+Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
+session is one training, through all restarts of server and nodes; the server names it.
 
-In the context (`ContextStore`) the last round is kept, as long as Flower's run and the node's process live. On the disk
-(`FileStore`) every round is a file, kept until the server has settled it, that is, until no restart of the server can
-ask for it again: a server that goes on from its last checkpoint gets the replies of the rounds it lost once more,
-byte by byte, and no dual moves twice.
+In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends. On disk
+(`FileStore`) every round is a file. It is kept until the round is settled, that is, until no restart of the server can
+request it again. A server that resumes from its last checkpoint gets the same replies, byte for byte, for the rounds
+that it lost, and no dual is updated twice.
 """
 
 import hashlib
@@ -26,37 +26,37 @@ from twinflower.errors import DataError
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
-_MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # kept on the disk, whatever a server says
+_MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
 
 
 class Kept(NamedTuple):
-    """A completed round: arrays of the client's state and of its reply by name, and the reply's metrics."""
+    """A completed round: the arrays of the client's state and of its reply, by name, and the metrics of the reply."""
 
     arrays: Mapping[str, Array]
     metrics: ConfigRecord
 
     @property
     def round(self) -> int:
-        """Its number."""
+        """The number of the round."""
         return cast(int, self.metrics["round"])
 
 
 class StateStore(Protocol):
-    """Where rounds are kept."""
+    """A store of completed rounds."""
 
     def last(self, session: str) -> Kept | None:
-        """The newest round of the session."""
+        """Return the newest round of the session, if there is one."""
 
     def at(self, session: str, round_: int) -> Kept | None:
-        """One round of the session, if it is still there."""
+        """Return a round of the session, if it is still stored."""
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
-        """Keep a round; those up to `settled` will not be asked for again."""
+        """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
 
 @dataclass(frozen=True)
 class ContextStore:
-    """The last round, in `context.state`."""
+    """Stores the last round in `context.state`."""
 
     state: RecordDict
 
@@ -70,12 +70,13 @@ class ContextStore:
         return Kept(cast(ArrayRecord, self.state[_ARRAYS]), metrics)
 
     def at(self, session: str, round_: int) -> Kept | None:
-        """The last round, if it is this one."""
+        """Return the last round if it has this number."""
         kept = self.last(session)
         return kept if kept and kept.round == round_ else None
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
-        """Fill a record first, so that the two assignments cannot fail half-way."""
+        """See `StateStore`. The record is filled first, so that the store cannot be left with only a part of the
+        round."""
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
             arrays[name] = array
@@ -85,11 +86,11 @@ class ContextStore:
 
 @dataclass(frozen=True)
 class FileStore:
-    """Rounds as files in a folder of the site, each written completely or not at all.
+    """Stores rounds as files in a folder of the site, each written completely or not at all.
 
-    owner: what the state belongs to (client, algorithm and its settings, model size); files of another owner are
-    refused. Raises DataError where a file is damaged or foreign: a client must not go on from an older state, because
-    it would send the same round twice with different numbers.
+    owner: identifies what the state belongs to (client, algorithm and its settings, model size). Raises DataError if a
+    file is damaged or has another owner. A client must not continue from an older state, because it would send the same
+    round twice with different numbers.
     """
 
     folder: Path
@@ -105,7 +106,7 @@ class FileStore:
         return self._read(self._path(session, round_)) if round_ in self._rounds(session) else None
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
-        """Write, fsync, rename, and drop what is settled."""
+        """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
         path = self._path(session, kept.round)
         try:
             if not path.parent.exists():
@@ -123,14 +124,14 @@ class FileStore:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
 
     def key_path(self, session: str) -> Path:
-        """Where a secret key for this session belongs."""
+        """The path for the secret key of a session."""
         return self._folder_of(session) / "session.key"
 
     def _path(self, session: str, round_: int) -> Path:
         return self._folder_of(session) / f"{round_}.round"
 
     def _rounds(self, session: str) -> list[int]:
-        """Rounds that are there, ascending."""
+        """The numbers of the stored rounds, ascending."""
         names = (re.fullmatch(r"(\d+)\.round", path.name) for path in _entries(self._folder_of(session)))
         return sorted(int(name[1]) for name in names if name)
 
@@ -178,7 +179,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file atomically and flush it to disk; until then the old content stays."""
+    """Replace the file atomically with mode 0600 and flush it to disk; the old content remains until then."""
     temporary = path.with_name(f"{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
-"""The client side of a run whose server sees sums only: any method, through `twinflower.algorithms.summed`.
+"""The client side of a run in which the server sees only sums; works for any `twinflower.algorithms.summed` method.
 
-A site keeps no state of the method. It keeps its key of the session, and what it sent, masks and noise included: a
-request for a round that was done is answered with the same bytes, and never with another mask or other noise.
+A site keeps no state of the method. It stores its key of the session and the messages that it sent, with masks and
+noise. A repeated request for a completed round gets the same bytes, and never another mask or other noise.
 """
 
 from collections.abc import Callable
@@ -29,18 +29,18 @@ _INBOX = "inbox"
 
 
 class KeyStore(Protocol):
-    """Where a site's secret keys of sessions are."""
+    """A store for a site's secret session keys."""
 
     def find(self, session: str) -> bytes | None:
-        """The key of a session, if there is one."""
+        """Return the key of a session, if there is one."""
 
     def save(self, session: str, key: bytes) -> None:
-        """Keep a new one."""
+        """Store a new key."""
 
 
 @dataclass(frozen=True)
 class ContextKeys:
-    """One key, in `context.state`; it ends with Flower's run or the node's process."""
+    """Stores one key in `context.state`, until Flower's run or the node's process ends."""
 
     state: RecordDict
 
@@ -56,7 +56,7 @@ class ContextKeys:
 
 @dataclass(frozen=True)
 class FileKeys:
-    """Keys as files that only their owner may read; path: of a session's."""
+    """Stores keys as files that only their owner may read. path(session): the path of a session's key."""
 
     path: Callable[[str], Path]
 
@@ -80,15 +80,14 @@ class FileKeys:
 
 @dataclass(frozen=True)
 class Masks:
-    """How a site hides its numbers: who it is, where its keys are, and a digest of the settings that all sites
-    share."""
+    """What a site needs to mask its messages: its identity, its key store, and a digest of the shared settings."""
 
     identity: Identity
     keys: KeyStore
     settings: str
 
     def announce(self, session: str) -> bytes:
-        """This site's key message for a session; the same one whenever it is asked."""
+        """Return this site's key message for a session; repeated calls return the same bytes."""
         key = self.keys.find(session)
         if key is None:
             key = X25519PrivateKey.generate().private_bytes_raw()
@@ -96,7 +95,7 @@ class Masks:
         return self.identity.announce(session, self.settings, X25519PrivateKey.from_private_bytes(key))
 
     def join(self, session: str, roster: object) -> Session:
-        """ReplyError for a roster that this site does not accept."""
+        """Join the session with this roster; ReplyError if this site does not accept the roster."""
         key = self.keys.find(session)
         if type(roster) is not bytes or key is None:
             raise ReplyError(
@@ -107,8 +106,10 @@ class Masks:
 
 
 class SumClient(AlgorithmClient):
-    """Sends its values in whole cells modulo 2^64, with noise and under masks; masks: None for a simulation without
-    them, whose sums are the same to the bit."""
+    """Sends its values as integers modulo 2^64, with noise and masks.
+
+    masks: None for a simulation without masks, whose sums are identical to the last bit.
+    """
 
     algorithm_class: ClassVar[type[Algorithm]] = Summed
 
@@ -118,7 +119,7 @@ class SumClient(AlgorithmClient):
         self._joined: tuple[str, object, Session] | None = None
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Which partition this node holds, and its key message for the session that the server names."""
+        """Return the partition of this node, and its key message for the session that the server names."""
         told = super().get_properties(config)
         if self.masks is None or "session" not in config:
             return told
@@ -127,7 +128,7 @@ class SumClient(AlgorithmClient):
         return told | {ANNOUNCEMENT: self.masks.announce(session)}
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
-        """See `AlgorithmClient.answer`; the list of sites is checked before anything is charged or computed."""
+        """See `AlgorithmClient.answer`; the roster is checked before anything is charged or computed."""
         asked = self._read(config)
         kept = self.store.at(asked.session, asked.round)
         if kept and kept.metrics[_INBOX] != inbox_digest(parameters).hex():
@@ -139,18 +140,18 @@ class SumClient(AlgorithmClient):
         return super().answer(parameters, config)
 
     def _session(self, masks: Masks, name: str, roster: object) -> Session:
-        """The session with this roster, joined once."""
+        """The session with this roster; it is joined once and then cached."""
         if self._joined is None or self._joined[:2] != (name, roster):
             self._joined = name, roster, masks.join(name, roster)
         return self._joined[2]
 
     def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
-        """Under the masks of what this site was sent."""
+        """The reply plus this site's mask, which depends on the parameters that the site received."""
         if self._joined is None:
             return reply
         (cells,) = reply
         return [cells + self._joined[2].mask(cells.size, asked.round, inbox_digest(parameters))]
 
     def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
-        """What this site was sent, so that it notices another request for the same round."""
+        """Add a digest of the parameters, to detect a request for the same round with other parameters."""
         return super()._told(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}

@@ -9,8 +9,9 @@ from .shell import AlgorithmClient
 
 
 class ZCDPNFLClient(AlgorithmClient):
-    """Keeps its dual and its last message, before and after its last reply. Receives its neighbours' sum, the dual
-    steps since that reply and its round; takes one linearised ADMM step and sends where it ends, with noise:
+    """Keeps its dual and its last message, before and after its last reply. Receives the sum of its neighbours'
+    messages, the dual steps since that reply, and the round of that reply. Takes one linearised ADMM step and sends the
+    new point with noise:
     `twinflower.algorithms.zcdp_nfl.ZCDPNFL.client_update`.
     """
 
