@@ -53,7 +53,7 @@ DataDir = Annotated[
 
 @app.command("list")
 def list_() -> None:
-    """Algorithms, data sets, experiments, and the other words that settings know."""
+    """List the algorithms, data sets, experiments, and the other named values of settings."""
     titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
     titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
     files = sorted(Path("experiments").glob("*.toml"))
@@ -74,7 +74,7 @@ def list_() -> None:
 def settings(
     section: Annotated[str, typer.Argument(help="such as privacy or fedpdm; run for those at the top")] = "",
 ) -> None:
-    """Every setting: what it means, its unit, range and default, and what it belongs to."""
+    """Show every setting with its meaning, unit, range and default, and the choices it belongs to."""
     for name, rows in reference.tables(section).items():
         table(reference.HEADINGS, rows, name)
 
@@ -94,7 +94,7 @@ def run(
         typer.Option(help="folder of a run or experiment that was cut off; nothing else is needed"),
     ] = None,
 ) -> None:
-    """Run an experiment: every curve under every seed, then the figure."""
+    """Run an experiment, every curve with every seed, and draw its figure."""
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
         plan, runtime = _plan(experiment, set_, data_dir, seeds), runtime or DEFAULT
@@ -121,7 +121,7 @@ def tune_(
     out: Annotated[Path | None, typer.Option(help="file to write; default NAME-tuned.toml here")] = None,
     data_dir: DataDir = "",
 ) -> None:
-    """Choose every curve's best point of its grid on held-out training rows; write the tuned experiment."""
+    """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
     overrides = _overrides(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
@@ -139,7 +139,7 @@ def deploy(
     data_dir: DataDir = "",
     secure: Annotated[bool, typer.Option(help="TLS, and registered nodes only")] = False,
 ) -> None:
-    """A rehearsal: SuperLink and SuperNodes on this machine, one run on them, and everything ended again."""
+    """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
     plan = _plan(experiment, set_, data_dir, "")
     folder = running.new_rehearsal(plan, out)
     try:
@@ -160,7 +160,7 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 def privacy(
     experiment: Annotated[Path, typer.Argument(help=_A_FILE)], set_: Set = None, data_dir: DataDir = ""
 ) -> None:
-    """What a run will cost each client, before anything runs; of several curves one line each."""
+    """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
     curves = _plan(experiment, set_, data_dir, "").curves
     if len(curves) == 1:
         setup = prepare(curves[0].config)
@@ -180,7 +180,7 @@ def graph(
     out: Annotated[Path | None, typer.Option(help="PNG to draw the graph into")] = None,
     data_dir: DataDir = "",
 ) -> None:
-    """The graph of a networked method: its numbers, a rho that suits it, and a drawing."""
+    """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
     setups = [prepare(curve.config) for curve in _plan(experiment, set_, data_dir, "").curves]
     networked = next((setup for setup in setups if setup.neighbours), None)
     if networked is None:
@@ -196,7 +196,7 @@ def predict(
     rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
 ) -> None:
-    """Predict the labels of new rows, in their order."""
+    """Predict the labels of new rows, in the order of the rows."""
     names, told = predictions(load(model), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *told])
@@ -214,7 +214,7 @@ def schema(
     out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
-    """Draft a schema from tables; or, with --check SCHEMA, see how tables fit one."""
+    """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
     if check:
         require(not label and out is None, "--check takes a schema as it is: leave out --label and --out")
         known = read_schema(check)
@@ -238,13 +238,13 @@ def identity(
         Path, typer.Argument(help="new file for the private key; keep it, and show it to nobody")
     ],
 ) -> None:
-    """Make a site's key for runs in which the server sees sums only, and print its public key for the peers file."""
+    """Create a site's key for runs in which the server sees only sums; print the public key for the peers file."""
     say(make_key(file.expanduser()))
 
 
 @app.command()
 def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
-    """Table of finished runs: mean and spread over seeds."""
+    """Compare finished runs in a table, with mean and standard deviation over seeds."""
     rows, left_out = comparison(folders)
     table(HEADINGS, rows)
     say(*left_out)
@@ -256,14 +256,14 @@ def ledger(
         Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
     ],
 ) -> None:
-    """What was spent on a node's data, what is left of the lifetime budget, and by which runs."""
+    """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
     found = books.read_books(folder.expanduser())
     table(books.HEADINGS, books.accounts(found))
     table(books.RUN_HEADINGS, books.runs(found))
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one sentence and status 2, a failed run status 1."""
+    """Run the command line. A user error prints one sentence and exits with status 2, a failed run with status 1."""
     try:
         app()
     except (RunError, DiskError) as error:
@@ -280,7 +280,7 @@ def _end(sentence: str, status: int) -> NoReturn:
 
 
 def _status(signal: KeyboardInterrupt) -> int:
-    """Of a command that a signal has ended."""
+    """The exit status of a command ended by a signal: 128 + signal, 130 for SIGINT."""
     return signal.status if isinstance(signal, Interrupted) else 130
 
 

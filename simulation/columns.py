@@ -22,4 +22,4 @@ EXTRA_COLUMNS = (
     *POINT_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
-SIGNED_COLUMNS = {"excess", "test_accuracy"}  # which can be negative: R^2 is the accuracy of a regression
+SIGNED_COLUMNS = {"excess", "test_accuracy"}  # these can be negative: the accuracy of a regression is R^2

@@ -128,7 +128,7 @@ def on_flower(config: Config, folder: Path) -> Config:
 
 
 def require_states(setup: Setup, checkpoints: Checkpoints) -> None:
-    """DataError unless all clients that took part before the newest checkpoint still have their state."""
+    """Raise DataError unless every client sampled before the newest checkpoint still has its state."""
     found, _ = checkpoints.newest()
     if found is None or not setup.config.output.state_dir:
         return
@@ -153,7 +153,7 @@ def require_state_dir(config: Config) -> None:
 
 
 def require_resumable(folder: Path, config: Config) -> None:
-    """SettingError unless the folder holds an unfinished run of this configuration."""
+    """Raise SettingError unless the folder holds an unfinished run of this configuration."""
     require(has_config(folder), f"{folder} holds no config.toml: resume-from takes the folder of a run")
     require(not has_ended(folder), f"the run in {folder} has ended already")
     require(

@@ -34,7 +34,7 @@ _ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
 def new(plan: Experiment, runtime: str, out: str) -> Path:
     """Check a plan, and make a folder for its results: `out`, or one of the plan's name."""
     _check(plan, runtime)
-    prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # whose mistakes leave no folder behind
+    prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # errors must not leave a folder behind
     return _folder(plan, out)
 
 
@@ -71,7 +71,7 @@ def run(plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new
 
 
 def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:
-    """The claim of the process that writes results; Flower's server app makes its own."""
+    """Lock the folder for this process if it writes the results; on Flower, the server app locks it instead."""
     return nullcontext() if runtime == "flower" else claimed(folder)
 
 

@@ -1,28 +1,29 @@
-"""Tuning for a fair comparison: every curve of an experiment gets the best point of a grid that the file states.
+"""Tuning for a fair comparison: every curve of an experiment gets the best point of a grid given in its file.
 
-    [grid]                         lists, for every curve whose algorithm knows the key
+    [grid]                         lists of values, for every curve whose algorithm has the key
     step-size = [0.1, 0.3, 1.0]
     [tune]
-    seeds = [100, 101]             none of the figure's
-    held-out = 0.2                 share of every client's training rows that picks the point
-    by = "objective"               what the best point has the least of (or, "accuracy", the most)
+    seeds = [100, 101]             must differ from the seeds of the figure
+    held-out = 0.2                 share of every client's training rows that is used for the choice
+    by = "objective"               the measure to minimise, or "accuracy", which is maximised
     [[curve]]
-    grid = {mu = [0.01, 0.1]}      its own lists, over the common ones
+    grid = {mu = [0.01, 0.1]}      lists of this curve, which replace the common ones
 
-Each point is run for all the file's rounds and judged by what it has at the end:
+Each point is run for the number of rounds in the file and scored by its final value of one of these measures:
 
-    objective, accuracy            of the model, on the held-out rows; it is trained on the others
+    objective, accuracy            of the model on the held-out rows; it is trained on the other rows
     node-objective                 the same objective, as the mean over the clients' own models
     node_error, distance, optimality
                                    the column of metrics.csv, on all training rows; needs evaluation.reference = true
 
-Choose what the figure shows: where clients have models of their own (networked methods), their mean can be good while
-they are not. A method without such models gives all clients the server's. The columns compare with the optimum, which
-nobody knows in practice: they find the best that each method can do.
+Choose the measure that the figure shows: if clients have their own models (networked methods), the mean of these models
+can be good although the models are not. For a method without such models, the server's model counts for all clients.
+The columns of metrics.csv compare with the optimum, which is unknown in practice, and so find the best result that each
+method can reach.
 
-A point that diverges, or whose settings do not go together, is never chosen. Test rows take
-no part. The file that comes out has the chosen values in its curves and all scores, and still its grids, so it
-can be run and tuned again. Tuning looks at the data: no privacy guarantee of the runs it compares covers it.
+A point that diverges or has incompatible settings is never chosen. Test rows are not used. The tuned file contains the
+chosen values in its curves, all scores, and the original grids, so it can be run and tuned again. Tuning uses the data:
+the privacy guarantees of the compared runs do not cover it.
 """
 
 import itertools
@@ -66,25 +67,25 @@ Point = dict[str, Value]
 
 @dataclass(frozen=True)
 class Score:
-    """A point of a grid and what it reached under every tuning seed, higher is better; -inf if it diverged."""
+    """A point of a grid and its score for every tuning seed; higher is better, -inf if it diverged."""
 
     point: Point
     values: list[float]
 
     @property
     def mean(self) -> float:
-        """Mean over the seeds."""
+        """The mean score over the seeds."""
         return float(np.mean(self.values))
 
     @property
     def text(self) -> str:
-        """The point as a user would type it."""
+        """The point as a user would type it, key = value."""
         return ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.point.items())
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A checked experiment file with its grids."""
+    """A validated experiment file with its grids."""
 
     raw: dict[str, Any]
     seeds: list[int]
@@ -95,33 +96,33 @@ class Tuning:
         return str(self.choices(curve)["algorithm"])
 
     def choices(self, curve: Mapping[str, Any]) -> dict[str, Value]:
-        """What a curve chooses."""
+        """The choices of a curve (algorithm, data.name, ...), by key."""
         return chosen([flatten(self.raw["run"]), flatten(settings_in(curve))])
 
     def label(self, curve: Mapping[str, Any]) -> str:
-        """Panel and label of a curve; one without a label is called by its algorithm, as in a figure."""
+        """The panel and the label of a curve; the label defaults to the algorithm, as in a figure."""
         words = curve.get("panel", ""), curve.get("label", self._algorithm(curve))
         return " ".join(str(word) for word in words if word)
 
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
-        """The lists that apply to a curve."""
+        """The lists of values that apply to a curve, by key."""
         known = counting_words(self.choices(curve))
         common = {key: values for key, values in flatten(self.raw.get("grid", {})).items() if key in known}
         return common | flatten(curve.get("grid", {}))
 
     def points(self, curve: Mapping[str, Any]) -> Iterator[Point]:
-        """Every combination of the curve's lists."""
+        """All combinations of the values in the curve's lists."""
         grid = self.grid(curve)
         return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
 
     def config(self, curve: Mapping[str, Any], point: Point, overrides: Mapping[str, Value]) -> Config:
-        """The configuration of one point; evaluated at the end only."""
+        """The configuration of one point, with evaluation only at the end."""
         merged = merge([self.raw["run"], settings_in(curve), point, overrides], tables=2)
         config = configured(merged.values)
         return config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
 
     def settled(self, curve: Mapping[str, Any], point: Point) -> dict[str, Any]:
-        """The curve with the values of a point, by keys with their sections."""
+        """The curve with the values of a point, whose keys get their sections."""
         own = flatten(settings_in(curve))
         choices = self.choices(curve)
         words = {key: value for key, value in curve.items() if key in CURVE_WORDS - {"grid"}}
@@ -129,7 +130,7 @@ class Tuning:
 
 
 def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tuning:
-    """Read and check a file; SettingError, naming the file, for anything that is not as described above."""
+    """Read and validate a file; SettingError, naming the file, if it is not as the module docstring describes."""
     plan, raw = read_experiment(path, overrides), load_toml(path)
     rules = {**_RULES, **raw.get("tune", {})}
     try:
@@ -176,10 +177,10 @@ def _check_grids(tuning: Tuning) -> None:
 
 
 def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
-    """The set-up without a share of every client's training rows, and those rows, weighted as in F.
+    """Hold out a share of every client's training rows; return the remaining set-up and these rows, weighted as in F.
 
-    The rows are drawn from (seed, "split", client); a client keeps at least one and gives at least one if it
-    has two. Test rows are taken away: the set-up's test rows are the held-out ones.
+    The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
+    least one. The original test rows are removed: the set-up's test rows are the held-out ones.
     """
     kept, given = [], []
     for client in range(setup.partition.num_clients):
@@ -199,7 +200,7 @@ def _rows_of(setup: Setup, parts: Sequence[Any]) -> Shards:
 
 
 def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
-    """What a configuration reaches under every seed; higher is better. share: of the rows that are held out."""
+    """The score of a configuration for every seed; higher is better. share: the share of rows that is held out."""
     setups = prepare_seeds(config, seeds)
     if by in _COLUMNS:
         return [_finite(-_column(result, by)) for result in cohort.train(setups)]
@@ -209,12 +210,12 @@ def score(config: Config, seeds: list[int], share: float, by: str) -> list[float
 
 
 def _finite(value: float) -> float:
-    """The score, or that of a point that is never chosen."""
+    """The score, or -inf, with which a point is never chosen, if it is not finite."""
     return value if np.isfinite(value) else -np.inf
 
 
 def _column(result: Result, name: str) -> float:
-    """The column at the end; where all clients hold the server's model, its distance is each one's error."""
+    """The final value of a column; without own models of the clients, the distance takes the place of node_error."""
     last = result.rows[-1]
     return float(last.get(name, last["distance"])) if result.model is not None else np.inf
 
@@ -234,7 +235,7 @@ def _objective(setup: Setup, x: Array, rows: Batch) -> float:
 def tune(
     tuning: Tuning, overrides: Mapping[str, Value] | None = None, say: Callable[[str], None] = print
 ) -> str:
-    """Score every point of every curve that has a grid; the tuned file as text."""
+    """Score every grid point of every curve that has a grid; return the tuned file as text."""
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
         label = tuning.label(curve)
@@ -261,7 +262,7 @@ def _scored(
     try:
         config = tuning.config(curve, point, overrides)
         result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
-    except SettingError as error:  # such as a step-size that is too long for this mu
+    except SettingError as error:  # for example, a step-size that is too large for this mu
         result, why = Score(point, [-np.inf]), f" ({error})"
     say(f"{tuning.label(curve)}: {result.text}: {result.mean:.5g}{why}")
     return result
@@ -272,7 +273,7 @@ def _own_grid(curve: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
-    """Which chosen values lie at an end of their list, so that the best may lie outside."""
+    """A remark on chosen values at an end of their list, where a better value may lie outside; else empty."""
     ends = [
         key for key, values in grid.items() if len(values) > 2 and best.point[key] in (values[0], values[-1])
     ]
@@ -280,7 +281,7 @@ def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
 
 
 def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str, list[Score]]) -> str:
-    """The tuned experiment file: header, [tune] rules, [grid], [run], tuned curves and scores."""
+    """The text of the tuned experiment file: header, [tune], [grid], [run], tuned curves and scores."""
     raw = tuning.raw
     lines = _flat({key: raw[key] for key in _HEAD if key in raw})
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
@@ -302,7 +303,7 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
 
 
 def _tables(name: str, raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A table without its sub-tables, then those."""
+    """The name and the content of a table without its sub-tables, followed by those of the sub-tables."""
     yield name, {key: value for key, value in raw.items() if not isinstance(value, dict)}
     yield from ((f"{name}.{key}", value) for key, value in raw.items() if isinstance(value, dict))
 
@@ -312,7 +313,7 @@ def _flat(table: Mapping[str, Any]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML; texts with line breaks keep them."""
+    """A value in TOML syntax; text with line breaks becomes a multi-line string."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
     if isinstance(value, list):

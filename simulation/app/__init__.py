@@ -1,1 +1,2 @@
-"""What Flower loads, in simulation and in deployment: the server app, the client app, and the rules of a site."""
+"""The components that Flower loads, in simulation and in deployment: the server app, the client app, and a site's
+policy."""

@@ -1,9 +1,10 @@
-"""What `flwr run` loads on every node: the NumPyClient of the configured algorithm.
+"""The ClientApp that `flwr run` loads on every node: the NumPyClient of the configured algorithm.
 
-A simulated node shares the user's machine: Flower gives it its partition, and the run's paths are the user's own. A
-deployed node is a `site`: its paths and its policy come from its node config, a private run there has secret noise and
-a ledger on the disk, whatever the server asks, and errors leave it as fixed sentences. Which ledger follows from the
-node config alone: one for the data-file, or one for all known data sets, however a run scales or divides them.
+A simulated node runs on the user's machine: Flower assigns its partition, and the run's paths are the user's own. A
+deployed node is a `site`: its paths and its policy come from its node config. Whatever the server requests, a private
+run at a site has secret noise and a ledger on disk, and the server sees errors only as fixed sentences. The node config
+alone determines the ledger: one for the data-file, or one for all known data sets. How a run scales or divides the
+rows makes no difference.
 """
 
 from pathlib import Path
@@ -29,7 +30,7 @@ from .site import PARTITION, Site, discreet, read_site, simulated, told
 
 def client_fn(context: Context) -> Client:
     """The client of this node."""
-    threadpool_limits(1)  # the same last bits in every runtime
+    threadpool_limits(1)  # for bit-identical results in every runtime
     return (_simulated_client if simulated(context.node_config) else _site_client)(context)
 
 
@@ -53,7 +54,7 @@ def _site_client(context: Context) -> Client:
 
 
 def _identity(site: Site) -> Identity:
-    """Who the site is, and whom it accepts; never a simulation's."""
+    """The site's identity from its own key and peers file, never that of a simulation."""
     identity = read_identity(site.partition_id, Path(site.identity_key), Path(site.peers_file))
     require(
         len(identity.circle.keys) == site.num_partitions,
@@ -63,7 +64,10 @@ def _identity(site: Site) -> Identity:
 
 
 def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
-    """The privacy of a deployed site, under its own policy; nothing in it comes from a message."""
+    """The guard of a deployed site under its own policy, None without privacy; nothing in it comes from a message.
+
+    Raises Refusal for a run that the policy does not allow.
+    """
     with told():
         _check_policy(setup, site)
     plan = setup.plan
@@ -75,7 +79,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
 
 
 def _check_policy(setup: Setup, site: Site) -> None:
-    """SettingError for a plan that breaks the site's rules, or that no ledger can keep."""
+    """Raise SettingError for a plan that violates the site's policy or that no ledger can account for."""
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
     if plan is None:
@@ -104,7 +108,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
 
 
 def _ledger(site: Site) -> FileLedger:
-    """The ledger of the site's data."""
+    """The ledger of the site's data, in its state-dir or ~/.twinflower."""
     folder = Path(site.state_dir or Path.home() / ".twinflower").expanduser()
     name, data = f"node-{site.partition_id}", f"known data sets, node {site.partition_id}"
     if site.data_file:

@@ -1,4 +1,4 @@
-"""What `flwr run` loads on the server: run the strategy, write the run folder, print where it is."""
+"""The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
 import logging
 import tomllib
@@ -26,7 +26,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run; a mistake of the user's ends in one sentence and a run that Flower marks as failed."""
+    """Run the app. Any Twinflower error is printed as one sentence, and Flower marks the run as failed."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     try:
         with threadpool_limits(1):
@@ -39,12 +39,15 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _simulated(grid: Grid) -> bool:
-    """Whether Flower simulates the nodes on this machine: that grid holds Flower's state."""
+    """Whether Flower simulates the nodes on this machine; only the grid of a simulation has a `state`."""
     return hasattr(grid, "state")
 
 
 def _other_app(folder: Path) -> str:
-    """A likely cause where the local SuperLink was started in another app's folder, from which nodes then import."""
+    """The likely cause of a failure, as text, if the local SuperLink was started in another app's folder; else empty.
+
+    The nodes then import that app's modules.
+    """
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
         if "app" not in project["tool"]["flwr"] or project["project"]["name"] == "twinflower":
@@ -59,7 +62,7 @@ def _other_app(folder: Path) -> str:
 
 
 def _run(grid: Grid, config: Config) -> None:
-    check(config)  # before anybody waits for nodes
+    check(config)  # before waiting for nodes
     if not config.clients.count:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
     setup = prepare(config)
@@ -69,7 +72,7 @@ def _run(grid: Grid, config: Config) -> None:
 
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
-    """Run the strategy and write the folder."""
+    """Run the strategy and write the run folder; RunError if the run failed."""
     _print(setup.report())
     runtime = "flower" if _simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
@@ -110,7 +113,7 @@ def _bounds(result: Result) -> list[str]:
 
 
 def _folder(config: Config) -> Path:
-    """Where the results go: the folder of the run that is resumed, or a new one."""
+    """The folder for the results: that of the resumed run, or a new one."""
     if not config.output.resume_from:
         return new_folder(config.output.dir, f"{config.algorithm}-{config.data.name}".replace(":", "-"))
     folder = Path(config.output.resume_from).absolute()

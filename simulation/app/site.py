@@ -1,31 +1,32 @@
-"""A deployed site: what its node config says, which runs it takes part in, and what it tells a server that it refuses.
+"""A deployed site: its node config, the runs it takes part in, and the error messages it sends to the server.
 
-Nothing that a run says is trusted here. A site opens the files that its own node config names, and no others. What it
-finds in them never leaves it in words: the server reads a sentence that the run's settings and the site's policy alone
-decide, or one of a few fixed ones. The site's own log has the rest.
+A site does not trust the run's settings. It opens only the files named in its own node config. Error messages never
+reveal their contents: the server receives either a sentence that depends only on the run's settings and the site's
+policy, or one of a few fixed sentences. Details go to the site's own log.
 
     partition-id, num-partitions     which part of the data it holds, and of how many
     data-dir                         folder of the known data sets' files
-    data-file                        the site's own rows; such a node takes part in runs of the dataset own only
-    num-features, num-classes        of the data-file; needed where it takes part in private runs only
-    schema                           in their place, what the columns of a data-file that is a table are
-    state-dir                        where its ledgers are, absolute, default ~/.twinflower; if it is given, duals
-                                     and replies are kept there, too, so that a restarted node goes on
-    lifetime-epsilon, lifetime-delta what may ever be spent on its data; needed for private runs
-    max-epsilon, max-delta           most that one run may plan
+    data-file                        the site's own rows; such a node takes part only in runs with data.name = own
+    num-features, num-classes        of the data-file; required if the node takes part only in private runs
+    schema                           instead of these two, the schema of a data-file that is a table
+    state-dir                        absolute path of the folder of its ledgers, default ~/.twinflower; if it is set,
+                                     duals and replies are stored there, too, so that a restarted node can continue
+    lifetime-epsilon, lifetime-delta total budget of all runs on its data; required for private runs
+    max-epsilon, max-delta           largest budget that one run may plan
     min-noise-multiplier             least sigma / sensitivity
     identity-key, peers-file         its Ed25519 key (`twinflower identity FILE`), and the public keys of all sites by
-                                     number, its own included; needed for runs in which the server sees sums only
-    max-honest                       how many sites it is willing to count on in such a run, itself included
+                                     number, its own included; required for runs in which the server sees only sums
+    max-honest                       largest number of honest sites, itself included, that such a run may assume
     allow-non-private                true: runs without privacy may use the data-file
     ignore-keys                      keys of other apps on the same node, with commas between
 
 A node with lifetime-epsilon, max-epsilon, min-noise-multiplier or a data-file takes part in private runs only, unless
-allow-non-private says otherwise. A key that is not in this table is refused: it may be a misspelt policy.
+allow-non-private is true. A key that is not in this table is refused, because it may be a misspelt policy.
 
-Whether a file fits num-features and num-classes, or a schema, depends on every record in it. So a private site compares
-the run's numbers, or the digest of its schema, with its own before it opens the file: a server that could choose them
-would learn the largest index, or whether one record has another class, from who refuses.
+Whether a file matches num-features and num-classes, or a schema, depends on every record in it. A private site
+therefore compares the run's numbers, or the digest of its schema, with its own before it opens the file. Otherwise a
+server could choose them and learn from the refusals, for example, the largest index or whether one record has another
+class.
 """
 
 import difflib
@@ -62,12 +63,12 @@ _WITHHELD: dict[type[Exception], str] = {
 
 
 class Refusal(SettingError):
-    """Why a site takes no part, in words that the server may read."""
+    """The reason why a site does not take part in a run, as a sentence that the server may see."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A checked node config; see the module's docstring. None: the key was not given."""
+    """A validated node config; the module docstring explains the keys. None: the key was not given."""
 
     partition_id: int
     num_partitions: int
@@ -96,14 +97,14 @@ class Site:
         return policy + ["data-file"] * (bool(self.data_file) and not self.allow_non_private)
 
     def check_privacy(self, private: bool) -> None:
-        """SettingError for a run without privacy on a site that does not allow it."""
+        """Raise SettingError for a run without privacy if the site takes part only in private runs."""
         require(
             private or not self.promises,
             f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none",
         )
 
     def check_sums(self, honest: int) -> None:
-        """SettingError for a run whose noise rests on more honest sites than this one counts on."""
+        """Raise SettingError if the run's noise assumes more honest sites than this site's policy allows."""
         require(
             self.max_honest is not None,
             "a run with privacy.trust = sum needs identity-key, peers-file and max-honest in every site's node config",
@@ -115,12 +116,12 @@ class Site:
         )
 
     def config(self, run: Mapping[str, Any]) -> Config:
-        """The run's configuration as it holds here: every path is the site's own, and nothing is downloaded.
+        """The run's configuration with all paths replaced by the site's own, and without downloads.
 
-        SettingError for a run that this site takes no part in.
+        Raises SettingError for a run that this site does not take part in.
         """
         config, count = parse_run_config(run), self.num_partitions
-        self._check_dataset(config.data.name)  # before anything looks for files that a run names
+        self._check_dataset(config.data.name)  # before any code looks for files that the run names
         config = config.with_clients(count)
         require(
             config.clients.count == count,
@@ -159,7 +160,7 @@ class Site:
         )
 
     def _check_shape(self, data: Any) -> None:
-        """SettingError for a run of other columns or classes than the node config's."""
+        """Raise SettingError if the run's columns or classes differ from those of the node config."""
         asked = getattr(data, "schema_digest", "")
         require(
             bool(self.schema) or not asked,
@@ -208,7 +209,7 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
 
 
 def read_site(node: Mapping[str, Any]) -> Site:
-    """The site of a node config; SettingError for unknown keys, wrong types and broken rules."""
+    """Read and validate a node config; SettingError for unknown keys, wrong types and invalid values."""
     ignored = {word.strip() for word in str(node.get("ignore-keys", "")).split(",")}
     own = {key: value for key, value in node.items() if key not in ignored - _KEYS.keys()}
     for key in own.keys() - _KEYS.keys():
@@ -223,7 +224,7 @@ def read_site(node: Mapping[str, Any]) -> Site:
 
 
 def _check_promises(site: Site) -> None:
-    """SettingError for a policy that contradicts itself, or that is only half there."""
+    """Raise SettingError for a policy that is contradictory or incomplete."""
     policy = [key for key in site.promises if key != "data-file"]
     require(
         not (site.allow_non_private and policy),
@@ -281,9 +282,10 @@ def _unknown(key: str) -> str:
 
 
 def simulated(node: Mapping[str, Any]) -> bool:
-    """Whether this process is a worker of Flower's simulation engine, which says no more of a node than its partition.
+    """Whether this process is a worker of Flower's simulation engine: Ray runs, and the node config holds no other keys
+    than the partition.
 
-    Neither can be brought about by a message or by a run's settings.
+    Neither condition can be caused by a message or by a run's settings.
     """
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized()) and set(node) == set(PARTITION)
@@ -291,7 +293,10 @@ def simulated(node: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Around what depends on the run's settings and the site's policy alone: such errors the server may read."""
+    """Turn errors in this block into a `Refusal`, which the server may see.
+
+    Use it only for code that depends on nothing but the run's settings and the site's policy.
+    """
     try:
         yield
     except TwinflowerError as error:
@@ -299,21 +304,21 @@ def told() -> Iterator[None]:
 
 
 def discreet(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A mod: whatever goes wrong at a deployed site, the server reads a `Refusal` or a fixed sentence.
+    """A Flower mod: for any error at a deployed site, the server receives a `Refusal` or a fixed sentence.
 
-    A simulation's errors are the user's own.
+    In a simulation errors are passed on unchanged.
     """
     if simulated(context.node_config):
         return call_next(message, context)
     try:
         return call_next(message, context)
-    except Exception as error:  # noqa: BLE001  of whatever type: its text may hold what a file holds
+    except Exception as error:  # noqa: BLE001  of any type: its text may quote a file
         _note(error)
         return Message(Error(_RAISED, sentence(error)), reply_to=message)
 
 
 def _note(error: Exception) -> None:
-    """Everything, for the site's own log; a mistake in one sentence, a defect with its traceback."""
+    """Write the error to the site's own log: a Twinflower error as one sentence, any other with its traceback."""
     if isinstance(error, TwinflowerError):
         log(ERROR, "twinflower: %s", error)
     else:
@@ -321,7 +326,7 @@ def _note(error: Exception) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What the server reads of an error."""
+    """The sentence that the server receives for an error."""
     if isinstance(error, Refusal):
         return str(error)
     return next(text for kind, text in _WITHHELD.items() if isinstance(error, kind))

@@ -1,1 +1,1 @@
-"""What is shown of stored results: figures, comparisons, and the ledgers of a site."""
+"""Reports on stored results: figures, comparisons, and the ledgers of a site."""

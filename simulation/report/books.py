@@ -1,4 +1,4 @@
-"""The ledgers in a site's folder, told to the people who keep it: what was spent, what is left, and by which runs."""
+"""A report on the ledgers in a site's folder for its operators: the privacy spent, by run, and what remains."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "against all others", "first
 
 
 def read_books(folder: Path) -> list[tuple[str, Book]]:
-    """Name and content of each ledger in the folder; SettingError if there is none, LedgerError for a damaged one."""
+    """Each ledger in the folder as (name, content); SettingError if there is none, LedgerError if one is damaged."""
     if not folder.is_dir():
         raise SettingError(f"{folder} is not a folder: give the state-dir of a node, or its ~/.twinflower")
     paths = sorted(folder.glob("*.ledger"))
@@ -25,8 +25,11 @@ def read_books(folder: Path) -> list[tuple[str, Book]]:
 
 
 def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
-    """A row of HEADINGS for each ledger; best guess is how often an attacker is right on a record from what was spent,
-    where chance is half. Epsilons do not add up: what is left is what one more run may plan."""
+    """A row under HEADINGS for each ledger.
+
+    The best guess is the success rate of an optimal attacker on one record, given what was spent (chance is 50%).
+    Epsilons do not add up: the remaining epsilon is what one more run may plan.
+    """
     return [
         (
             _data(book),
@@ -42,8 +45,11 @@ def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
 
 
 def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
-    """A row of RUN_HEADINGS for each run, in the order of the first charges; against all others: of a run of sums,
-    epsilon against everybody else together, where the other one counts on noise of other sites."""
+    """A row under RUN_HEADINGS for each run, in the order of the first charges.
+
+    "Against all others" is, for a run in which the server sees only sums, the epsilon against the server and all other
+    sites together; the first epsilon of such a run relies on the noise of other sites.
+    """
     for _, book in books:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
@@ -59,7 +65,7 @@ def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:
 
 
 def _data(book: Book) -> str:
-    """The data set; rows of the site's own by the beginning of their fingerprint."""
+    """The name of the data set; a site's own rows are identified by the beginning of their fingerprint."""
     return book.data if " " in book.data else book.data[:12]
 
 

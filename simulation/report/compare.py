@@ -1,4 +1,4 @@
-"""A table of finished runs, grouped by curve."""
+"""Tables that compare finished runs, grouped by curve."""
 
 import os
 from collections import defaultdict
@@ -65,7 +65,7 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
-    """What the largest client really spent in any of the runs."""
+    """The largest epsilon that a client actually spent in any of the runs, as text."""
     told = [p for p in privacy if p is not None]
     if not told:
         return "-"
@@ -76,7 +76,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
 
 
 def spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
-    """Mean and deviation; a dash where a run did not measure it, as optimality without a reference."""
+    """Mean +- standard deviation; a dash if a run did not measure the value, such as optimality without reference."""
     if any(run[key] is None for run in runs):
         return "-"
     values = unit * np.array([run[key] for run in runs], dtype=float)

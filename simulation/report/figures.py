@@ -33,10 +33,10 @@ from .plot_style import label, log_scale, marked, styles
 from .series import Series, limits, note, series
 
 _PANEL = (5.2, 3.6)
-_LETTERS = 70  # of a title above one panel
-_LEGEND_LETTERS = 88  # of a legend's line below one panel
-_LEGEND_LINE = 0.17  # inches
-_BELOW = 40  # points from a panel to its legend, for numbers and label of the axis
+_LETTERS = 70  # most characters per line of a panel's title
+_LEGEND_LETTERS = 88  # most characters per line of a legend below one panel
+_LEGEND_LINE = 0.17  # height of a legend line in inches
+_BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
 
 def draw_run(folder: Path) -> Path:
@@ -45,7 +45,7 @@ def draw_run(folder: Path) -> Path:
 
 
 def compose_run(folder: Path) -> plt.Figure:
-    """The figure of one run: objective, test accuracy, nonzeros and, if it has bounds, cost by round."""
+    """The figure of one run: objective, test accuracy and nonzeros by round, and the cost if the run has bounds."""
     rows, summary = read_rows(folder), read_summary(folder)
     curve = read_config(folder)
     bounded = ["cost" if limits(curve.config, "cost") else "excess"] if limits(curve.config, "excess") else []
@@ -67,7 +67,7 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
 
 
 def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
-    """The figure of an experiment whose results lie in `out`."""
+    """The figure of an experiment whose results are in the folder `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
     figure, axes = _canvas(len(experiment.y), len(panels))
     notes = []
@@ -85,7 +85,7 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
 
 
 def redraw(folder: Path) -> Path:
-    """Draw again what lies in a folder, an experiment's or a run's."""
+    """Redraw the figure of an experiment's folder or a run folder and return its path."""
     require(folder.is_dir(), f"{folder} is not a folder with results")
     if is_experiment(folder):
         return draw_experiment(read_plan(folder), folder)
@@ -110,7 +110,7 @@ def undrawn(draw: Callable[[], Path]) -> list[str]:
 
 
 def draw_graph(neighbours: Neighbours, path: Path) -> Path:
-    """A graph of clients as a picture; SettingError if it cannot be written."""
+    """Draw a graph of clients and return the path of the picture; SettingError if it cannot be written."""
     figure, axes = _canvas(1, 1)
     places, edges = (
         drawing(neighbours),
@@ -134,7 +134,7 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
 def _draw_panel(
     ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str
 ) -> list[Series]:
-    """All lines of one panel; returns what they show."""
+    """Draw all lines of one panel and return them."""
     shown = series(experiment, out, curves, column)
     looks = styles([line.algorithm for line in shown])
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
@@ -152,7 +152,7 @@ def _draw_panel(
 
 
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
-    """The panel's title, and which curves of the legend have no values in it."""
+    """Set the panel's title, which also names the curves that have no values in this panel."""
     absent = [line.label for line in shown if len(line.x) and np.isnan(line.mean).all()]
     parts = [panel] + ([f"not defined for {', '.join(absent)}"] if absent else [])
     ax.set_title("\n".join(fill(part, _LETTERS) for part in parts if part), fontsize=10)
@@ -170,7 +170,7 @@ def _draw_ends(ax: Axes, line: Series, look: dict[str, Any]) -> None:
 
 
 def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
-    """A line at every bound that the curves of a panel must keep."""
+    """Draw a line at every bound that the curves of a panel must satisfy."""
     for column, draw in ((x, ax.axvline), (y, ax.axhline)):
         bounds = sorted({limit for curve in curves for limit in limits(curve.config, column)})
         name = "bound" if column == "excess" else f"bound U = {', '.join(f'{limit:g}' for limit in bounds)}"
@@ -179,7 +179,7 @@ def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
 
 
 def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> None:
-    """Below the figure if all panels have the same one, else below every panel; the figure grows by its height."""
+    """Draw one legend below the figure if all columns share it, else one below each column; enlarge the figure."""
     entries = [_entries(column) for column in axes.T]
     keywords: dict[str, Any] = {"fontsize": 7.5, "title_fontsize": 7.5, "frameon": False}
     if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries):
@@ -201,20 +201,20 @@ def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> Non
 
 
 def _entries(column: np.ndarray) -> dict[str, Any]:
-    """Legend entries of the panels one below the other, by label; curves before bounds."""
+    """The legend entries of one column of panels, by label, with curves before bounds."""
     pairs = [pair for ax in column for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     pairs.sort(key=lambda pair: not isinstance(pair[0], ErrorbarContainer))
     return {text: handle for handle, text in pairs}
 
 
 def _fitting(entries: dict[str, Any], letters: int) -> int:
-    """How many columns of a legend fit a line."""
-    widest = max(map(len, entries), default=0) + 10  # with its piece of line
+    """The number of legend columns that fit into a line of so many letters."""
+    widest = max(map(len, entries), default=0) + 10  # including the line sample
     return max(1, min(len(entries), letters // widest))
 
 
 def _grow(figure: plt.Figure, entries: int, columns: int) -> None:
-    """Make room below for a legend of that many entries, and its title."""
+    """Increase the figure's height by that of a legend with a title and this many entries."""
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * (1 - (-entries // columns)))
 
 

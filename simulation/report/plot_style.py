@@ -1,4 +1,4 @@
-"""Plot style: one colour per method, one line style per curve, and the axis labels."""
+"""The plot style: one colour per method, one line style per curve, and the axis labels."""
 
 import colorsys
 import re
@@ -17,7 +17,7 @@ from twinflower.objectives import LOSSES
 
 from ..settings import Config
 
-# A method has the same colour in every figure; no two have the same hue. A method without an entry is black.
+# Each method has the same colour in every figure, with a distinct hue. Methods without an entry are black.
 COLOURS = {
     "fedpdm": "#1f77b4",
     "bsdp-fedpdm": "#17becf",
@@ -37,7 +37,7 @@ COLOURS = {
 }
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"
-_MARKED = 8  # points of a long curve
+_MARKED = 8  # most markers on a curve
 
 _WORDS = {
     "round": "communication round",
@@ -68,10 +68,10 @@ _BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
 def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
-    """Keywords of `Axes.plot` for the curves of one panel, in their order.
+    """The keyword arguments of `Axes.plot` for the curves of one panel, in order.
 
-    Curves of one method have shades of its colour, and lines and markers of their own. Every curve is thinner than the
-    one before it, so that of two equal curves the lower one shows at the edges of the upper.
+    Curves of one method have shades of its colour, and different line styles and markers. Every curve is thinner than
+    the one before it, so that both remain visible where two curves coincide.
     """
     totals, so_far, drawn = Counter(algorithms), Counter[str](), []
     widths = np.linspace(2.6, 1.1, len(algorithms)) if len(algorithms) > 1 else [1.6]
@@ -89,7 +89,7 @@ def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def shade(colour: str, nth: int, total: int) -> tuple[float, float, float]:
-    """The nth of total shades of a colour, from dark to light; the only one is the colour itself."""
+    """The nth of total shades of a colour, from dark to light, as RGB; a single shade is the colour itself."""
     amount = np.linspace(-min(0.5, 0.15 * (total - 1)), min(0.55, 0.3 * (total - 1)), total)[nth]
     target = 1.0 if amount > 0 else 0.0
     red, green, blue = (part + abs(amount) * (target - part) for part in to_rgb(colour))
@@ -97,12 +97,13 @@ def shade(colour: str, nth: int, total: int) -> tuple[float, float, float]:
 
 
 def hue(colour: Any) -> float:
-    """Hue in [0, 1), the same for all shades of a colour."""
+    """The hue of a colour in [0, 1), the same for all its shades."""
     return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
 
 
 def marked(x: Array, nth: int, total: int) -> list[int]:
-    """Points of the nth of total curves with a marker: at most 8, spread over x, apart from the others'."""
+    """Indices of the points with a marker on the nth of total curves: at most 8, spread over x, and offset between
+    curves."""
     if not len(x):
         return []
     count = int(np.clip(len(x) // total, 1, _MARKED))
@@ -111,7 +112,7 @@ def marked(x: Array, nth: int, total: int) -> list[int]:
 
 
 def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
-    """A log axis, without values of 0; plain numbers on it where it spans less than three decades."""
+    """Make the axis logarithmic and mask values <= 0; over less than three decades, label it in plain numbers."""
     set_scale("log", nonpositive="mask")
     low, high = axis.get_view_interval()
     if high < 1000 * low:
@@ -121,7 +122,7 @@ def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
 
 
 def label(ax: Axes, x: str, y: str, config: Config) -> None:
-    """What is on the axes, with units."""
+    """Label the axes, with units."""
     ax.set_xlabel(words(x, config))
     ax.set_ylabel(words(y, config))
     if x in _BITS:
@@ -132,7 +133,7 @@ def label(ax: Axes, x: str, y: str, config: Config) -> None:
 
 
 def words(column: str, config: Config) -> str:
-    """A column of metrics.csv, or a key of the configuration, in plain words."""
+    """The axis label for a column of metrics.csv or a key of the configuration."""
     loss = LOSSES.get(config.objective.name)
     if column == "test_accuracy" and loss is not None and not loss.classifies:
         return "R^2 on the test rows"

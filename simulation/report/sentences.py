@@ -62,7 +62,7 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
 
 
 def _bounds(runs: list[dict[str, Any]], folders: list[Path]) -> list[str]:
-    """Whether a constrained model keeps its bounds, under every seed."""
+    """Whether a constrained model satisfies its bounds with every seed, as text; empty for other models."""
     met = [run["bounds_met"] for run in runs]
     if met[0] is None:
         return []
@@ -70,7 +70,7 @@ def _bounds(runs: list[dict[str, Any]], folders: list[Path]) -> list[str]:
 
 
 def _lost(runs: list[dict[str, Any]]) -> list[str]:
-    """Replies that were left out, under all seeds."""
+    """The number of rejected replies over all seeds, as text; empty if there are none."""
     lost = sum(run["rejected_replies"] or 0 for run in runs)
     return [f"{lost} replies left out"] if lost else []
 

@@ -1,4 +1,4 @@
-"""What a figure shows, read from stored results: mean and spread over seeds, by round or of the last rows."""
+"""The data of a figure, read from stored results: mean and spread over seeds, by round or of the last rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ Rows = list[dict[str, float]]
 
 
 class Series(NamedTuple):
-    """One line of a panel: the mean over seeds at every x, and where its band or bars begin and end, all (points,).
+    """One line of a panel: x, the mean over seeds, and the lower and upper ends of the band or bars, all (points,).
 
-    cut: whether a lower end was raised (`spread`). seeds: the most seeds that any point has.
+    cut: whether a lower end was raised (`spread`). seeds: the largest number of seeds at any point.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Series(NamedTuple):
 
 
 def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> list[Series]:
-    """The lines of one panel, in the order of the file; a curve without any result is an empty one."""
+    """The lines of one panel, in the order of the file; a curve without results gives an empty line."""
     if not experiment.ends:
         return [_by_round(experiment, out, curve, column) for curve in curves]
     lines = dict.fromkeys(curve.line for curve in curves)
@@ -42,7 +42,7 @@ def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: s
 
 
 def note(shown: Sequence[Series]) -> str:
-    """What lines and bands mean, in words."""
+    """A legend title that explains lines and bands, such as "mean and standard deviation over 3 seeds"."""
     seeds = max((one.seeds for one in shown), default=0)
     if seeds < 2:
         return "one seed" if seeds else "no results"
@@ -51,13 +51,13 @@ def note(shown: Sequence[Series]) -> str:
 
 
 def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
-    """Mean of values (seeds, points), one standard deviation below it and above it, and whether the first was cut.
+    """Mean and mean -+ one standard deviation of values (seeds, points), and whether a lower end was raised.
 
-    Near zero the spread of a quantity that is never negative is skewed, and mean - deviation may be below zero: there
-    the lower end is the lowest seed. An accuracy is such a quantity, a regression's R^2 is not.
+    For a nonnegative quantity near zero the distribution is skewed, and mean - deviation may be below zero. The lower
+    end is then the value of the lowest seed. An accuracy is such a quantity; the R^2 of a regression is not.
     """
     negative = column == "excess" or (column in SIGNED_COLUMNS and bool((values < 0).any()))
-    with np.errstate(invalid="ignore"):  # a seed outside the constraints has an infinite objective
+    with np.errstate(invalid="ignore"):  # the objective is infinite if a seed's model violates a constraint
         mean = values.mean(0)
         deviation = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
         low, lowest = mean - deviation, values.min(0)
@@ -66,7 +66,7 @@ def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
 
 
 def limits(config: Config, column: str) -> list[float]:
-    """Bounds that a constrained run sets on a column: U on its cost, 0 on what the cost is above U."""
+    """The bounds of a constrained run on a column: U for the cost, 0 for the excess of the cost over U."""
     text = config.items().get(f"{config.algorithm}.constraints")
     if text is None or column not in ("cost", "objective", "excess"):
         return []
@@ -76,7 +76,7 @@ def limits(config: Config, column: str) -> list[float]:
 
 
 def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
-    """All rows; a run that stopped early ends the line, and the label says so."""
+    """The line of a curve by round. It ends with the shortest run, and its label says if that stopped early."""
     runs = _runs(experiment, out, curve, has_metrics)
     length = min(map(len, runs), default=0)
     label, rounds = _label(curve.label, len(runs), experiment), curve.config.rounds
@@ -90,7 +90,7 @@ def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> S
 
 
 def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:
-    """A point of each curve: the last rows of its finished runs."""
+    """A line with one point per curve, from the last rows of the curve's finished runs."""
     found = [(curve, _runs(experiment, out, curve, has_model)) for curve in curves]
     found = [(curve, runs) for curve, runs in found if runs]
     line, algorithm = curves[0].line, curves[0].config.algorithm
@@ -105,7 +105,7 @@ def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: st
 
 
 def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
-    """Where an end stands: a key of its configuration, or the mean of a column."""
+    """The x of a curve's point: a key of its configuration, or the mean of a column over the last rows."""
     value = curve.config.items().get(experiment.x)
     return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
 
@@ -118,7 +118,7 @@ def _runs(experiment: Experiment, out: Path, curve: Curve, usable: Callable[[Pat
 
 
 def _label(label: str, runs: int, experiment: Experiment) -> str:
-    """The curve's own label, and how many seeds it stands for where some are missing."""
+    """The curve's label, followed by the number of seeds if some are missing."""
     seeds = len(experiment.seeds)
     return label if runs in (0, seeds) else f"{label}, {runs} of {seeds} seeds"
 

@@ -13,7 +13,7 @@ _PEM = serialization.Encoding.PEM
 
 
 def make_certificates(home: Path) -> None:
-    """ca.crt, server.pem and server.key for localhost, valid for a day."""
+    """Write ca.crt, server.pem and server.key for localhost, valid for one day."""
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     usage = dict.fromkeys(
         ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
@@ -53,7 +53,7 @@ def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> 
 
 
 def make_node_key(path: Path) -> Path:
-    """A SuperNode's private key at `path`; returns the file of the public one."""
+    """Write a SuperNode's private key to `path`; return the path of its public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = (_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
     _write_secret(path, key.private_bytes(*private))

@@ -1,7 +1,7 @@
-"""The `cohort` runtime: the training loop on arrays, clients stacked on an axis, seeds on one more.
+"""The `cohort` runtime: the training loop on arrays, with clients stacked along one axis and seeds along another.
 
-No messages, no Flower: for sweeps and benchmarks. To `twinflower.rounds` it adds blocks of clients that fit the
-processor's cache, seeds that run together, metrics and checkpoints.
+It uses neither messages nor Flower and is meant for sweeps and benchmarks. To `twinflower.rounds` it adds blocks of
+clients that fit into the processor's cache, seeds that run together, metrics, and checkpoints.
 """
 
 import time
@@ -36,32 +36,32 @@ from ..setup import Setup, prepare_seeds, with_sizes
 from .local import run_curves
 from .observer import Observer
 
-_KEPT = 2**26  # numbers
-BLOCK = 2**15  # numbers per array, so that a block's arrays fit one core's cache together
+_KEPT = 2**26  # most feature values in batches that are kept between rounds
+BLOCK = 2**15  # numbers per array, such that all arrays of a block fit into one core's cache
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """One run, or several runs that differ in the seed only.
+    """One run, or several runs that differ only in the seed.
 
-    With one setup arrays have axes (clients, ...); with several, (seeds, clients, ...).
+    Arrays have shape (clients, ...) for one run and (seeds, clients, ...) for several.
     """
 
     setups: Sequence[Setup]
 
     @property
     def alone(self) -> bool:
-        """Whether there is no axis of seeds."""
+        """Whether there is only one run, and therefore no axis of seeds."""
         return len(self.setups) == 1
 
     @property
     def seeds(self) -> list[int]:
-        """Of the runs, in order."""
+        """The seeds of the runs, in order."""
         return [setup.config.seed for setup in self.setups]
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """That of all seeds, which may divide the rows among the clients in different ways."""
+        """The algorithm for all seeds; with weighting by rows it holds the clients' sizes (seeds, N)."""
         first = self.setups[0]
         if self.alone or not first.by_rows:
             return first.algorithm
@@ -69,7 +69,7 @@ class Cohort:
 
     @cached_property
     def problem(self) -> Problem:
-        """That of all seeds."""
+        """The objective, the rows and the starting points of all seeds."""
         first = self.setups[0]
         if self.alone:
             return Problem(first.objective, first.shards, first.start)
@@ -77,14 +77,14 @@ class Cohort:
         return Problem(first.objective, shards, np.stack([setup.start for setup in self.setups]))
 
     def rounds(self, number: int, begin: Outcome | None = None) -> Iterator[Outcome]:
-        """The first rounds, or those behind where it begins."""
+        """Run the rounds up to `number`, from the start or from the outcome `begin`."""
         return rounds(
             self.algorithm, self.problem, self._schedule(), number, self._asked, self._noise(),
             seed=self._seed, block=self._block, begin=begin,
         )  # fmt: skip
 
     def start(self) -> Outcome:
-        """Before the first round."""
+        """The state before the first round."""
         return start(self.algorithm, self.problem, self._seed)
 
     @property
@@ -93,16 +93,16 @@ class Cohort:
 
     @property
     def _block(self) -> int:
-        """Clients whose arrays stay in the processor's cache."""
+        """The number of clients per block whose arrays fit into the processor's cache."""
         return max(1, BLOCK // (self.problem.objective.d * len(self.setups)))
 
     def _asked(self, round_: int) -> Index:
-        """The clients (..., K) of a round."""
+        """The clients (..., K) sampled in a round."""
         asked = [setup.config.asked(round_) for setup in self.setups]
         return asked[0] if self.alone else np.stack(asked)
 
     def _schedule(self) -> Schedule:
-        """The local schedule; where all rounds take the same rows of everybody, few enough to be kept, they are."""
+        """The local schedule. If all rounds use all rows of all clients, and these are few, batches are cached."""
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
         everybody = config.sampled == config.clients.count and schedule.batch_size == 0
         return (
@@ -112,7 +112,7 @@ class Cohort:
         )
 
     def _noise(self) -> NoiseOf | None:
-        """What the clients' guards would give out; None without privacy."""
+        """The noise that the clients' guards would add; None without privacy."""
         first = self.setups[0]
         if first.plan is None:
             return None
@@ -124,7 +124,7 @@ class Cohort:
         return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
 
     def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:
-        """Everything that decides what follows this round, and the metrics so far."""
+        """The checkpoint after this round: everything that determines the following rounds, and the metrics so far."""
         visited, states = at.states.visited()
         arrays = named("server-", flatten(at.server)) | {"visited": visited}
         if states is not None:
@@ -133,7 +133,10 @@ class Cohort:
         return Checkpoint(arrays, {"round": at.round, "seeds": self.seeds, "recorders": told})
 
     def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> Outcome:
-        """Where a checkpoint stands; the recorders go on behind its rows."""
+        """The outcome stored in a checkpoint; the recorders continue after its rows.
+
+        Raises SettingError if the checkpoint is of another runtime or has other seeds.
+        """
         require(
             "seeds" in saved.info, "the checkpoint is of another runtime than cohort: resume the run on that"
         )
@@ -147,22 +150,22 @@ class Cohort:
         return at._replace(round=int(saved.info["round"]), server=server)
 
     def place(self, seed: int) -> int | None:
-        """Where the arrays of the seed-th run stand in the server's, None if it is the only one."""
+        """The index of the seed-th run in the server's arrays; None if it is the only run."""
         return None if self.alone else seed
 
     def models(self, server: Any) -> Array:
-        """The model of each seed, (seeds, d)."""
+        """The models of all seeds, (seeds, d)."""
         return np.atleast_2d(self.algorithm.model(server))
 
     def points(self, server: Any) -> list[Array | None]:
-        """The clients' own models (N, d) of each seed, None where the server does not know them."""
+        """The clients' own models (N, d) for each seed; None if the server does not know them."""
         points = client_models(self.setups[0].method, self.setups[0].own(server))
         if points is None or self.alone:
             return [points] * len(self.setups)
         return list(points)
 
     def accounts(self, at: Outcome) -> list[Round]:
-        """What the round did, per seed."""
+        """The record of the round (participants, bits, local steps) for each seed."""
         report = at.report or ()
         parts = (at.clients, at.counted, *report)
         by_seed = [parts] if self.alone else zip(*parts, strict=True)
@@ -180,12 +183,15 @@ class Cohort:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A schedule in which every round takes the same rows of everybody: what was drawn is kept, by the first client."""
+    """A schedule in which every round uses the same rows of all clients.
+
+    The batches of each block are drawn once and cached under the block's first client.
+    """
 
     schedule: LocalSchedule
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
-        """The batches of these clients, with their rows' norms."""
+        """The batches of these clients, with the norms of their rows."""
         first = int(clients.flat[0])
         if first not in self._drawn:
             self._drawn[first] = self.schedule.batches(shards, clients, seed, round_).keeping_norms()
@@ -197,7 +203,7 @@ class _Kept:
 
 
 def _restore(states: ClientStates, template: Any, saved: Checkpoint) -> None:
-    """Put the states of the visited clients back, each like the template."""
+    """Restore the states of the clients visited before the checkpoint; template is one client's state."""
     fields = leaves_of("state-", saved.arrays)
     if fields:
         states.restore(saved.arrays["visited"], unflatten(template, fields))
@@ -206,10 +212,11 @@ def _restore(states: ClientStates, template: Any, saved: Checkpoint) -> None:
 def train(
     setups: Sequence[Setup], progress: Progress | None = None, checkpoints: Checkpoints | None = None
 ) -> list[Result]:
-    """Run all seeds together; results in their order.
+    """Run all seeds together and return their results in order.
 
-    With checkpoints (of all of them together) it goes on from the newest one, if there is one. If a seed fails,
-    or loses a client with an update that is not finite, or draws its own numbers of steps, each is run alone.
+    With checkpoints, which hold all seeds, the run resumes from the newest one. The seeds run one by one instead if one
+    of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, or if the
+    server sees only sums.
     """
     try:
         if len(setups) > 1 and isinstance(setups[0].algorithm, DrawsSteps | Summed):
@@ -243,7 +250,7 @@ def _together(
 
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
-    """Run to the end; returns the last round."""
+    """Run all remaining rounds and return the outcome of the last one."""
     saved = newest(checkpoints)
     begin = cohort.take_up(saved, recorders) if saved else cohort.start()
     if not saved:
@@ -257,7 +264,7 @@ def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: C
 
 
 def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: Checkpoints | None) -> None:
-    """Evaluate and save the round where that is due."""
+    """Evaluate the round and write a checkpoint, if they are due."""
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             recorder.evaluate(at.round, x, own_columns(recorder.setup, at.server, cohort.place(place)))

@@ -1,7 +1,7 @@
-"""A real deployment on this machine: a SuperLink, SuperNodes in processes of their own, and `flwr run` on them.
+"""A real deployment on this machine: a SuperLink, SuperNodes in separate processes, and `flwr run` on them.
 
-Everything lives in a temporary folder, on free ports, and ends with the context. With `secure` all connections are TLS
-under a certificate authority made for the occasion, and only nodes whose public keys were registered are let in.
+It uses a temporary folder and free ports, and everything is stopped and removed when the context exits. With `secure`
+all connections use TLS with a temporary certificate authority, and only nodes with registered public keys may connect.
 """
 
 import os
@@ -32,7 +32,7 @@ _LOOK_FOR_MESSAGES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # seconds; F
 
 @dataclass(frozen=True)
 class Deployment(Engine):
-    """A running SuperLink at `port`, and the SuperNodes that were started, by their number."""
+    """A running SuperLink at `port`, and the SuperNodes started so far, by number."""
 
     simulated: bool = False
     port: int = 0
@@ -42,9 +42,9 @@ class Deployment(Engine):
     def start_node(
         self, number: int, count: int, settings: Mapping[str, Value] | None = None, key: str = ""
     ) -> None:
-        """A SuperNode that holds partition `number` of `count`; settings go into its node config.
+        """Start a SuperNode that holds partition `number` of `count`; settings are added to its node config.
 
-        key: name of its private key, `node-NUMBER-key` by default, in a secure deployment.
+        key: in a secure deployment, the name of its private key, by default `node-NUMBER-key`.
         """
         config: dict[str, Value] = {"partition-id": number, "num-partitions": count, **(settings or {})}
         words = " ".join(to_toml(config).replace(" = ", "=").split("\n"))
@@ -63,22 +63,22 @@ class Deployment(Engine):
         return ["--root-certificates", str(self.home / "ca.crt"), "--auth-supernode-private-key", str(keys)]
 
     def register(self, number: int) -> None:
-        """Make the node's keys and let the SuperLink know the public one."""
+        """Create the node's key pair and register its public key with the SuperLink."""
         public = make_node_key(self.home / f"node-{number}-key")
         self.flwr("supernode", "register", str(public), CONNECTION)
 
     def kill_node(self, number: int) -> None:
-        """SIGKILL to the node and its children, as a power cut would."""
+        """Send SIGKILL to the node and its children, to simulate a power failure."""
         with suppress(ProcessLookupError):
             os.killpg(self.nodes[number].pid, SIGKILL)
         self.nodes.pop(number).wait()
 
     def log_of(self, number: int) -> str:
-        """What a node has written."""
+        """The text of a node's log."""
         return self.place.log(node_name(number)).read_text(errors="replace")
 
     def heard(self, line: str) -> str:
-        """As for every process, and that the node has connected."""
+        """The part of a log line that the user should see, including the message that the node has connected."""
         return "connected" if _CONNECTED in line else super().heard(line)
 
 
@@ -92,9 +92,9 @@ def node_name(number: int) -> str:
 
 @contextmanager
 def deployment(secure: bool = False, logs: Path | None = None, tell: Tell = silent) -> Iterator[Deployment]:
-    """Start a SuperLink; end it, its nodes, and everything they started, on leaving.
+    """Start a SuperLink; on exit, stop it, its nodes, and everything they started.
 
-    logs: folder of the log files; by default they end with the rest.
+    logs: folder of the log files; by default they are removed with the temporary folder.
     """
     with place_of_its_own(logs) as place:
         furnish(place)

@@ -1,7 +1,7 @@
-"""The `flower` runtime: `flwr run` on a simulation SuperLink of our own.
+"""The `flower` runtime: `flwr run` on a separate simulation SuperLink.
 
-`flwr run` would otherwise leave a SuperLink daemon behind. Here it has its own FLWR_HOME and ports, and
-ends with the command. `deployment` does the same with SuperNodes.
+By default `flwr run` leaves a SuperLink daemon running. Here the SuperLink has its own FLWR_HOME and ports and stops
+with the command. `deployment` does the same with SuperNodes.
 """
 
 import json
@@ -22,19 +22,19 @@ from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
 from .processes import Place, Tail, free_ports, place_of_its_own
 
-_PROJECT = Path(__file__).resolve().parents[2]  # of a checkout; in a wheel, the package
+_PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
 CONNECTION = "ours"
 SUPERLINK = "superlink"
 _BUNDLED = re.compile(
     r"^fab-include = \[.*?^\]\n", re.DOTALL | re.MULTILINE
-)  # files that only a checkout has
-_PAUSE = 0.2  # seconds between two looks at the logs
+)  # files that exist only in a checkout
+_PAUSE = 0.2  # seconds between two reads of the logs
 
-Tell = Callable[[str], None]  # takes a line for the user
+Tell = Callable[[str], None]  # reports a line to the user
 
 
 def own_app(home: Path) -> Path:
-    """The folder that `flwr run` is given: the checkout, or one in `home` whose components the wheel holds."""
+    """The app folder for `flwr run`: the checkout, or a folder in `home` that refers to the installed package."""
     if (_PROJECT / "pyproject.toml").exists():
         return _PROJECT
     text = (_PROJECT / "app.toml").read_text(encoding="utf-8")
@@ -45,12 +45,15 @@ def own_app(home: Path) -> Path:
 
 
 def silent(line: str) -> None:
-    """Tell nobody."""
+    """Discard the line."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A running simulation SuperLink and the place that it runs in."""
+    """A running simulation SuperLink, its folder and its processes.
+
+    tell: reports lines to the user. watched: the logs whose warnings are reported, by process name.
+    """
 
     place: Place
     simulated: bool = True
@@ -59,18 +62,18 @@ class Engine:
 
     @property
     def home(self) -> Path:
-        """FLWR_HOME."""
+        """The folder used as FLWR_HOME."""
         return self.place.home
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of everything that is started for it."""
+        """The environment variables of all its processes."""
         return self.place.environment
 
     def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
-        """One `flwr run` that writes its run folder; returns Flower's output, whose lines go to `tell` as they appear.
+        """Call `flwr run`, which writes the run folder; return its output, also reported line by line through `tell`.
 
-        Raises RunError unless Flower says finished:completed, or as soon as a process ends that must not.
+        Raises RunError unless Flower reports finished:completed, or as soon as a required process ends.
         """
         log = self.place.log("flwr-run")
         tail, begin = Tail(log), log.stat().st_size if log.exists() else 0
@@ -87,12 +90,12 @@ class Engine:
         return output
 
     def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
-        """`flwr run` in the background, writing to the log flwr-run."""
+        """Start `flwr run` in the background, with its output in the log flwr-run."""
         command = [command_of("flwr"), *self.words(config, folder, app)]
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
 
     def _look(self, tail: Tail) -> None:
-        """Report what is new; RunError if a process has ended."""
+        """Report new lines of the logs; RunError if a required process has ended."""
         for line in tail.lines():
             if (told := plain(line)) and not _NOISE.match(told):
                 self.tell(told)
@@ -100,14 +103,14 @@ class Engine:
         self.place.check()
 
     def look_at_nodes(self) -> None:
-        """Report the warnings in the logs that are watched."""
+        """Report new warnings in the watched logs."""
         for name, tail in self.watched.items():
             for line in tail.lines():
                 if told := self.heard(line):
                     self.tell(f"{name}: {told}")
 
     def heard(self, line: str) -> str:
-        """What the user should see of such a line: Flower's warnings and errors, and our own sentences; else empty."""
+        """The part of a log line that the user should see: a warning, an error or a Twinflower message; else empty."""
         found = _ALARM.match(plain(line))
         return (found[2] or found[3] or "") if found else ""
 
@@ -128,13 +131,13 @@ class Engine:
         return [*words, "--federation-config", nodes] if self.simulated else words
 
     def last_status(self) -> str:
-        """Status of the newest run."""
+        """The status of the newest run, such as finished:completed."""
         listing = json.loads(self.flwr("ls", CONNECTION, "--format", "json"))
         runs = sorted(listing["runs"], key=lambda run: run["pending-at"])
         return str(runs[-1]["status"]) if runs else "never started"
 
     def flwr(self, *words: str) -> str:
-        """Output of Flower's own command line; RunError if it fails."""
+        """Call Flower's command line and return its output; RunError if it fails."""
         done = subprocess.run(
             [command_of("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True,
             start_new_session=True,
@@ -145,7 +148,7 @@ class Engine:
 
 
 def _absolute(config: Config) -> Config:
-    """The same run with every path absolute: Flower's processes work in other folders than the user."""
+    """The same run with absolute paths, because Flower's processes have other working directories than the user."""
     items, graph, objective = config.items(), config.topology, config.objective
     if isinstance(graph, FromFile):
         config = replace(config, topology=FromFile(_named_file("file", graph.name)))
@@ -154,7 +157,7 @@ def _absolute(config: Config) -> Config:
 
 
 def _named_file(kind: str, name: str) -> str:
-    """KIND:PATH with the path absolute; any other name as it is."""
+    """KIND:PATH with an absolute path; any other name unchanged."""
     found, colon, path = name.partition(":")
     return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else name
 
@@ -172,13 +175,13 @@ _ALARM = re.compile(r"(WARNING|ERROR) *:\s*(.*)|(twinflower: .*)")
 
 
 def plain(line: str) -> str:
-    """A line of a log without colours."""
+    """A log line without colour codes."""
     return _COLOUR.sub("", line).rstrip()
 
 
 @contextmanager
 def engine(tell: Tell = silent) -> Iterator[Engine]:
-    """Start a simulation SuperLink; end it, and everything it started, on leaving."""
+    """Start a simulation SuperLink; on exit, stop it and everything it started."""
     with place_of_its_own() as place:
         furnish(place)
         port, control = free_ports(2)
@@ -189,7 +192,7 @@ def engine(tell: Tell = silent) -> Iterator[Engine]:
 
 
 def furnish(place: Place) -> None:
-    """Make the place a FLWR_HOME, quiet and off the network."""
+    """Set up the folder as FLWR_HOME, without telemetry, update checks and installation of dependencies."""
     place.environment |= {
         "FLWR_HOME": str(place.home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -200,17 +203,17 @@ def furnish(place: Place) -> None:
 
 
 def write_connection(home: Path, text: str) -> None:
-    """How `flwr` finds our SuperLink."""
+    """Write the connection settings with which `flwr` finds this SuperLink."""
     (home / "config.toml").write_text(f"[superlink.{CONNECTION}]\n{text}")
 
 
 def start_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
-    """A SuperLink that listens on the port; commands: folder of another Python's Flower."""
+    """Start a SuperLink and wait until it listens on the port; commands: folder of another Python's scripts."""
     command = [command_of("flower-superlink", commands), "--host", "127.0.0.1", "--port", str(port)]
     place.keep(SUPERLINK, [*command, "--database", str(place.home / "state.db"), *words])
     place.await_port(port)
 
 
 def command_of(name: str, folder: Path | None = None) -> str:
-    """A console script of the Python that runs us, or of the one in this folder."""
+    """The path of a console script of the running Python, or of the Python installation with this scripts folder."""
     return str((folder or Path(sys.executable).parent) / name)

@@ -1,10 +1,10 @@
-"""The `inprocess` runtime: the real strategy and clients over a grid of our own, in one process.
+"""The `inprocess` runtime: the actual strategy and clients over an in-process Flower `Grid`.
 
-What crosses the grid are Flower messages with arrays in their wire bytes. Normally a client is called
-directly, with a fast reader and writer of the same bytes; with exact_wire = True every message is
-serialised completely and goes through Flower's own `ClientApp`.
+The grid carries Flower messages whose arrays are in wire format. Normally each client is called directly, with a fast
+reader and writer of the same bytes. With exact_wire = True every message is fully serialised and passes through
+Flower's own `ClientApp`.
 
-This module is the only one that touches Flower's private parts (marked "private"); a test guards them.
+This is the only module that uses Flower's private API (marked "private"); a test checks that it still works.
 """
 
 import logging
@@ -43,7 +43,7 @@ _RAISED = 3  # Flower's code for an exception in a client
 
 
 class InProcessGrid(Grid):
-    """Nodes 1..N, node i + 1 holding partition i; contexts are made when a node is first reached."""
+    """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context is created on first use."""
 
     def __init__(self, setup: Setup, exact_wire: bool = False) -> None:
         self.setup = setup
@@ -52,17 +52,17 @@ class InProcessGrid(Grid):
         self._clients: dict[int, AlgorithmClient] = {}
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
-        run = int.from_bytes(os.urandom(7))  # a ledger on disk must not take two runs for one
+        run = int.from_bytes(os.urandom(7))  # random, so that a ledger on disk can tell two runs apart
         self._run = Run.create_empty(run_id=run)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 0, 1
 
     def set_run(self, run: Run) -> None:
-        """Flower's run information."""
+        """Set Flower's description of the run."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """Flower's run information."""
+        """Flower's description of the run."""
         return self._run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
@@ -70,11 +70,14 @@ class InProcessGrid(Grid):
         raise NotImplementedError("use flwr.app.Message(...)")
 
     def get_node_ids(self) -> Iterable[int]:
-        """1..N."""
+        """The node numbers 1..N."""
         return range(1, self.setup.config.clients.count + 1)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer every message at once; its reply waits to be pulled. Flower's own grid goes through them twice."""
+        """Process every message at once and store its reply; return the messages' ids.
+
+        messages must not be an iterator, because Flower's own grid iterates over it twice.
+        """
         assert iter(messages) is not messages
         ids = []
         for message in messages:
@@ -84,31 +87,31 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies that are there."""
+        """Return and remove the stored replies to these messages."""
         return [self._replies.pop(i) for i in message_ids if i in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push and pull."""
+        """Process the messages and return their replies; the timeout has no effect."""
         return self.pull_messages(self.push_messages(messages))
 
     def answer(self, message: Message) -> Message:
-        """One node's reply; an exception in the client becomes an error reply, as in Flower."""
+        """The reply of the node; an exception in the client becomes an error reply, as in Flower."""
         try:
             return self._through_flower(message) if self.exact_wire else self._directly(message)
         except Exception as error:  # noqa: BLE001  a client may raise anything
             return Message(Error(_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def context(self, node: int) -> Context:
-        """The node's context."""
+        """The node's Flower context, which holds its state."""
         if node not in self.contexts:
             config: UserConfig = {"partition-id": node - 1, "num-partitions": self.setup.config.clients.count}
             self.contexts[node] = Context(self._run.run_id, node, config, RecordDict(), {})
         return self.contexts[node]
 
     def client(self, node: int) -> AlgorithmClient:
-        """The node's client."""
+        """The client of the node, created on first use."""
         if node not in self._clients:
             self._clients[node] = self.setup.client(node - 1, self.context(node))
         return self._clients[node]
@@ -137,7 +140,7 @@ _SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
 
 
 def _fit_result(answer: Answer) -> RecordDict:
-    """The records that Flower writes for what `fit` returned."""
+    """The records that Flower makes from the return value of `fit`."""
     arrays = ArrayRecord()
     for place, array in enumerate(answer.arrays):
         arrays[str(place)] = array
@@ -166,7 +169,7 @@ def train(
     exact_wire: bool = False,
     checkpoints: Checkpoints | None = None,
 ) -> Result:
-    """Run the strategy over a grid of our own."""
+    """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -1,9 +1,9 @@
-"""Ends everything that a command has started and removes its folder, even after the command itself was killed.
+"""Stop everything that a command has started and remove its folder, even if the command itself was killed.
 
-Every process that a command starts carries the environment variable MARK, whose value is the command's folder, and
-passes it on to its own children, whatever session they are in. Run as a script, `python janitor.py FOLDER` waits until
-its standard input is closed, which happens when the command ends for whatever reason, and then clears up. It uses only
-the standard library, so that it is ready before the command starts anything else.
+Every process that a command starts has the environment variable MARK, whose value is the command's folder. Its children
+inherit the variable, even in another session. As a script, `python janitor.py FOLDER` waits until its standard input is
+closed, which happens when the command ends for any reason, and then cleans up. It uses only the standard library, so
+that it is ready before the command starts anything else.
 """
 
 import os
@@ -16,18 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "TWINFLOWER_FOLDER"
-GROUPS = "process-groups"  # file in the folder with the groups that were started, for systems without /proc
+GROUPS = "process-groups"  # file that lists the started process groups, for systems without /proc
 PROC = Path("/proc")
 _LAST_WORD = 10.0  # seconds after SIGKILL; only a process that hangs in the kernel takes longer
 _PAUSE = 0.05
 
-Address = tuple[int, str]  # what kill(2) takes, and the time of birth, for numbers are used again
+Address = tuple[int, str]  # the pid or group for kill(2), and the start time, because pids are reused
 
 
 def clear(folder: Path, grace: float, hurry: Callable[[], bool] = lambda: False) -> list[int]:
-    """End every process of this folder, then remove it; returns the numbers of processes that cannot be ended.
+    """End every process of this folder, then remove the folder; return the pids of processes that could not be ended.
 
-    They get SIGTERM and `grace` seconds, or until `hurry`, which is asked all the while, says yes, and then SIGKILL.
+    The processes get SIGTERM, and SIGKILL after `grace` seconds or as soon as `hurry()`, which is polled, returns true.
     """
     known: set[Address] = set()
     if grace > 0:
@@ -58,7 +58,7 @@ def _send(request: signal.Signals, addresses: set[Address]) -> None:
 
 
 def _present(folder: Path, known: set[Address]) -> set[Address]:
-    """Live processes that belong to the folder, or did when they were last seen; adds to known."""
+    """The live processes that belong to the folder or did so in an earlier call; adds new ones to known."""
     if not PROC.is_dir():
         return _groups(folder)
     living = dict(_living())
@@ -67,7 +67,7 @@ def _present(folder: Path, known: set[Address]) -> set[Address]:
 
 
 def _family(folder: Path, living: dict[Address, int]) -> set[Address]:
-    """Processes with the mark, and their descendants: Ray's workers write their title over their environment."""
+    """The processes with the mark and their descendants; Ray's workers overwrite their environment, and so the mark."""
     numbers = {number for number, _ in living if _marked(number, folder)}
     while more := {number for (number, _), parent in living.items() if parent in numbers} - numbers:
         numbers |= more
@@ -75,7 +75,7 @@ def _family(folder: Path, living: dict[Address, int]) -> set[Address]:
 
 
 def _living() -> Iterator[tuple[Address, int]]:
-    """Every process that is not a zombie, and its parent."""
+    """Every process that is not a zombie, with its parent's pid."""
     for entry in PROC.glob("[0-9]*"):
         with suppress(OSError):
             words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -91,7 +91,7 @@ def _marked(number: int, folder: Path) -> bool:
 
 
 def _groups(folder: Path) -> set[Address]:
-    """Without /proc: the process groups that the command started; those that Flower starts end with their parents."""
+    """Without /proc: the process groups that the command started. Groups started by Flower end with their parents."""
     with suppress(OSError):
         numbers = (folder / GROUPS).read_text().split()
         return {(-int(number), "") for number in numbers if _exists(-int(number))}

@@ -1,7 +1,7 @@
-"""The processes of one command, in a folder of its own: none of them outlives the command, and neither does the folder.
+"""The processes of one command and its temporary folder; neither outlives the command.
 
-`place_of_its_own` clears up when it is left and on SIGINT, SIGTERM and SIGHUP. If the command is killed, `janitor`, a
-small process beside it, clears up instead. Every process writes its log into a file.
+`place_of_its_own` cleans up on exit and on SIGINT, SIGTERM and SIGHUP. If the command is killed, `janitor`, a small
+separate process, cleans up instead. Every process writes its log to a file.
 """
 
 import os
@@ -29,7 +29,7 @@ _PAUSE = 0.1
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the command to end; `status` is what a shell expects of it then."""
+    """The command was ended by a signal; `status` is its exit status, 128 + signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -38,10 +38,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Place:
-    """A command's folder, the environment that leads there, and what was started.
+    """A command's folder, the environment variables of its processes, and the processes themselves.
 
-    logs: folder of the log files. running: processes that must not end before the command does, by the names of their
-    logs. started: all processes.
+    logs: folder of the log files. running: processes that must keep running until the command ends, by the names of
+    their logs. started: all processes.
     """
 
     home: Path
@@ -65,22 +65,22 @@ class Place:
         return process
 
     def keep(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-        """Start a command that must not end by itself."""
+        """Start a command that must keep running; `check` raises an error if it has ended."""
         self.running[name] = self.start(name, command, environment)
 
     def check(self) -> None:
-        """RunError, with the end of the log, if a process has ended that must not."""
+        """Raise RunError, with the end of the log, if a process that must keep running has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise RunError(f"{name} ended early with {_how(process.returncode)}; {self.end_of(name)}")
 
     def reap(self) -> None:
-        """Collect the exit status of those that have ended, which would otherwise remain as zombies."""
+        """Collect the exit status of ended processes, which would otherwise remain as zombies."""
         for process in self.started:
             process.poll()
 
     def log(self, name: str) -> Path:
-        """Where a process writes."""
+        """The path of the log of the process with this name."""
         return self.logs / f"{name}.log"
 
     def end_of(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Place:
         return "\n".join([f"the end of {self.log(name)}:", *(f"    {line}" for line in lines[-_LAST_LINES:])])
 
     def await_port(self, port: int) -> None:
-        """Wait until somebody listens; RunError if a process ends first, or if it takes too long."""
+        """Wait until a process listens on the port; RunError if a required one ends first, or after a timeout."""
         deadline = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < deadline:
             self.check()
@@ -102,10 +102,10 @@ class Place:
 
 @contextmanager
 def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
-    """A temporary folder and the processes started in it; leaving ends the processes and removes the folder.
+    """A temporary folder and the processes started in it; on exit, the processes are ended and the folder is removed.
 
-    logs: folder of the log files, by default the temporary one. Raises Interrupted if a signal asked for the end, after
-    everything is cleared up.
+    logs: folder of the log files, by default the temporary one. Raises Interrupted, after cleaning up, if a signal
+    ended the block.
     """
     with _Signals() as signals, _janitor() as home:
         place = Place(home, os.environ | {janitor.MARK: str(home)}, logs or home)
@@ -126,7 +126,7 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
 
 @contextmanager
 def _janitor() -> Iterator[Path]:
-    """A temporary folder; if this process is killed, another one ends all processes of the folder and removes it."""
+    """A temporary folder. If this process is killed, a separate one ends the folder's processes and removes it."""
     home = Path(tempfile.mkdtemp(prefix="twinflower-"))
     words = [sys.executable, "-I", "-S", janitor.__file__, str(home)]
     watching = subprocess.Popen(
@@ -137,13 +137,13 @@ def _janitor() -> Iterator[Path]:
         yield home
     finally:
         with suppress(BrokenPipeError):
-            watching.communicate()  # closing the pipe tells it that we are done
+            watching.communicate()  # closes the pipe, upon which the janitor ends
 
 
 class _Signals:
-    """SIGINT, SIGTERM and SIGHUP as an exception, once, and only where `raising` says so.
+    """Raises SIGINT, SIGTERM or SIGHUP as an exception, once and only within a `raising` block.
 
-    got: the first signal, 0 for none. waiting: how many signals were only noted.
+    got: the first signal, 0 for none. waiting: the number of signals that were recorded but not raised.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _Signals:
 
     def __enter__(self) -> "_Signals":
         for number in SIGNALS:
-            with suppress(ValueError):  # not in the main thread: signals are somebody else's
+            with suppress(ValueError):  # outside the main thread signal handlers cannot be set
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # ignored under nohup
                     self.before[number] = signal.signal(number, self._note)
         return self
@@ -174,7 +174,7 @@ class _Signals:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Within this block the first signal is raised as an exception; outside it is only noted."""
+        """Within this block the first signal is raised as an exception; outside it signals are only recorded."""
         self.armed = True
         try:
             if self.got:
@@ -189,7 +189,7 @@ def _how(status: int) -> str:
 
 
 class Tail:
-    """The lines that a log gets from now on."""
+    """A reader of the lines written to a log after its creation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -197,7 +197,7 @@ class Tail:
         self.rest = ""
 
     def lines(self) -> list[str]:
-        """Whole lines since the last call."""
+        """The complete lines written since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -209,7 +209,7 @@ class Tail:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Distinct ports on which no process listens."""
     sockets = [socket.socket() for _ in range(count)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))

@@ -62,9 +62,9 @@ def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
 
 
 def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
-    """A run on tables as one on rows that only the nodes have, and what the node config of each says of its table.
+    """Convert a run on tables into a run with data.name = own; also return the entries of each node's config.
 
-    SettingError where the rows are not divided by table already, or some would be held out of the nodes' tables.
+    Raises SettingError unless there is one table per node and data.test-file gives the rows for evaluation.
     """
     config, data = setup.config, cast(TableData, setup.config.data)
     require(
@@ -89,8 +89,8 @@ def _from_here(path: str) -> str:
 
 
 def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:
-    """Identities for all nodes, and the file in which everybody's public key is; by number, what the node configs
-    say."""
+    """Create the identity keys of all nodes and the peers file with their public keys; return the entries of each
+    node's config, by number."""
     sites = range(setup.config.clients.count)
     keys = {number: home / f"identity-{number}.pem" for number in sites}
     peers = home / "peers.txt"
@@ -105,7 +105,7 @@ def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:
 
 
 def _empty(logs: Path) -> Path:
-    """A folder for logs, without those of an earlier try."""
+    """Create the folder for logs and delete those of an earlier attempt."""
     logs.mkdir(parents=True, exist_ok=True)
     for log in logs.glob("*.log"):
         log.unlink()
@@ -113,7 +113,7 @@ def _empty(logs: Path) -> Path:
 
 
 def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value]) -> None:
-    """Start a node that must not end before the rehearsal does."""
+    """Start a node that must keep running until the rehearsal ends."""
     if running.secure:
         running.register(number)
     running.start_node(number, count, own)

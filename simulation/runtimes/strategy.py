@@ -1,4 +1,4 @@
-"""A strategy's run from start to result, over any Flower grid."""
+"""Run a strategy from start to result over any Flower grid."""
 
 import time
 
@@ -27,7 +27,7 @@ def run_strategy(
 ) -> Result:
     """Run all rounds and evaluate centrally; a RunError becomes the result's failure.
 
-    With checkpoints it goes on from the newest one, if there is one, and writes more.
+    With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints.
     """
     strategy = setup.strategy(deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
@@ -36,7 +36,7 @@ def run_strategy(
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
         round_ += first
         if recorder.rows and round_ <= first:
-            return None  # told before the checkpoint
+            return None  # this round was evaluated before the checkpoint
         told = None
         if recorder.wants(round_):
             model, own = setup.algorithm.model(strategy.server), own_columns(setup, strategy.server)
@@ -67,7 +67,7 @@ def run_strategy(
 
 
 def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
-    """Go on from the newest checkpoint; returns its round, 0 if there is none."""
+    """Resume from the newest checkpoint and return its round, 0 if there is none."""
     strategy.settled = 0
     found = newest(checkpoints)
     if found is None:

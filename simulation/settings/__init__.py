@@ -1,4 +1,4 @@
-"""Settings of a run: declared with what they set, read from every door, written to run folders."""
+"""The settings of a run: their declarations, how they are read from every source, and the resulting configuration."""
 
 from twinflower.settings import Value
 

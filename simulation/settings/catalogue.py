@@ -1,7 +1,7 @@
-"""Every key that a user may set, made from the declarations: its section, and the choices that it belongs to.
+"""The catalogue of all settings, made from their declarations: each key with its section and the choices it belongs to.
 
 A choice is a key whose value selects an entry of a registry: `algorithm`, `data.name`, `partition.name`, ... The other
-keys of an entry count only while it is selected.
+keys of an entry have an effect only if the entry is selected.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,12 +23,12 @@ Choices = Mapping[str, Value]
 
 NETWORKED = tuple(name for name, method in ALGORITHMS.items() if issubclass(method, OnGraph))
 STEPPING = tuple(name for name, method in ALGORITHMS.items() if method.takes_local_steps)
-_FURTHER: dict[str, dict[str, tuple[str, ...]]] = {  # choices in other sections that a key belongs to
+_FURTHER: dict[str, dict[str, tuple[str, ...]]] = {  # keys that also depend on a choice in another section
     "local.max-steps": {"algorithm": STEPPING},
     "privacy.sensitivity": {"algorithm": STEPPING},
     "regulariser.parameters": {"objective.name": (TORCH,)},
 }
-CHOSEN: dict[str, Mapping[str, type[Any]]] = {  # sections with an entry of a registry
+CHOSEN: dict[str, Mapping[str, type[Any]]] = {  # sections whose keys depend on a registry entry
     "data": SOURCES,
     "partition": PARTITIONERS,
     "objective": OBJECTIVES,
@@ -53,7 +53,7 @@ ABOUT = {
     "server": "How the server treats nodes and their replies",
     "output": "Where results are written",
 }
-_CHOICE = {  # the key that chooses, its default, and what it means
+_CHOICE = {  # the key that selects the entry, its default, and its meaning
     "data": ("name", "digits", "data set"),
     "partition": ("name", "iid", "how the rows are divided among the clients"),
     "objective": (
@@ -85,7 +85,10 @@ TOP = (
 
 @dataclass(frozen=True)
 class Declared:
-    """A key: what it is, and which values of which choices it belongs to, all of them at once."""
+    """A key and its owners: for each choice it depends on, the values with which it has an effect.
+
+    The key has an effect only if all these choices have one of their values.
+    """
 
     name: str
     key: Key
@@ -93,26 +96,26 @@ class Declared:
 
     @property
     def section(self) -> str:
-        """What stands before the dot."""
+        """The part before the last dot, empty for a top-level key."""
         return self.name.rpartition(".")[0]
 
     @property
     def leaf(self) -> str:
-        """What stands behind the dot."""
+        """The part after the last dot."""
         return self.name.rpartition(".")[2]
 
     @property
     def is_choice(self) -> bool:
-        """Whether it selects an entry of a registry."""
+        """Whether the key selects an entry of a registry."""
         return self.name in CHOICES
 
     def missing(self, choices: Choices) -> str | None:
-        """The choice that leaves this key without effect; None where it counts."""
+        """The first choice that makes this key ineffective; None if the key has an effect."""
         return next((c for c, entries in self.owners.items() if kind_of(choices[c]) not in entries), None)
 
 
 def kind_of(value: Value) -> str:
-    """The registry's name of a choice: libsvm:FILE for libsvm:a9a."""
+    """The registry's name for the value of a choice, such as libsvm:FILE for libsvm:a9a."""
     word, colon, _ = str(value).partition(":")
     return {"libsvm:": "libsvm:FILE", "file:": "file:PATH", "torch:": TORCH}.get(word + colon, str(value))
 
@@ -155,15 +158,15 @@ CHOICES = ("algorithm", *(f"{section}.{choice[0]}" for section, choice in _CHOIC
 CATALOGUE: dict[str, Declared] = {declared.name: declared for declared in _all()}
 SECTIONS = (*ABOUT, *ALGORITHMS)
 DEFAULTS: dict[str, Value] = {name: declared.key.default for name, declared in CATALOGUE.items()}
-# What `flwr run .` runs without any override, where it differs from the defaults: a private run
+# The settings in which `flwr run .` without overrides differs from the defaults: it is a private run
 MAIN_JOB: dict[str, Value] = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
 
 
 def keys_of(section: str) -> list[Declared]:
-    """The keys of a section, in order."""
+    """The keys of a section, in the order of the catalogue."""
     return [declared for declared in CATALOGUE.values() if declared.section == section]
 
 
 def applying(choices: Choices) -> list[Declared]:
-    """The keys that count under these choices."""
+    """The keys that have an effect with these choices."""
     return [declared for declared in CATALOGUE.values() if declared.missing(choices) is None]

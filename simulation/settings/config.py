@@ -1,4 +1,4 @@
-"""One run's configuration: a checked value, one attribute for each section."""
+"""The configuration of one run: a validated value with one attribute per section."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from twinflower.topologies import Topology
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
 from .sections import Clients, Evaluation, Gradient, Local, NoPrivacy, Output, Private, Server
 
-DEFAULT_CLIENTS = 10  # where clients.count is 0 and no Flower nodes say otherwise
+DEFAULT_CLIENTS = 10  # used if clients.count is 0 and there are no Flower nodes to count
 PATHS = (
     "data.dir",
     "data.file",
@@ -31,7 +31,7 @@ PATHS = (
     "output.dir",
     "output.state-dir",
     "output.resume-from",
-)  # found or left on the disk
+)  # files and folders that a run reads or writes
 INCIDENTAL = {
     *PATHS, "data.download", "output.checkpoint-every", "server.node-timeout", "server.round-timeout",
 }  # fmt: skip
@@ -39,7 +39,7 @@ INCIDENTAL = {
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides the result of a run. method: the algorithm with its settings, but for h."""
+    """Everything that determines the result of a run. method: the algorithm with its settings, except h."""
 
     method: Any
     rounds: int
@@ -71,22 +71,22 @@ class Config:
 
     @property
     def algorithm(self) -> str:
-        """Name of the method."""
+        """The name of the algorithm."""
         return str(self.method.name)
 
     @property
     def sampled(self) -> int:
-        """Clients per round, K, from the second round on at least."""
+        """The number K of clients sampled per round; clients.first-round can make round 1 sample all of them."""
         return self.clients.per_round or self.clients.count
 
     def asked(self, round_: int) -> Index:
-        """The clients of a round, from the public sampling."""
+        """The clients sampled in a round, by the public sampling."""
         clients = self.clients
         return participants(self.seed, round_, clients.count, self.sampled, clients.first_round)
 
     @property
     def schedule(self) -> LocalSchedule:
-        """How clients walk through their rows; one step a round for methods that take no more."""
+        """The local schedule of the clients, with one step per round for methods without local steps."""
         local = self.local
         return LocalSchedule(
             local.batch_size, local.max_steps if self.method.takes_local_steps else 1, local.fresh_batches
@@ -94,38 +94,38 @@ class Config:
 
     @property
     def sizes(self) -> list[int]:
-        """Rows of every client, where the partition lists them; else none."""
+        """The number of rows of every client if partition.sizes lists them; else empty."""
         return self.partition.numbers if isinstance(self.partition, Sizes) else []
 
     @property
     def digest(self) -> str:
-        """A short identity of the whole configuration."""
+        """A hash of the whole configuration, 16 hexadecimal digits."""
         return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
 
     @property
     def agreement(self) -> str:
-        """A short identity of what decides the result, the same on machines that have their files in other places."""
+        """A SHA-256 hash of the settings that determine the result, the same on machines with other file paths."""
         mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
         return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
 
     def same_run(self, other: "Config") -> bool:
-        """Whether both give the same result, wherever it is written and however long anybody waits."""
+        """Whether both give the same result; output paths and timeouts may differ."""
         return not self.changed(other.items())
 
     def changed(self, items: Mapping[str, Value]) -> list[str]:
-        """Keys whose value differs from that in `items`, except those that do not matter for the result."""
+        """The keys whose value differs from that in `items`, except those that do not affect the result."""
         mine = self.items()
         return sorted(key for key in mine.keys() - INCIDENTAL if mine[key] != items.get(key))
 
     def with_clients(self, count: int) -> "Config":
-        """The same run with clients.count decided, if it was left open: by the number of tables, or else this."""
+        """The same run with clients.count filled in if it is 0: the number of tables, or else `count`."""
         if self.clients.count:
             return self
         sites = self.data.num_sites if isinstance(self.data, TableData) and self.data.files else 0
         return self.put({"clients.count": sites or count})
 
     def put(self, values: Mapping[str, Value]) -> "Config":
-        """The same run with other values of keys that choose nothing and count here."""
+        """The same run with other values for these keys, which must have an effect here and not be choices."""
         parts: dict[str, dict[str, Value]] = {}
         for name, value in values.items():
             declared = CATALOGUE[name]
@@ -138,13 +138,13 @@ class Config:
 
     @property
     def choices(self) -> dict[str, Value]:
-        """What was chosen, by the key that chooses."""
+        """The value of every choice, by its key."""
         sections = {f"{name}.name": getattr(self, name) for name in CHOSEN if name != "privacy"}
         chosen = {key: DEFAULTS[key] if entry is None else entry.name for key, entry in sections.items()}
         return chosen | {"algorithm": self.algorithm, "privacy.mode": self.privacy.mode}
 
     def items(self) -> dict[str, Value]:
-        """All keys that count, as a user would type them."""
+        """All keys that have an effect, with their values as a user would type them."""
         choices, found = self.choices, {}
         for declared in applying(choices):
             section = declared.section
@@ -155,7 +155,10 @@ class Config:
 
 
 def configured(values: Mapping[str, Value]) -> Config:
-    """The configuration with these values of keys that count, checked against type and range, and defaults else."""
+    """The configuration with these values for keys that have an effect, and defaults for all other keys.
+
+    Raises SettingError for a value of the wrong type or outside its range.
+    """
     choices = {key: values.get(key, DEFAULTS[key]) for key in CHOICES}
     chosen: dict[str, dict[str, Value]] = {}
     for name, value in values.items():
@@ -185,7 +188,7 @@ def _method(name: str, chosen: Mapping[str, Mapping[str, Value]], privacy: Any) 
 
 
 def check(config: Config) -> None:
-    """Everything else that can be checked without data: raises SettingError for settings that break a rule."""
+    """Check the rules that concern several settings and need no data; SettingError if one is violated."""
     config.objective.check()
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
@@ -198,7 +201,7 @@ def check(config: Config) -> None:
 
 
 def _check_tables(config: Config, data: TableData) -> None:
-    """What a run on tables needs."""
+    """Raise SettingError for settings that a run on tables does not allow."""
     require(
         bool(data.files and data.schema),
         f"data {TABLES} needs data.files, such as site-*.csv, and data.schema, a file that `twinflower schema FILES` "
@@ -217,7 +220,7 @@ def _check_tables(config: Config, data: TableData) -> None:
 
 
 def _check_weighting(weighting: str, method: Any) -> None:
-    """SettingError for an F that the algorithm does not minimise."""
+    """Raise SettingError for a weighting of F that the algorithm does not support."""
     own = method.weightings
     means = {"clients": "the mean of all clients' means", "rows": "the mean over all rows"}
     require(
@@ -228,7 +231,7 @@ def _check_weighting(weighting: str, method: Any) -> None:
 
 
 def _check_trust(config: Config, privacy: Gradient) -> None:
-    """What goes with sums, and only with them."""
+    """Raise SettingError for settings that privacy.trust = "sum" does not allow, or that only it allows."""
     sums = privacy.trust == "sum"
     require(
         sums == bool(privacy.honest_sites) and (sums or not privacy.masks),
@@ -252,7 +255,7 @@ def _check_trust(config: Config, privacy: Gradient) -> None:
 
 
 def _check_own(config: Config, data: OwnData) -> None:
-    """What must be public when the rows are not."""
+    """Raise SettingError if a run with data.name = own lacks what must be public: sizes, columns and classes."""
     partition = config.partition
     require(
         isinstance(partition, Sizes) and not partition.samples_per_client,

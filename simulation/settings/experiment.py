@@ -1,25 +1,26 @@
 """Experiments as data: a TOML file with one [run] table and, for a figure, [[curve]] tables over it.
 
     title = "..."            what the figure shows
-    source = "Li 2024, Fig. 2"   where it comes from
-    claim = "..."            what the paper says
+    source = "Li 2024, Fig. 2"   the source of the figure
+    claim = "..."            what the paper claims
     verdict = "..."          what we found
     seeds = [0, 1, 2]
     x = "round"              column of metrics.csv
-    y = ["test_accuracy"]    a row of panels each
-    log-axes = ["cost"]      those of x and y on a log axis; without it, the errors (`POINT_COLUMNS`) of y
-    [run]                    settings at the top, such as rounds
+    y = ["test_accuracy"]    columns of metrics.csv, with one row of panels each
+    log-axes = ["cost"]      columns of x and y with a log axis; default: the errors (`POINT_COLUMNS`) among y
+    [run]                    top-level settings, such as rounds
     [run.data]               settings of a section; docs/settings.md lists them all
     [[curve]]                label, optionally panel, and the settings that differ, such as fedpdm.rho = 0.1
 
-A section of [run] counts for the curves that choose what it belongs to: [run.fedavg] for algorithm = "fedavg".
+A section of [run] applies to the curves that make the choice it belongs to: [run.fedavg] to algorithm = "fedavg".
 
-With `ends = true` a run is one point, its last row, and x may be a key of its configuration: curves that name the same
-`line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve of each value, on one line.
+With `ends = true` each run is shown as one point, its last row, and x may also be a key of its configuration. Curves
+with the same `line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve for each value,
+all on one line.
 
-[grid], [tune] and [scores], and `grid` of a curve, belong to `simulation.tune` and do not change a run. Keys of sweeps
-and grids may stand without their section, as on the command line.
-A file without a [run] table is one run's settings, such as the config.toml of a run folder.
+[grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tune` and do not affect a run. In sweeps and
+grids, keys may be written without their section, as on the command line.
+A file without a [run] table holds the settings of one run, such as the config.toml of a run folder.
 """
 
 import re
@@ -52,13 +53,13 @@ _HEAD = {
     "run",
     "curve",
 } | _TUNING
-CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # of a curve, beside its settings
+CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # keys of a curve that are not settings
 _Y = ["objective", "test_accuracy"]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a figure, or one point of `line` in a figure of ends: a configuration under all seeds."""
+    """A configuration, run with all seeds: one line of a figure, or with `ends = true` one point of `line`."""
 
     label: str
     panel: str
@@ -67,13 +68,13 @@ class Curve:
 
     @property
     def slug(self) -> str:
-        """The label as a folder name."""
+        """The panel and the label as a folder name."""
         return re.sub(r"[^\w.]+", "-", f"{self.panel} {self.label}".lower()).strip("-.") or "run"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment file."""
+    """A validated experiment file."""
 
     name: str
     title: str
@@ -89,16 +90,16 @@ class Experiment:
 
     @property
     def single(self) -> bool:
-        """One curve under one seed: its folder is the run's."""
+        """Whether there is only one curve and one seed, so that the experiment's folder is the run folder."""
         return len(self.curves) == len(self.seeds) == 1
 
 
 def read_experiment(
     path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None
 ) -> Experiment:
-    """Read and check an experiment file; overrides win over the file in every curve.
+    """Read and validate an experiment file; overrides take precedence over the file in every curve.
 
-    Raises SettingError, naming the file, for a missing or malformed one and for any bad setting.
+    Raises SettingError, naming the file, if it is missing or malformed or contains an invalid setting.
     """
     raw = load_toml(path)
     _check_tables(path, raw)
@@ -137,7 +138,7 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """The file's tables; SettingError if it cannot be read."""
+    """The content of a TOML file; SettingError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -147,7 +148,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """The curve, or one for each value of its sweep, and that value by its key."""
+    """The curve, or one copy for each value of its sweep, each with that value by its key."""
     sweep = raw.get("sweep")
     if sweep is None:
         return [(raw, {})]
@@ -165,8 +166,10 @@ def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, An
 
 
 def _check_idle(merged: Sequence[Merged]) -> None:
-    """SettingError for a setting that does nothing: one of [run] or the command line in every curve, one of a curve's
-    own there."""
+    """Raise SettingError for a setting without effect.
+
+    A curve's own setting must have an effect in that curve, one of [run] or the command line in at least one curve.
+    """
     for own in merged:
         for reason in (*own.idle[1].values(), *own.idle[2].values()):
             raise SettingError(reason)
@@ -184,14 +187,14 @@ def _curve(raw: Mapping[str, Any], merged: Merged) -> Curve:
 
 
 def settings_in(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in a [[curve]]."""
+    """The settings in a [[curve]] table, without its other keys (`CURVE_WORDS`)."""
     return {key: value for key, value in raw.items() if key not in CURVE_WORDS}
 
 
 def _amendments(
     said: Sequence[Sequence[Mapping[str, Any]]], curves: Sequence[Curve], overrides: Mapping[str, Value]
 ) -> str:
-    """What the command line changes of the file, to go behind its title, which says what the file's own runs show."""
+    """The settings changed on the command line, as text that is appended to the title of the file."""
     before = [configured(merge(layers, tables=2).values).items() for layers in said] if overrides else []
     told = []
     for word, value in overrides.items():
@@ -226,7 +229,7 @@ def _assemble(
 
 
 def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
-    """Those of the figure's columns that are drawn on a log axis."""
+    """The columns of the figure that are drawn on a log axis."""
     chosen = raw.get("log-axes", [column for column in columns[1:] if column in POINT_COLUMNS])
     possible = [column for column in columns if column not in SIGNED_COLUMNS]
     for column in chosen:

@@ -1,8 +1,8 @@
-"""From what a user wrote to a checked configuration, whichever door it came through.
+"""Turn a user's settings into a validated configuration, from files, the command line, or Flower's run config.
 
-A key is written with its section, `fedpdm.rho`; on the command line `rho` will do while only one of the keys that count
-is called so. Settings come in layers, each over the one before: an experiment's [run], its [[curve]], `--set`. A
-setting that belongs to a choice which this run has not made is refused, unless a later layer made another choice.
+A key is written with its section, `fedpdm.rho`. On the command line `rho` is enough if only one effective key has this
+name. Settings come in layers, of which later ones take precedence: an experiment's [run], its [[curve]], `--set`. A
+setting that belongs to a choice which the run does not make is refused, unless a later layer changed that choice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +21,16 @@ Raw = Mapping[str, Any]
 
 @dataclass
 class Merged:
-    """Settings of several layers: those that count, and for each layer the keys that do not, with a sentence why."""
+    """The merged settings of several layers.
+
+    values: the settings that have an effect. idle: for each layer, the keys without effect, each with the reason.
+    """
 
     values: dict[str, Value] = field(default_factory=dict)
     idle: list[dict[str, str]] = field(default_factory=list)
 
     def require_all(self) -> "Merged":
-        """Itself; SettingError for a setting without effect."""
+        """Return self; raise SettingError if a setting has no effect."""
         for reasons in self.idle:
             for reason in reasons.values():
                 raise SettingError(reason)
@@ -35,18 +38,18 @@ class Merged:
 
 
 def parse(*layers: Raw) -> Config:
-    """The configuration of some layers of keys, with their sections or bare.
+    """The configuration from layers of settings, whose keys may be written with or without their section.
 
-    Raises SettingError for an unknown key (naming the nearest), a wrong type, a broken rule, or a setting of something
-    that was not chosen.
+    Raises SettingError for an unknown key (suggesting the closest known one), a wrong type, a violated rule, or a
+    setting of an entry that was not chosen.
     """
     return configured(merge(layers).require_all().values)
 
 
 def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
-    """The layers over each other, of which the first are tables of a file, where keys stand in their sections.
+    """Merge the layers; later ones take precedence. In the first `tables` layers keys must have their section.
 
-    A setting that counted before a later layer made another choice is dropped; one that never counted is idle.
+    A setting that had an effect until a later layer changed a choice is dropped. One that never had an effect is idle.
     """
     flat = [flatten(layer) for layer in layers]
     so_far = [chosen(flat[: n + 1]) for n in range(len(flat))]
@@ -65,7 +68,7 @@ def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
 
 
 def flatten(raw: Raw, section: str = "") -> dict[str, Any]:
-    """Keys of nested tables with their sections before them."""
+    """The settings of nested tables as one flat dictionary, with dotted keys in kebab case."""
     found: dict[str, Any] = {}
     for key, value in raw.items():
         name = f"{section}.{kebab(key)}" if section else kebab(key)
@@ -74,7 +77,7 @@ def flatten(raw: Raw, section: str = "") -> dict[str, Any]:
 
 
 def chosen(layers: Iterable[Raw]) -> dict[str, Value]:
-    """The choices that these flat layers make; SettingError for an entry that there is not."""
+    """The choices made by these flat layers, by key, with defaults; SettingError for an unknown entry."""
     choices = {key: DEFAULTS[key] for key in CHOICES}
     for layer in layers:
         choices |= {key: CATALOGUE[key].key.checked(layer[key], key) for key in CHOICES if key in layer}
@@ -82,7 +85,10 @@ def chosen(layers: Iterable[Raw]) -> dict[str, Value]:
 
 
 def resolve(word: str, choices: Mapping[str, Value], bare: bool = True) -> Declared:
-    """The key that a word stands for under these choices; SettingError if there is none that counts."""
+    """The key meant by a word with these choices; SettingError if no such key has an effect.
+
+    bare: whether the word may lack its section.
+    """
     declared, reason = _counting(kebab(word), choices, bare)
     if declared is None:
         raise SettingError(reason)
@@ -90,8 +96,10 @@ def resolve(word: str, choices: Mapping[str, Value], bare: bool = True) -> Decla
 
 
 def _counting(word: str, choices: Mapping[str, Value], bare: bool) -> tuple[Declared | None, str]:
-    """The key of a word that counts under these choices; or a sentence why there is none. SettingError if it is no
-    key at all, or could be several."""
+    """The effective key meant by a word with these choices, or None and the reason why there is none.
+
+    Raises SettingError if the word is not a key or is ambiguous.
+    """
     known = _meant(word, bare)
     counting = [declared for declared in known if declared.missing(choices) is None]
     names = ", ".join(declared.name for declared in counting)
@@ -100,7 +108,7 @@ def _counting(word: str, choices: Mapping[str, Value], bare: bool) -> tuple[Decl
 
 
 def _meant(word: str, bare: bool) -> list[Declared]:
-    """The keys that a word could stand for, whatever was chosen."""
+    """The keys that a word could mean, regardless of the choices; SettingError if there are none."""
     if word in CATALOGUE:
         return [CATALOGUE[word]]
     found = [] if "." in word else [declared for declared in CATALOGUE.values() if declared.leaf == word]
@@ -110,7 +118,7 @@ def _meant(word: str, bare: bool) -> list[Declared]:
 
 
 def unselected(keys: Sequence[Declared], choices: Mapping[str, Value]) -> str:
-    """Why these keys of one name do nothing in a run with these choices, and what to do about it."""
+    """An error message: why these keys with the same name have no effect with these choices, and what to do."""
     first = keys[0]
     choice = first.missing(choices)
     assert choice is not None
@@ -127,7 +135,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _unknown(word: str, without_section: Sequence[Declared]) -> str:
-    """Why a word is no key."""
+    """An error message for a word that is not a key, with a suggestion."""
     new = renamed(word)
     if new or without_section:
         places = [new] if new else [declared.name for declared in without_section]
@@ -145,10 +153,10 @@ def _unknown(word: str, without_section: Sequence[Declared]) -> str:
 
 
 def parse_run_config(raw: Mapping[str, Value]) -> Config:
-    """The configuration of Flower's run config, which holds every key of every section.
+    """The configuration from Flower's run config, which always holds every key of every section.
 
-    So what was set is what differs from the app's defaults, and a default of something that was not chosen is passed
-    over.
+    Keys of entries that were not chosen are ignored if they have their default value. Otherwise the user has set them,
+    and a SettingError is raised.
     """
     flat = flatten(raw)
     choices = chosen([flat])
@@ -163,7 +171,7 @@ def parse_run_config(raw: Mapping[str, Value]) -> Config:
 
 
 def parse_text(assignment: str) -> tuple[str, Value]:
-    """key=value from a command line, with the value read as TOML would, else as text."""
+    """Split key=value from a command line; the value is read as a Boolean or a number if possible, else as text."""
     key, equals, text = assignment.partition("=")
     require(bool(equals) and bool(key.strip()), f"--set takes key=value; got '{assignment}'")
     return key.strip(), _read(text.strip())
@@ -181,12 +189,12 @@ def _read(text: str) -> Value:
 
 
 def shown(value: Value) -> str:
-    """A value as a user types it."""
+    """A value as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def counting_words(choices: Mapping[str, Value]) -> dict[str, str]:
-    """The keys that count under these choices: by their names, and bare where that means one key only."""
+    """The effective keys with these choices, by full name and, if it is unambiguous, by name without section."""
     names = [declared.name for declared in applying(choices)]
     leaves = [name.rpartition(".")[2] for name in names]
     bare = {leaf: name for leaf, name in zip(leaves, names, strict=True) if leaves.count(leaf) == 1}

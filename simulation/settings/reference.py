@@ -1,6 +1,6 @@
 """The reference of all settings: `twinflower settings`, docs/settings.md, and the defaults in pyproject.toml.
 
-All three are made from the declarations. After a change of one, this brings the files of a checkout into step:
+All three are generated from the declarations. After changing a declaration, update the files of a checkout with
 
     python -m twinflower.simulation.settings.reference
 """
@@ -60,7 +60,7 @@ is not the default.
 
 
 def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
-    """Rows under `HEADINGS` for each section, or for one; SettingError for a section that there is not."""
+    """The rows under `HEADINGS` for every section, or for one; SettingError for an unknown section."""
     known = [name or "run" for name in SECTIONS]
     require(
         not section or section in known,
@@ -81,7 +81,7 @@ def _row(declared: Declared) -> tuple[str, ...]:
 
 
 def _only_with(declared: Declared) -> str:
-    """The choices that a key belongs to, but for those that its section says."""
+    """The choices that a key belongs to, without those that its section implies."""
     owners = {
         c: entries
         for c, entries in declared.owners.items()
@@ -93,7 +93,7 @@ def _only_with(declared: Declared) -> str:
 
 
 def document() -> str:
-    """docs/settings.md."""
+    """The text of docs/settings.md."""
     about = {name or "run": text for name, text in ABOUT.items()} | {
         n: m.title for n, m in ALGORITHMS.items()
     }
@@ -122,7 +122,7 @@ def app_config() -> str:
 
 
 def write(root: Path) -> None:
-    """Bring docs/settings.md and pyproject.toml of a checkout into step."""
+    """Update docs/settings.md and pyproject.toml in the root of a checkout."""
     (root / "docs" / "settings.md").write_text(document(), encoding="utf-8")
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8")

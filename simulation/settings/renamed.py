@@ -1,4 +1,4 @@
-"""What keys without sections are called now, for the hint that somebody gets who writes one."""
+"""The current names of keys from versions without sections, for the hint in the error message."""
 
 from twinflower.settings import kebab
 
@@ -31,5 +31,5 @@ _RENAMED = {
 
 
 def renamed(word: str) -> str:
-    """The key to write in the place of an old one; empty if there is none."""
+    """The current key that replaces an old one; empty if there is none."""
     return _RENAMED.get(kebab(word), "")

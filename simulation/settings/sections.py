@@ -1,8 +1,8 @@
-"""The sections of a run's configuration that belong to the application, and not to an entry of a registry.
+"""The sections of a run's configuration that the application declares itself. The sections are:
 
-algorithm, rounds, seed, start-scale              at the top
-[data] [partition] [objective] [regulariser] [topology] [privacy]    what was chosen, with its own settings
-[clients] [local] [evaluation] [server] [output]  the same for every run
+algorithm, rounds, seed, start-scale              top-level settings
+[data] [partition] [objective] [regulariser] [topology] [privacy]    the chosen entry of a registry, with its settings
+[clients] [local] [evaluation] [server] [output]  settings that every run has
 [fedpdm], ...                                     one section for each algorithm, with its settings
 """
 
@@ -20,7 +20,7 @@ TRUSTS = ("local", "sum")
 
 @dataclass(frozen=True)
 class Clients:
-    """Who takes part."""
+    """The section [clients]: the number of clients and how they are sampled."""
 
     count: Annotated[
         int,
@@ -43,7 +43,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class Local:
-    """What a client does in a round."""
+    """The section [local]: the work of a client in a round."""
 
     batch_size: Annotated[int, Setting("rows in a step; 0: all", at_least(0), "rows")] = 0
     max_steps: Annotated[int, Setting("steps in a round; 0: an epoch less one", at_least(0), "steps")] = 2
@@ -52,7 +52,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured while a run trains."""
+    """The section [evaluation]: when and what to evaluate during a run."""
 
     every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
     early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
@@ -61,14 +61,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class NoPrivacy:
-    """Nothing is protected."""
+    """No privacy: messages are exact functions of the data."""
 
     mode: str = "none"
 
 
 @dataclass(frozen=True)
 class Private:
-    """A private run has either a total epsilon at delta for each client, or a noise multiplier."""
+    """Settings of all private runs: either a total epsilon at delta for each client, or a noise multiplier."""
 
     mode: str = "gradient"
     epsilon: Annotated[
@@ -82,7 +82,7 @@ class Private:
 
 @dataclass(frozen=True)
 class Gradient(Private):
-    """Every gradient is noisy."""
+    """Noise is added to every gradient."""
 
     conversion: Annotated[
         str,
@@ -113,7 +113,7 @@ class Gradient(Private):
 
 @dataclass(frozen=True)
 class PublicState(Gradient):
-    """What leaves the local steps is noisy."""
+    """Noise is added to the result of the local steps."""
 
     mode: str = "public-state"
     sensitivity: Annotated[
@@ -123,7 +123,7 @@ class PublicState(Gradient):
 
 @dataclass(frozen=True)
 class AsPublished(Private):
-    """Li 2023 and Li 2024 to the letter."""
+    """The noise of Li 2023 and Li 2024 exactly as published."""
 
     mode: str = "as-published"
     c0: Annotated[float, Setting("constant c_0 of the published moments accountant", above(0))] = 1.0
@@ -136,7 +136,7 @@ PRIVACY: dict[str, type[NoPrivacy] | type[Private]] = {
 
 @dataclass(frozen=True)
 class Server:
-    """How the server treats nodes and their replies."""
+    """The section [server]: how the server treats nodes and their replies."""
 
     node_timeout: Annotated[float, Setting("how long to wait for nodes to appear", above(0), "seconds")] = (
         120.0
@@ -155,7 +155,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Output:
-    """Where results are written, and what is kept to go on from."""
+    """The section [output]: where results are written, and what is stored to resume a run."""
 
     dir: Annotated[str, Setting("new folder for the results; empty: runs/NAME", unit="path")] = ""
     state_dir: Annotated[
