@@ -109,7 +109,7 @@ class AlgorithmClient(NumPyClient):
         )
 
     def to_client(self) -> Client:
-        """Flower's client, which validates arrays before NumPy decodes them: NumPy allocates any size a header
+        """Flower's client, with validation of the bytes first, because NumPy allocates any size that a header
         states."""
         wrapped = super().to_client()
         fit = wrapped.fit

@@ -75,8 +75,7 @@ class ContextStore:
         return kept if kept and kept.round == round_ else None
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
-        """See `StateStore`. The record is filled first, so that the store cannot be left with only a part of the
-        round."""
+        """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
             arrays[name] = array

@@ -1,4 +1,4 @@
-"""The client side of a run in which the server sees only sums; works for any `twinflower.algorithms.summed` method.
+"""The client side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`).
 
 A site keeps no state of the method. It stores its key of the session and the messages that it sent, with masks and
 noise. A repeated request for a completed round gets the same bytes, and never another mask or other noise.

@@ -17,8 +17,7 @@ def encode(array: NDArray[Any]) -> Array:
 
 
 def record_of(arrays: Iterable[NDArray[Any]]) -> ArrayRecord:
-    """An ArrayRecord with the keys "0", "1", ...; it is filled one by one, because Flower copies the arrays of a
-    dict."""
+    """An ArrayRecord with keys "0", "1", ...; filled one by one, because Flower would copy the arrays of a dict."""
     record = ArrayRecord()
     for place, array in enumerate(arrays):
         record[str(place)] = encode(array)

@@ -167,8 +167,10 @@ class StarStrategy(Strategy):
         return result
 
     def begin(self, nodes: dict[int, int], start: NDArray[np.float64]) -> None:
-        """Start a new training, or the one given to `resume`; nodes: partition -> node. start (d,): the public
-        start."""
+        """Discard earlier rounds and start a new training, or restore the one given to `resume`.
+
+        nodes: partition -> node. start (d,): the public starting point.
+        """
         self.num_clients = len(nodes)
         self._check_sample()
         self._nodes = nodes
@@ -331,16 +333,14 @@ class StarStrategy(Strategy):
     def _request(
         self, inbox: Any, config: ConfigRecord, packed: dict[tuple[int, ...], ArrayRecord]
     ) -> RecordDict:
-        """The content of one node's message; nodes whose inboxes hold identical array objects share the packed
-        arrays."""
+        """The content of one node's message; inboxes that hold the same array objects are packed only once."""
         same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
         if same not in packed:
             packed[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
         return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
 
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
-        """Repeat the request to rejected clients until all reply or the retries are used up; updates good and
-        rejected."""
+        """Repeat the request to rejected clients up to `retries` times; updates good and rejected."""
         config = ConfigRecord(self._stamp(server_round))
         for _ in range(self.retries):
             nodes = {self._nodes[client] for client in rejected}
@@ -354,8 +354,7 @@ class StarStrategy(Strategy):
             rejected |= reasons
 
     def _close(self, server_round: int) -> None:
-        """Send all clients the inbox after the last round. A client that does not receive it lacks its last point
-        only."""
+        """Send all clients the inbox after the last round; a client that misses it lacks only its last point."""
         config = ConfigRecord({**self._stamp(server_round), "closing": True})
         asked = self._requests(server_round, np.arange(self.num_clients), config)
         done = {r.metadata.src_node_id for r in self._send(asked) if not r.has_error()}

@@ -1,4 +1,4 @@
-"""The server side of a run in which the server sees only sums; works for any `twinflower.algorithms.summed` method."""
+"""The server side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`)."""
 
 from collections.abc import Iterable
 from logging import WARNING

@@ -170,8 +170,7 @@ class FileLedger:
         return book
 
     def _append(self, file: FileIO, end: int, text: bytes) -> None:
-        """Write `text` at `end`, over an incomplete line, and flush it to disk; on failure truncate the file to
-        `end`."""
+        """Write `text` at `end`, over an incomplete line, and flush it to disk; if this fails, truncate to `end`."""
         with self._told("written"):
             if end == 0:
                 _sync_folders(self.path)
@@ -285,8 +284,7 @@ def _in_order(book: bytes) -> bool:
 
 
 def _torn(book: bytes, tail: bytes) -> bool:
-    """Whether a crash while appending to `book` can leave `tail`, which must hold no complete line with a damaged
-    end."""
+    """Whether a crash while appending to `book` can leave `tail`; a complete line with a damaged end does not count."""
     ends = [found.end() for found in re.finditer(rb"}", tail[:-1])]
     return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)
 

@@ -259,8 +259,7 @@ def _multipliers(target: Target, load: Load) -> Array:
 
 
 def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | None:
-    """The noise multipliers (N,) of an algorithm with its own accounting (`PlansNoise`) for a target; otherwise
-    None."""
+    """The noise multipliers (N,) for a target by the algorithm's own accounting (`PlansNoise`), or None without one."""
     if not target.epsilon or not isinstance(algorithm, PlansNoise):
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)

@@ -96,8 +96,7 @@ class Identity:
         )
 
     def announce(self, session: str, settings: str, secret: X25519PrivateKey) -> bytes:
-        """The announcement for a session: the signed public key of `secret`; settings: a digest of the run's
-        settings."""
+        """The announcement for a session of a run with these settings: the public key of `secret`, signed."""
         head = _HEAD.pack(_digest(session), self.number, _digest(settings), public_bytes(secret))
         return head + self.key.sign(_PURPOSE + head)
 
