@@ -28,11 +28,11 @@ class RunError(TwinflowerError, RuntimeError):
 
 
 class DiskError(TwinflowerError):
-    """A file cannot be written: the disk is full, or will not take it; the text names file and cause."""
+    """A file cannot be written, for example because the disk is full; the message gives the file and the cause."""
 
 
 def cause(error: Exception) -> str:
-    """Why a file cannot be used, in one line, for use inside a sentence."""
+    """The reason in an exception on one line, for use inside an error message."""
     if isinstance(error, URLError) and isinstance(error.reason, Exception):
         return cause(error.reason)
     if isinstance(error, OSError) and error.strerror:

@@ -1,15 +1,16 @@
-"""Trained models that predict: `load(run_folder)` gives one with everything that it needs, `to_sklearn` a pipeline.
+"""Trained models for prediction: `load(run_folder)` returns one, and its `to_sklearn` converts it to a pipeline.
 
     model = twinflower.load("runs/hospitals")
     model.predict_proba("new-patients.csv")
 
-A file model.npz holds the point `x` (d,), and as a text in JSON, `description`, what turns rows into a prediction: the
-objective, the schema of the tables or the scaling of the columns, the column of ones, the limit on a row's norm, the
-classes, and where the model comes from. There is no pickle in it, so a file from somebody else can be opened safely.
+A file model.npz holds the point `x` (d,) and a JSON text, `description`, with everything needed to turn rows into
+predictions: the objective, the schema of the tables or the scaling of the columns, whether a column of ones is added,
+the limit on row norms, the classes, and the origin of the model. It contains no pickled objects, so files from others
+can be opened safely.
 
-Attributes are called as scikit-learn calls them. `coef_` and `intercept_` belong to the features that the model sees
-(`get_feature_names_out`), not to the columns of a table: numbers are scaled there to [-1, 1]. Where a run limits the
-norm of rows, a longer row's scores shrink with it, the intercept's part included.
+Attributes have the names of scikit-learn. `coef_` and `intercept_` refer to the model's features
+(`get_feature_names_out`), in which numbers are scaled to [-1, 1], not to the columns of a table. If the run limits row
+norms, the scores of a longer row are scaled down with it, including the intercept's contribution.
 """
 
 import io
@@ -43,10 +44,11 @@ _PROBABLE = ("softmax", "logistic")
 
 @dataclass(frozen=True)
 class Inputs:
-    """From rows as users have them to the features that a model sees.
+    """The transformation from users' rows to the features of a model.
 
-    Rows are tables by a schema; or arrays (rows, num_features), of which every column is centred and divided by its
-    spread, (num_features,), and with `clipped` limited to [-1, 1]. Then come the column of ones and the limit on norms.
+    Rows are tables, encoded by a schema, or arrays (rows, num_features). Every column of an array is centred and
+    divided by its spread, (num_features,); with `clipped`, it is then limited to [-1, 1]. For both kinds, the column of
+    ones is appended next, and row norms are limited last.
     """
 
     num_features: int
@@ -59,16 +61,16 @@ class Inputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that rows have."""
+        """Names of the input columns."""
         return self.schema.names if self.schema else tuple(f"x{place}" for place in range(self.num_features))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Of the features, without the column of ones."""
+        """Names of the features, without the column of ones."""
         return self.schema.features if self.schema else self.names
 
     def features(self, rows: Any) -> Array:
-        """Features (rows, num_features, and one more with bias); DataError for rows that are not what they must be."""
+        """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
         plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
         whole = appended_one(plain) if self.bias else plain
         return limited_norm(whole, self.row_norm) if self.row_norm else whole
@@ -79,7 +81,7 @@ class Inputs:
         return schema.encode(self._cells(schema, rows))
 
     def _cells(self, schema: Schema, rows: Any) -> dict[str, Any]:
-        """Cells by column, of a data frame or a mapping, or of rows whose columns are in the schema's order."""
+        """The cells by column, from a data frame, a mapping, or rows whose columns are in the schema's order."""
         if hasattr(rows, "columns") or isinstance(rows, Mapping):
             absent = [name for name in schema.names if name not in rows]
             if absent:
@@ -115,7 +117,7 @@ class Inputs:
         return np.clip(scaled, -1.0, 1.0) if self.clipped else scaled
 
     def document(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """The inputs as a JSON-compatible dictionary."""
         lists = {name: None if own is None else own.tolist() for name, own in self._scaling.items()}
         schema = self.schema.to_toml() if self.schema else None
         plain = {"num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm}
@@ -127,7 +129,7 @@ class Inputs:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Inputs":
-        """The inputs of a document; KeyError, TypeError, ValueError or DataError where it is none."""
+        """Inverse of `document`; KeyError, TypeError, ValueError or DataError for an invalid document."""
         arrays = {
             key: None if document[key] is None else np.array(document[key], dtype=np.float64)
             for key in ("centre", "spread")
@@ -150,9 +152,9 @@ def _plain(column: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A point x (d,) of an objective, and the way to it; see `TrainedClassifier` and `TrainedRegressor`.
+    """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
-    origin: where it comes from, such as algorithm, rounds, seed and privacy, for people to read.
+    origin: how the model was trained (algorithm, rounds, seed, privacy), for information only.
     """
 
     x: Array
@@ -160,13 +162,13 @@ class TrainedModel:
     inputs: Inputs
     hidden_units: int = 0
     classes: tuple[Any, ...] = ()
-    middle: float = 0.0  # of the range of a label that is a number
+    middle: float = 0.0  # middle of the range of a numeric label
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def _model(self) -> Any:
-        """The objective, which has scores(x, features)."""
+        """The objective of the model, with a method scores(x, features)."""
         columns = self.inputs.num_features + self.inputs.bias
         settings: dict[str, Any] = {"hidden_units": self.hidden_units} if self.objective in NETWORKS else {}
         model = make_model(self.objective, columns, len(self.classes), **settings)
@@ -179,21 +181,21 @@ class TrainedModel:
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
-        """Names of the columns that rows have."""
+        """Names of the input columns."""
         return np.array(self.inputs.names, dtype=object)
 
     @property
     def n_features_in_(self) -> int:
-        """Number of these columns."""
+        """Number of input columns."""
         return len(self.inputs.names)
 
     def get_feature_names_out(self) -> NDArray[Any]:
-        """Names of the features that `coef_` belongs to."""
+        """Names of the features that `coef_` refers to."""
         return np.array(self.inputs.feature_names, dtype=object)
 
     @property
     def _matrix(self) -> Array:
-        """Weights (outputs, features, with the column of ones) as scikit-learn has them."""
+        """Weights (outputs, features), including the column of ones, in scikit-learn's convention."""
         if not isinstance(self._model, LinearModel):
             raise AttributeError(
                 f"a {self.objective} has no coef_ and intercept_, which are a linear model's"
@@ -202,17 +204,17 @@ class TrainedModel:
 
     @property
     def coef_(self) -> Array:
-        """Weights of the features (1 or classes, features); (features,) of a regression."""
+        """Weights of the features: (1 or classes, features), or (features,) for regression."""
         return self._matrix[:, : self.inputs.num_features]
 
     @property
     def intercept_(self) -> Array:
-        """Weights of the column of ones (1 or classes,); 0 without one."""
+        """Weights of the column of ones, (1 or classes,); 0 if there is no such column."""
         matrix = self._matrix
         return matrix[:, -1] if self.inputs.bias else np.zeros(len(matrix))
 
     def document(self) -> dict[str, Any]:
-        """All but x as JSON has it."""
+        """Everything except x as a JSON-compatible dictionary."""
         own = {"objective": self.objective, "hidden_units": self.hidden_units, "classes": list(self.classes)}
         target = {"middle": self.middle, "half": self.half}
         return {
@@ -224,16 +226,16 @@ class TrainedModel:
         }
 
     def arrays(self) -> dict[str, Any]:
-        """What model.npz holds of it."""
+        """The arrays of the file model.npz, by name."""
         return {"x": self.x, "description": np.array(json.dumps(self.document(), ensure_ascii=True))}
 
     def save(self, path: str | Path) -> None:
-        """Write a file that `load` reads."""
+        """Write the model to a file that `load` can read."""
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
 
     def to_sklearn(self) -> Any:
-        """A scikit-learn pipeline that predicts the same; SettingError for a network."""
+        """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
         from .pipeline import pipeline_of
 
         require(
@@ -244,11 +246,11 @@ class TrainedModel:
 
 
 class TrainedClassifier(TrainedModel):
-    """A model whose labels are classes."""
+    """A trained model for classification."""
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The classes, in the order of `predict_proba`'s columns."""
+        """The classes (classes,), in the order of the columns of `predict_proba`."""
         return np.array(self.classes)
 
     @property
@@ -257,22 +259,22 @@ class TrainedClassifier(TrainedModel):
         return matrix[1:] - matrix[:1] if len(matrix) == 2 else matrix
 
     def decision_function(self, rows: Any) -> Array:
-        """Scores (rows, classes); of two classes (rows,), above 0 for the second."""
+        """Scores (rows, classes); for two classes (rows,), positive for the second class."""
         scores = self.scores(rows)
         if scores.shape[1] == 1:
             return scores[:, 0]
         return scores[:, 1] - scores[:, 0] if len(self.classes) == 2 else scores
 
     def places(self, rows: Any) -> NDArray[Any]:
-        """Places of the predicted classes among `classes` (rows,)."""
+        """Indices of the predicted classes in `classes_`, (rows,)."""
         return self._model.loss.predict(self.scores(rows))  # type: ignore[no-any-return]
 
     def predict(self, rows: Any) -> NDArray[Any]:
-        """Classes (rows,)."""
+        """Predicted classes (rows,)."""
         return self.classes_[self.places(rows)]  # type: ignore[no-any-return]
 
     def predict_proba(self, rows: Any) -> Array:
-        """Probabilities (rows, classes); SettingError for a loss whose scores are none."""
+        """Class probabilities (rows, classes); SettingError for a loss that does not define probabilities."""
         require(
             self.objective in (*_PROBABLE, *NETWORKS),
             f"the scores of objective {self.objective} are no probabilities: train with softmax or logistic",
@@ -283,7 +285,7 @@ class TrainedClassifier(TrainedModel):
         return softmax(scores, axis=1)  # type: ignore[no-any-return]
 
     def score(self, rows: Any, labels: Any = None) -> float:
-        """Share of rows predicted right; the labels of a table file are in it."""
+        """Accuracy: the fraction of rows predicted correctly. For a table file, the labels are read from the file."""
         if labels is None:
             features, places = _labelled(self, rows)
             return float(np.mean(self._model.predict(self.x, features) == places))
@@ -291,7 +293,7 @@ class TrainedClassifier(TrainedModel):
 
 
 class TrainedRegressor(TrainedModel):
-    """A model whose labels are numbers."""
+    """A trained model for regression."""
 
     @property
     def coef_(self) -> Array:
@@ -304,11 +306,11 @@ class TrainedRegressor(TrainedModel):
         return super().intercept_[0] * self.half + self.middle
 
     def predict(self, rows: Any) -> Array:
-        """Numbers (rows,)."""
+        """Predicted values (rows,)."""
         return self.middle + self.half * self.scores(rows)[:, 0]
 
     def score(self, rows: Any, labels: Any = None) -> float:
-        """R^2; the labels of a table file are in it, and count as the run saw them, clipped to their range."""
+        """R^2. For a table file, the labels are read from the file and clipped to their range, as in the run."""
         if labels is None:
             features, numbers = _labelled(self, rows)
             return float(self._model.score(self.x, Batch(features, numbers)))
@@ -316,7 +318,7 @@ class TrainedRegressor(TrainedModel):
 
 
 def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
-    """Features and labels of a table's file, as the objective sees them."""
+    """Features and labels of a table file, in the form that the objective receives."""
     schema = model.inputs.schema
     if schema is None or not isinstance(rows, str | Path):
         raise DataError("score needs labels, or the file of a table with a label column")
@@ -329,7 +331,7 @@ def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
 
 
 def trained(x: Array, objective: str, inputs: Inputs, **others: Any) -> TrainedClassifier | TrainedRegressor:
-    """The model of a kind that suits its objective; the label's range is the schema's."""
+    """A `TrainedClassifier` or `TrainedRegressor`, depending on the objective; the schema gives the label's range."""
     classifies = objective in NETWORKS or LOSSES[objective].classifies
     label = inputs.schema.label if inputs.schema else None
     if isinstance(label, Target):
@@ -338,7 +340,7 @@ def trained(x: Array, objective: str, inputs: Inputs, **others: Any) -> TrainedC
 
 
 def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
-    """The model in a run folder, or in a file model.npz; DataError where there is none that can predict."""
+    """Load the model from a run folder or a file model.npz; DataError if there is none that can predict."""
     file = Path(path).expanduser()
     file = file / "model.npz" if file.is_dir() else file
     content = read_bytes(file)
@@ -375,7 +377,7 @@ def _described(x: Array, document: Mapping[str, Any]) -> TrainedClassifier | Tra
 def predictions(
     model: TrainedClassifier | TrainedRegressor, rows: Any
 ) -> tuple[list[str], Sequence[Sequence[Any]]]:
-    """Names and rows of a table of predictions: the prediction, and the probability of each class where there are."""
+    """Column names and rows of a table of predictions, with class probabilities if the model defines them."""
     names, columns = ["prediction"], [model.predict(rows).tolist()]
     if isinstance(model, TrainedClassifier) and model.objective in (*_PROBABLE, *NETWORKS):
         names += [f"probability of {name}" for name in model.classes]

@@ -16,8 +16,9 @@ becomes one feature of 0 or 1 for each of its categories. What a missing value b
 "refuse" (the default), "zero" (all of the column's features are 0, which is the middle of a range), or "indicator",
 which also appends a feature that is 1 where the value is missing.
 
-So the features of a row follow from this row and the public schema alone: no statistic of other rows enters, and a
-guarantee for the features is one for the table. All of it is checked here; `tables` reads the files.
+The features of a row therefore depend only on this row and the public schema, not on statistics of other rows, and a
+privacy guarantee for the features holds for the table as well. This module validates schemas and encodes columns;
+`tables` reads the files.
 """
 
 import hashlib
@@ -37,17 +38,17 @@ from ..errors import DataError
 from ..settings import nearest
 
 Floats = NDArray[np.float64]
-Cells = Sequence[Any] | NDArray[Any]  # of a column: texts as in a file, or numbers
+Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
 
 VERSION = 1
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
-LARGEST = 1e100  # in size, of a number in a table
+LARGEST = 1e100  # largest magnitude of a number in a table
 _KEYS = ("version", "label", "columns", "ignore", "missing-values")
 
 
 class CellError(DataError):
-    """A value that does not fit its column; `row` counts from 0 in the cells at hand, `text` ends the sentence."""
+    """A value that does not fit its column; `row` counts from 0 in the given cells, `text` completes the message."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(f"row {row + 1}: {text}")
@@ -61,7 +62,7 @@ def expect(condition: bool, text: str) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as categories and classes are compared: 1, 1.0 and "1.0" are all "1", True is "true"."""
+    """The canonical text by which categories and classes are compared: "1" for 1, 1.0 and "1.0", "true" for True."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     text = str(value).strip()
@@ -83,16 +84,16 @@ class Range:
 
     @property
     def middle(self) -> float:
-        """Of the range."""
+        """The middle of the range."""
         return self.low / 2 + self.high / 2
 
     @property
     def half(self) -> float:
-        """Half of its width."""
+        """Half the width of the range."""
         return self.high / 2 - self.low / 2
 
     def scaled(self, values: Floats) -> Floats:
-        """To [-1, 1], clipped; NaN stays NaN."""
+        """The values scaled from the range to [-1, 1] and clipped; NaN stays NaN."""
         return np.clip((values - self.middle) / self.half, -1.0, 1.0)
 
 
@@ -106,11 +107,11 @@ class Number:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that the column becomes."""
+        """Names of the features that encode the column."""
         return (self.name, *_indicator(self))
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
-        """Write the features of these cells into out (rows, features); CellError for a cell that does not fit."""
+        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
         values = self.range.scaled(numbers(cells, absent))
         gone = np.isnan(values)
         _check_missing(self.missing, gone)
@@ -129,11 +130,11 @@ class Category:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that the column becomes."""
+        """Names of the features that encode the column."""
         return (*(f"{self.name}={category}" for category in self.categories), *_indicator(self))
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
-        """Write the features of these cells into out (rows, features); CellError for a cell that does not fit."""
+        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
         places = {category: place for place, category in enumerate(self.categories)}
         codes = coded(cells, places, absent, "one of the categories")
         gone = codes < 0
@@ -157,14 +158,14 @@ def _check_missing(rule: str, gone: NDArray[np.bool_]) -> None:
 
 @dataclass(frozen=True)
 class Classes:
-    """A label that is one of some classes; each class stands for one or several values."""
+    """A class label; each class stands for one or more values of the column."""
 
     column: str
     names: tuple[str | int, ...]
     values: tuple[tuple[str, ...], ...]
 
     def encode(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
-        """Places of the classes (rows,)."""
+        """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
         codes = coded(cells, places, absent, "a value of one of the classes")
         _check_missing(REFUSE, codes < 0)
@@ -172,13 +173,13 @@ class Classes:
 
     @property
     def array(self) -> NDArray[Any]:
-        """The names, as predictions show them."""
+        """The class names, as predictions return them."""
         return np.array(self.names)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A label that is a number with a public range."""
+    """A numeric label with a public range."""
 
     column: str
     range: Range
@@ -191,7 +192,7 @@ class Target:
 
 
 def numbers(cells: Cells, absent: frozenset[str]) -> Floats:
-    """The cells as numbers, NaN where one is missing; CellError for a cell that is neither."""
+    """The cells as numbers (rows,), NaN for missing cells; CellError for any other cell."""
     try:
         values = np.array(cells, dtype=np.float64) if _numeric(cells) else np.array(list(map(float, cells)))
     except (ValueError, TypeError, OverflowError):
@@ -232,8 +233,8 @@ def _shown(cell: Any) -> str:
 
 
 def coded(cells: Cells, places: Mapping[str, int], absent: frozenset[str], what: str) -> NDArray[np.int64]:
-    """The place of every cell among known values (rows,), -1 where it is missing; CellError for another value."""
-    found = dict(places)  # and whatever else was looked up
+    """The index of each cell among the known values (rows,), -1 for missing cells; CellError for unknown values."""
+    found = dict(places)  # and a cache of every other cell that was looked up
     codes = np.empty(len(cells), dtype=np.int64)
     for row, cell in enumerate(cells.tolist() if isinstance(cells, np.ndarray) else cells):
         place = found.get(cell)
@@ -257,18 +258,18 @@ def _listed(words: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """A checked schema; see the module's docstring."""
+    """A validated schema; see the module's docstring."""
 
     columns: tuple[Column, ...]
     label: Classes | Target
     ignore: tuple[str, ...] = ()
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     version: ClassVar[int] = VERSION
-    source: str = field(default="", compare=False)  # the file it was read from
+    source: str = field(default="", compare=False)  # the file that it was read from
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that features are made of."""
+        """Names of the columns that are encoded as features."""
         return tuple(column.name for column in self.columns)
 
     @cached_property
@@ -278,16 +279,16 @@ class Schema:
 
     @property
     def num_classes(self) -> int:
-        """Classes of the label; 0 where it is a number."""
+        """Number of classes of the label; 0 for a numeric label."""
         return len(self.label.names) if isinstance(self.label, Classes) else 0
 
     @cached_property
     def absent(self) -> frozenset[str]:
-        """Texts that stand for a missing value."""
+        """The texts that mark a missing value."""
         return frozenset(text.strip() for text in self.missing_texts)
 
     def encode(self, cells: Mapping[str, Cells]) -> Floats:
-        """The features (rows, features) of a table by columns; DataError that names row and column."""
+        """The features (rows, features) of a table given by columns; DataError names the row and column."""
         out = np.empty((_rows(cells[self.names[0]]), len(self.features)))
         first = 0
         for column in self.columns:
@@ -298,17 +299,17 @@ class Schema:
         return out
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
-        """The labels (rows,): places of classes, or numbers scaled to [-1, 1]."""
+        """The labels (rows,): class indices, or numbers scaled to [-1, 1]."""
         with _named(self.label.column):
             return self.label.encode(cells[self.label.column], self.absent)
 
     @cached_property
     def digest(self) -> str:
-        """An identity of what the schema says, however its file is written."""
+        """A hash of the schema's content (32 hex digits), independent of how its file is formatted."""
         return hashlib.sha256(json.dumps(self.document(), sort_keys=False).encode()).hexdigest()[:32]
 
     def document(self) -> dict[str, Any]:
-        """The schema as its file's tables."""
+        """The schema as a nested dictionary, with the structure of its TOML file."""
         return {
             "version": VERSION,
             "missing-values": list(self.missing_texts),
@@ -318,7 +319,7 @@ class Schema:
         }
 
     def to_toml(self) -> str:
-        """The text of a schema file."""
+        """The schema as the text of a TOML file."""
         document = self.document()
         tables = document.pop("label"), document.pop("columns")
         lines = [f"{key} = {_toml(value)}" for key, value in document.items()]
@@ -328,7 +329,7 @@ class Schema:
 
 
 class _named:
-    """Puts the column into an error about one of its cells."""
+    """A context that adds the column's name to errors about one of its cells."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -383,7 +384,7 @@ def _key(name: str) -> str:
 
 
 def read_schema(path: str | Path) -> Schema:
-    """The schema in a file; DataError, naming file and place, for one that breaks a rule."""
+    """Read a schema file; DataError with the file and the position for an invalid one."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -395,7 +396,7 @@ def read_schema(path: str | Path) -> Schema:
 
 
 def parse_schema(text: str, source: str = "") -> Schema:
-    """The schema of a text; source names it in errors."""
+    """Parse the text of a schema; `source` is its name in error messages."""
     where = f"schema {source}".rstrip()
     try:
         document = tomllib.loads(text)
@@ -406,7 +407,7 @@ def parse_schema(text: str, source: str = "") -> Schema:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Checks a document; `where` begins every error."""
+    """Validates a document; `where` is the prefix of every error message."""
 
     where: str
 

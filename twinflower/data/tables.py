@@ -1,12 +1,12 @@
-"""Tables of a site: CSV, Parquet and .npz files with named columns, as features and labels by a public `Schema`.
+"""Read a site's CSV, Parquet or .npz table with named columns as features and labels, using a public `Schema`.
 
     features, labels = read_rows("site-1.csv", read_schema("schema.toml"))
 
-Whatever does not fit the schema is a `DataError` of one sentence with file, row and column. Rows are counted from 1,
-without the header. CSV is UTF-8 with commas, as RFC 4180 has it; a byte order mark and any line ends will do. It is
-read with pyarrow where that is installed, which is faster, and with Python's csv module else; both give the same
-numbers, and all errors are those of the latter. Parquet needs pyarrow. Files are read and encoded in pieces, so a table
-needs little more memory than its features.
+A table that does not fit the schema raises a `DataError` with file, row and column. Rows are counted from 1, without
+the header. CSV is comma-separated UTF-8 as in RFC 4180, with or without a byte order mark and with any line endings. It
+is read with pyarrow if that is installed, which is faster, and otherwise with Python's csv module; both give the same
+numbers, and all error messages come from the latter. Parquet needs pyarrow. Files are read and encoded in pieces, so a
+table needs little more memory than its features.
 """
 
 import csv
@@ -47,28 +47,28 @@ from .schema import (
 )
 
 Piece = Mapping[str, Cells]
-_ROWS = 1024  # that are read and encoded together
-_BLOCK = 2**22  # bytes that pyarrow takes at once
+_ROWS = 1024  # rows that are read and encoded together
+_BLOCK = 2**22  # bytes that pyarrow reads at once
 _ENDINGS = (".csv", ".parquet", ".npz")
-_MOST_CATEGORIES = 50  # of a column of texts, in a draft
-_FEW_NUMBERS = 6  # whole numbers up to so many are taken for categories in a draft
+_MOST_CATEGORIES = 50  # largest number of categories of a text column in a draft
+_FEW_NUMBERS = 6  # in a draft, up to this many distinct integers are treated as categories
 _MOST_CLASSES = 20
 
 
 def read_rows(path: str | Path, schema: Schema) -> tuple[Floats, NDArray[Any]]:
-    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError."""
+    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError if it does not fit."""
     parts = list(encoded(path, schema, labelled=True))
     labels = np.concatenate([own for _, own in parts])
     return _joined([features for features, _ in parts]), labels
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
-    """Features (rows, features) of a table, which may have no label; DataError."""
+    """Features (rows, features) of a table, with or without a label column; DataError if it does not fit."""
     return _joined([features for features, _ in encoded(path, schema, labelled=False)])
 
 
 def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[Floats, NDArray[Any]]]:
-    """Features and labels in pieces, one after the other; DataError, also for a table without rows."""
+    """Yield features and labels piece by piece; DataError if the table does not fit or has no rows."""
     file, row = Path(path).expanduser(), 0
     for piece in _pieces(file, schema, labelled):
         try:
@@ -82,7 +82,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[
 
 
 def _joined(parts: list[Floats]) -> Floats:
-    """The parts one below the other; each is given up as soon as it is copied."""
+    """The parts concatenated along the rows; each part is freed as soon as it is copied."""
     rows = sum(map(len, parts))
     whole = np.empty((rows, parts[0].shape[1]))
     parts.reverse()
@@ -95,14 +95,14 @@ def _joined(parts: list[Floats]) -> Floats:
 
 
 def table_files(pattern: str) -> list[Path]:
-    """The files that a pattern such as site-*.csv matches, in order of their names; DataError if there are none."""
+    """The files that match a pattern such as site-*.csv, sorted by name; DataError if there are none."""
     paths = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser())))
     expect(bool(paths), f"no file matches {pattern}")
     return paths
 
 
 def _pieces(file: Path, schema: Schema, labelled: bool) -> Iterator[Piece]:
-    """The used columns of a table, some rows at a time; the header is checked first."""
+    """Yield the used columns of a table in pieces of some rows, after checking the header."""
     needed = (*schema.names, schema.label.column) if labelled else schema.names
     kind = file.suffix.lower()
     expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
@@ -114,7 +114,7 @@ def _pieces(file: Path, schema: Schema, labelled: bool) -> Iterator[Piece]:
 
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
-    """DataError unless the needed columns are there, once each, and no others but the label and the ignored."""
+    """DataError unless each needed column occurs once, and all others are the label or ignored columns."""
     seen: set[str] = set()
     for name in header:
         expect(name not in seen, f"{file} has two columns called '{name}'")
@@ -158,7 +158,7 @@ def _csv_pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[P
 
 
 def _header(file: Path) -> tuple[list[str], int]:
-    """Names of the columns in the first line that is not blank, and how many lines that takes."""
+    """The column names in the first non-blank line, and the number of lines up to its end."""
     with _opened(file) as stream:
         counted = itertools.count()
         first = next(_lines(file, (line for line, _ in zip(stream, counted, strict=False))), None)
@@ -177,7 +177,7 @@ _SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
 
 
 def _lines(file: Path, stream: Iterable[str]) -> Iterator[list[str]]:
-    """The fields of every line that is not blank, the header's first."""
+    """Yield the fields of every non-blank line, starting with the header."""
     row = 0
     try:
         for fields in csv.reader(stream, strict=True):
@@ -193,7 +193,7 @@ def _lines(file: Path, stream: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _slow_pieces(file: Path, width: int, places: Mapping[str, int], skip: int) -> Iterator[Piece]:
-    """Texts by column, of all rows behind the first `skip`, with Python's csv module."""
+    """Yield the cells as text by column, for all rows after the first `skip`, using Python's csv module."""
     with _opened(file) as stream:
         rows = itertools.islice(_lines(file, stream), 1 + skip, None)
         first = skip
@@ -211,20 +211,20 @@ def _check_widths(file: Path, first: int, part: Sequence[Sequence[str]], width: 
 
 
 class _NotRead(Exception):
-    """pyarrow is not there, or does not take the file, or what follows in it."""
+    """pyarrow is not installed, or cannot read (the rest of) the file."""
 
 
 def _arrow_pieces(
     file: Path, header: Sequence[str], lines: int, schema: Schema, needed: Sequence[str]
 ) -> Iterator[Piece]:
-    """The same with pyarrow: columns of numbers as such where all of a piece are finite numbers, texts else."""
+    """Like `_slow_pieces`, but with pyarrow; numeric columns are numbers if all cells of the piece are finite."""
     try:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
     except ImportError:
         raise _NotRead from None
     if lines > 1:
-        raise _NotRead  # its count of lines to skip leaves blank ones out
+        raise _NotRead  # pyarrow does not count blank lines among the lines to skip
     numeric = {column.name for column in schema.columns if isinstance(column, Number)}
     if isinstance(schema.label, Target):
         numeric.add(schema.label.column)
@@ -251,7 +251,7 @@ def _arrow_pieces(
 
 
 def _cells(pa: Any, column: Any, numeric: bool) -> Cells:
-    """A column of texts, as numbers where it may and can be."""
+    """The cells of a text column, as numbers if `numeric` and all are at most LARGEST in magnitude, else as text."""
     if numeric:
         try:
             values: Floats = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -266,7 +266,7 @@ def _cells(pa: Any, column: Any, numeric: bool) -> Cells:
 
 
 def _read_parquet(file: Path) -> tuple[list[str], Any]:
-    """Names of the columns, and a function from a name to its cells."""
+    """The column names, and a function that returns the cells of a column by name."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -291,7 +291,7 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
 
 
 def _read_npz(file: Path) -> tuple[list[str], Any]:
-    """Names of the columns, and a function from a name to its cells; every array is a column."""
+    """The column names, and a function that returns the cells of a column by name; every array is a column."""
     content = read_bytes(file)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
@@ -320,11 +320,11 @@ def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def draft(paths: Sequence[str | Path], label: str = "") -> Schema:
-    """A schema for these tables, to be looked over: it is made from the data, and so are its ranges and categories.
+    """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
-    label names the label's column; the last one of the first table without it. Numbers get the range they have, rounded
-    outwards to two digits; texts, and a few whole numbers, become categories; a column with missing values gets an
-    indicator; texts with too many values are ignored.
+    label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
+    of their values, rounded outwards to two digits. Text columns, and columns with few distinct integers, become
+    categories. A column with missing values gets an indicator. Text columns with too many values are ignored.
     """
     tables = [_everything(Path(path).expanduser()) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table))
@@ -347,13 +347,13 @@ _DRAFTED = """\
 
 
 def drafted(paths: Sequence[str | Path], label: str = "") -> str:
-    """The text of a draft, which says at its beginning that it was made from the data."""
+    """The text of a draft schema, with a comment at the top that says that it was made from the data."""
     names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
     return _DRAFTED.format(files=" ".join(names.split())) + draft(paths, label).to_toml()
 
 
 def _everything(file: Path) -> dict[str, list[Any]]:
-    """All columns of a table, without a schema."""
+    """All columns of a table, by name, read without a schema."""
     kind = file.suffix.lower()
     expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
     if kind != ".csv":
@@ -371,12 +371,12 @@ def _everything(file: Path) -> dict[str, list[Any]]:
 
 
 def _any_columns(header: Sequence[str]) -> Schema:
-    """A schema that knows all of these columns."""
+    """A placeholder schema that accepts all of these columns."""
     return Schema((), Target(header[0], Range(0.0, 1.0)), tuple(header))
 
 
 class _Seen:
-    """The distinct values of a column: whether some are missing, the texts, and the numbers where all are."""
+    """The distinct values of a column: whether any are missing, the texts, and the numbers if all are numeric."""
 
     def __init__(self, texts: set[str], missing: bool) -> None:
         self.texts, self.missing = texts, missing
@@ -389,7 +389,7 @@ class _Seen:
         return cls(present, present != texts)
 
     def column(self, name: str) -> Column | str:
-        """The column as the draft has it, or its name where it is not used."""
+        """The column in the draft, or its name if the draft ignores it."""
         rule = INDICATOR if self.missing else REFUSE
         if self._are_categories(_FEW_NUMBERS, _MOST_CATEGORIES):
             return Category(name, tuple(self._ordered()), rule)
@@ -397,7 +397,7 @@ class _Seen:
         return Number(name, range_, rule) if range_ else name
 
     def label(self, name: str) -> Classes | Target:
-        """The label as the draft has it."""
+        """The label in the draft; DataError if the column cannot be a label."""
         if len(self.texts) > 1 and self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
             ordered = self._ordered()
             whole = self.numbers is not None
@@ -425,7 +425,7 @@ class _Seen:
 
 
 def _all_numbers(texts: set[str]) -> list[float] | None:
-    """The texts as finite numbers; None unless all are."""
+    """The texts as numbers; None unless all are finite numbers."""
     try:
         values = list(map(float, texts))
     except ValueError:
@@ -434,7 +434,7 @@ def _all_numbers(texts: set[str]) -> list[float] | None:
 
 
 def _rounded(value: float, direction: Any) -> float:
-    """The value with two digits, rounded in this direction."""
+    """The value rounded to two significant digits with `direction`, math.floor or math.ceil."""
     if not value:
         return 0.0
     digits = math.floor(math.log10(abs(value))) - 1
@@ -445,10 +445,10 @@ def _rounded(value: float, direction: Any) -> float:
 
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
-    """For each column that features are made of: its name, its rows, the missing values, and the numbers that lie
-    outside the public range and are clipped to it; DataError for a table that does not fit.
+    """Name, rows, missing values and clipped values (outside the public range) of each column used for features.
 
-    All of it is data: it is for the site that holds the table.
+    Raises DataError for a table that does not fit. These counts are private data, meant only for the site that holds
+    the table.
     """
     file, tally = Path(path).expanduser(), {column.name: [0, 0, 0] for column in schema.columns}
     for _ in encoded(file, schema, labelled=True):
@@ -461,7 +461,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
 
 
 def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int, int]:
-    """Rows, missing values and clipped values of some cells that fit."""
+    """The numbers of rows, missing values and clipped values among cells that have passed the checks."""
     if isinstance(column, Category):
         places = {category: place for place, category in enumerate(column.categories)}
         return len(cells), int((coded(cells, places, absent, "") < 0).sum()), 0
