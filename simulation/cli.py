@@ -285,7 +285,7 @@ def _status(signal: KeyboardInterrupt) -> int:
 
 
 def _close(plan: Experiment, folder: Path, failures: list[str]) -> None:
-    """The last lines of a command that has run something."""
+    """Print the last lines of a command that has run an experiment."""
     say(f"results: {folder}", *broken(plan, folder))
     if failures:
         raise RunError("; ".join(failures))

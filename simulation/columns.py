@@ -1,4 +1,4 @@
-"""The columns of a run's metrics, by which experiment files name what their figures show."""
+"""The columns of metrics.csv, which experiment files use to say what their figures show."""
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of

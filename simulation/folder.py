@@ -1,15 +1,15 @@
-"""The folder of a run or an experiment: what is written there, read back, and kept to go on from.
+"""The folder of a run or an experiment: reading and writing its files.
 
-No other module knows the names of these files:
+No other module uses the names of these files:
 
-    config.toml, experiment.toml           what is to be run, written before the first round
-    metrics.csv, rounds.jsonl              evaluated rounds; who took part in which round
-    summary.json, environment.json         what it came to, and on which versions; a run with a summary has ended
-    model.npz, model.pt, figure.png        the model, a PyTorch module's own format of it, and the figure
-    LABEL/seed-N/                          the runs of an experiment with several
-    checkpoints/, state/, resume.toml      only until a run has ended: from which it goes on
+    config.toml, experiment.toml           the configuration, written before the first round
+    metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
+    summary.json, environment.json         the results and the versions; a run with a summary has ended
+    model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
+    LABEL/seed-N/                          the runs of an experiment with several runs
+    checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
     runtime, .run.lock, .command.lock      only while a command works in the folder
-    logs/                                  of a deployment's processes
+    logs/                                  the logs of a deployment's processes
 """
 
 import csv
@@ -115,17 +115,17 @@ def _lock_of(folder: Path, role: str) -> Path:
 
 
 def curve_folder(plan: Experiment, out: Path, curve: Curve) -> Path:
-    """Where the runs of one curve lie."""
+    """The folder that contains the runs of one curve."""
     return out if plan.single else out / curve.slug
 
 
 def run_folder(plan: Experiment, out: Path, curve: Curve, seed: int) -> Path:
-    """Where one run of an experiment lies."""
+    """The run folder of this curve and seed."""
     return out if plan.single else curve_folder(plan, out, curve) / f"{_SEED}{seed}"
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The folders of all runs that have ended, here and below."""
+    """The folders of all ended runs in this folder and below."""
     return sorted(path.parent for path in folder.rglob(_SUMMARY))
 
 
@@ -135,42 +135,42 @@ def curve_of(run: Path) -> Path:
 
 
 def has_config(folder: Path) -> bool:
-    """Whether a run was begun here."""
+    """Whether a run was begun in this folder."""
     return (folder / _CONFIG).exists()
 
 
 def is_experiment(folder: Path) -> bool:
-    """Whether an experiment of several runs was begun here."""
+    """Whether an experiment with several runs was begun in this folder."""
     return (folder / _EXPERIMENT).exists()
 
 
 def has_metrics(folder: Path) -> bool:
-    """Whether a run has ended here with rounds that were evaluated."""
+    """Whether the folder holds the metrics of an ended run."""
     return (folder / _METRICS).exists()
 
 
 def has_model(folder: Path) -> bool:
-    """Whether a run has ended well here."""
+    """Whether the folder holds the model of a successful run."""
     return (folder / _MODEL).exists()
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether a run has ended here, well or not: its summary is written last."""
+    """Whether a run has ended in this folder, successfully or not. Its summary is written last."""
     return (folder / _SUMMARY).exists()
 
 
 def figure_of(folder: Path) -> Path:
-    """The figure of a run or an experiment."""
+    """The path of the figure of a run or an experiment."""
     return folder / _FIGURE
 
 
 def state_folder(folder: Path) -> Path:
-    """Where clients in this process or on Flower's engine keep their states, until the run has ended."""
+    """The folder in which simulated clients store their states until the run has ended."""
     return folder / "state"
 
 
 def logs_folder(folder: Path) -> Path:
-    """Where the processes of a deployment write."""
+    """The folder for the logs of a deployment's processes."""
     return folder / "logs"
 
 
@@ -190,18 +190,18 @@ def write_config(config: Config, folder: Path) -> None:
 
 
 def read_config(folder: Path) -> Curve:
-    """The run that was begun here."""
+    """The configuration of the run that was begun in this folder, as a curve."""
     (curve,) = read_experiment(folder / _CONFIG).curves
     return curve
 
 
 def write_experiment(plan: Experiment, folder: Path) -> None:
-    """The experiment as it was run, for `figure` and for running it again."""
+    """Write the experiment as it was run, so that it can be redrawn or repeated."""
     write_text(folder / _EXPERIMENT, experiment_text(plan))
 
 
 def read_plan(folder: Path, overrides: Mapping[str, Value] | None = None) -> Experiment:
-    """What was begun here, an experiment or a run; overrides win over the file."""
+    """Read the experiment or the run that was begun in this folder; overrides take precedence over the file."""
     return read_experiment(folder / (_EXPERIMENT if is_experiment(folder) else _CONFIG), overrides)
 
 
@@ -213,23 +213,23 @@ def write_resume(config: Config, folder: Path) -> Path:
 
 
 def resume_file(folder: Path) -> Path:
-    """The run config with which `flwr run` goes on, if it began the run."""
+    """The path of resume.toml, the run config with which `flwr run` resumes a run that it began."""
     return folder.absolute() / _RESUME
 
 
 def write_runtime(runtime: str, folder: Path) -> None:
-    """Note on which runtime a command works here."""
+    """Record the runtime of the command that works in this folder."""
     write_text(folder / _RUNTIME, runtime)
 
 
 def read_runtime(folder: Path) -> str:
-    """The runtime of the command that was cut off here; empty if none was."""
+    """The runtime of the command that was interrupted in this folder; empty if there is none."""
     note = folder / _RUNTIME
     return note.read_bytes().decode(errors="replace") if note.is_file() else ""
 
 
 def clear_runtime(folder: Path) -> None:
-    """The command has ended by itself."""
+    """Remove the record of the runtime, because the command has ended normally."""
     (folder / _RUNTIME).unlink(missing_ok=True)
 
 
@@ -237,10 +237,10 @@ def clear_runtime(folder: Path) -> None:
 
 
 def write_run(result: Result, folder: Path) -> Path:
-    """Write everything about a run that has ended except its figure; return the folder.
+    """Write all files of an ended run except its figure; return the folder.
 
-    Models are written only for a run that finished. The summary is written last; what the run could have been resumed
-    from is then removed.
+    Models are written only for a run that finished. The summary is written last; then the checkpoints and resume.toml
+    are removed.
     """
     write_config(result.setup.config, folder)
     with replacing(folder / _METRICS) as path, path.open("w", newline="") as file:
@@ -346,7 +346,7 @@ class Checkpoints:
     """The checkpoints of one run, or of a curve's seeds together; one is written every `every` rounds (0: never).
 
     Files are written atomically, the newest `_KEPT` are kept, and if one is damaged, the run resumes from the one
-    before it. config: that of the run.
+    before it. config: the configuration of the run.
     """
 
     folder: Path
@@ -399,7 +399,7 @@ class Checkpoints:
 
     @property
     def path(self) -> Path:
-        """The folder of the files."""
+        """The folder of the checkpoint files."""
         return self.folder / "checkpoints"
 
     def _file(self, round_: int) -> Path:

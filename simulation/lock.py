@@ -1,4 +1,4 @@
-"""Locks that give one process at a time exclusive use of what a file stands for."""
+"""File locks that give one process at a time exclusive use of a resource."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from twinflower.errors import SettingError
 
 @contextmanager
 def holding(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock on a file, which is made for it; SettingError, with this sentence, if another process does.
+    """Hold the lock on a lock file; SettingError with the text `refusal` if another process holds it.
 
     The operating system holds the lock and releases it when the process ends, however it ends; a leftover lock file
     has no effect.

@@ -1,8 +1,8 @@
-"""The rules by which a run that was cut off goes on, or is refused.
+"""The rules for resuming an interrupted run.
 
-A command notes the runtime that it works on; an experiment runs what has not ended yet; a run with checkpoints goes on
-from its newest one. What it goes on with must be what it was: the same settings, the same runtime, and the states of
-all clients that took part. A run that `flwr run` began is resumed by `flwr run`.
+A command records its runtime. A resumed experiment runs all runs that have not ended, and a run with checkpoints
+resumes from the newest one. This requires the same settings, the same runtime, and the states of all clients that took
+part; otherwise resuming is refused. A run that was started by `flwr run` is resumed by `flwr run`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from .setup import Setup
 
 
 def begun(folder: Path, overrides: Mapping[str, Value]) -> Experiment:
-    """What was to be run in a folder whose command was cut off."""
+    """The experiment of an interrupted command in this folder; SettingError if it cannot be resumed."""
     require(
         has_config(folder) or is_experiment(folder),
         f"{folder} holds neither experiment.toml nor config.toml: nothing to resume",
@@ -49,7 +49,7 @@ def begun(folder: Path, overrides: Mapping[str, Value]) -> Experiment:
 
 
 def runtime_of(folder: Path, asked: str) -> str:
-    """The runtime that a run began on, empty if nothing says which; SettingError if another one is asked for."""
+    """The runtime on which a run began, or else the requested one (may be empty); SettingError if they differ."""
     began = read_runtime(folder)
     require(
         not asked or not began or asked == began,
@@ -59,12 +59,12 @@ def runtime_of(folder: Path, asked: str) -> str:
 
 
 def left(plan: Experiment, out: Path, curve: Curve) -> list[int]:
-    """Seeds whose run has not ended."""
+    """The seeds of a curve whose run has not ended."""
     return [seed for seed in plan.seeds if not has_ended(run_folder(plan, out, curve, seed))]
 
 
 def interrupted(plan: Experiment, out: Path) -> str:
-    """What a command says that a signal has ended: how to go on."""
+    """The message of a command that was ended by a signal: how to resume, or that nothing was kept."""
     if plan.single and not plan.curves[0].config.output.checkpoint_every:
         clear_runtime(out)
         return "interrupted; without output.checkpoint-every nothing is kept"
@@ -75,9 +75,9 @@ def interrupted(plan: Experiment, out: Path) -> str:
 
 
 def newest(checkpoints: Checkpoints | None) -> Checkpoint | None:
-    """The checkpoint that a run goes on from, None without any; prints warnings of damaged ones.
+    """The checkpoint from which a run resumes, None if there is none; prints a warning for each damaged one.
 
-    SettingError where the run had other settings.
+    Raises SettingError if the run began with other settings.
     """
     found, warnings = _same_run(checkpoints) if checkpoints else (None, [])
     for warning in warnings:
@@ -86,7 +86,7 @@ def newest(checkpoints: Checkpoints | None) -> Checkpoint | None:
 
 
 def _same_run(checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint, of a run with the same settings, and warnings."""
+    """The newest checkpoint and warnings; SettingError if the run began with other settings."""
     found, warnings = checkpoints.newest()
     if found and checkpoints.config and "config" in found.info:
         _require_settings(checkpoints.folder, checkpoints.config, found.info["config"])
@@ -102,7 +102,7 @@ def _require_settings(folder: Path, config: Config, begun: dict[str, Any]) -> No
 
 
 def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
-    """A run in this process, with its clients' states beside its checkpoints, if it has any."""
+    """Prepare a run in this process: with checkpoints, its clients store their states in the run folder."""
     checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
     if checkpoints.every:
         require(  # the first is written before anything else, so without one clients' states are of no use
@@ -115,7 +115,8 @@ def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
 
 
 def on_flower(config: Config, folder: Path) -> Config:
-    """A run for Flower's engine: with checkpoints, its clients keep their states beside the results, and it goes on."""
+    """The configuration for Flower's engine: with checkpoints, clients store their states in the run folder, and a run
+    begun there is resumed."""
     if not config.output.checkpoint_every:
         return config
     resumed = has_config(folder)
@@ -145,7 +146,7 @@ def require_states(setup: Setup, checkpoints: Checkpoints) -> None:
 
 
 def require_state_dir(config: Config) -> None:
-    """SettingError for checkpoints of a simulation whose clients would not keep their states."""
+    """Raise SettingError for a simulation with checkpoints but without a state-dir for the clients' states."""
     require(
         not config.output.checkpoint_every or bool(config.output.state_dir),
         "output.checkpoint-every needs an output.state-dir, where simulated clients keep their state",

@@ -1,4 +1,4 @@
-"""An experiment from its plan to its folder, on one of the runtimes."""
+"""Run an experiment on one of the runtimes and store it in its folder."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ from .settings.catalogue import DEFAULTS
 from .settings.experiment import Experiment
 from .setup import prepare_seeds
 
-# Runs what is left of a plan, into this folder; returns a sentence for each failure.
+# Runs the remaining runs of a plan in this folder; returns an error message for each failure.
 Run = Callable[[Experiment, Path, Observer], list[str]]
 RUNTIMES: dict[str, Run] = {"inprocess": inprocess.run, "cohort": cohort.run, "flower": flower.run}
 DEFAULT = "inprocess"
@@ -32,14 +32,14 @@ _ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
 
 
 def new(plan: Experiment, runtime: str, out: str) -> Path:
-    """Check a plan, and make a folder for its results: `out`, or one of the plan's name."""
+    """Validate a plan and create a folder for its results: `out`, or one with the plan's name."""
     _check(plan, runtime)
     prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # errors must not leave a folder behind
     return _folder(plan, out)
 
 
 def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Experiment, str]:
-    """The plan and the runtime of a command that was cut off in this folder; asked: the runtime, if one is named."""
+    """The plan and the runtime of the interrupted command in this folder; asked: the requested runtime, or empty."""
     began = runtime_of(folder, asked)
     plan, runtime = begun(folder, overrides), began if began in RUNTIMES else DEFAULT
     _check(plan, runtime)
@@ -47,7 +47,7 @@ def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Exp
 
 
 def new_rehearsal(plan: Experiment, out: str) -> Path:
-    """Check a plan for SuperNodes on this machine, and make a folder for its results."""
+    """Validate a plan for SuperNodes on this machine and create a folder for its results."""
     require(plan.single, "deploy takes one curve and one seed")
     _check_rows(plan)
     return _folder(plan, out)
@@ -58,7 +58,7 @@ def _folder(plan: Experiment, out: str) -> Path:
 
 
 def run(plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new: bool = True) -> list[str]:
-    """Run what is left of an experiment in its folder, and draw it; a sentence for each failure."""
+    """Run the remaining runs of an experiment and draw its figure; return an error message for each failure."""
     with claimed(folder, "command"), _writing(folder, runtime):
         if is_new:
             require_new(folder)
@@ -76,21 +76,21 @@ def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:
 
 
 def rehearse(plan: Experiment, folder: Path, observer: Observer, secure: bool) -> list[str]:
-    """Run a plan on SuperNodes of this machine, in a new folder; a sentence if it failed."""
+    """Run a plan on SuperNodes on this machine, in a new folder; return an error message if it failed."""
     with claimed(folder, "command"):
         require_new(folder)
         return rehearsal.run(plan, folder, observer, secure)
 
 
 def _check(plan: Experiment, runtime: str) -> None:
-    """SettingError for a plan that cannot run here, or whose settings have no effect on this runtime."""
+    """Raise SettingError for a plan that cannot run here, or with settings that have no effect on this runtime."""
     _check_rows(plan)
     if runtime == "cohort":
         _check_replies(plan)
 
 
 def _check_rows(plan: Experiment) -> None:
-    """SettingError for a run on the rows of sites."""
+    """Raise SettingError for data.name = own, whose rows exist only at deployed sites."""
     require(
         all(curve.config.data.name != OWN for curve in plan.curves),
         "the rows of data own are at deployed nodes only: run it with flwr run on their SuperLink",
@@ -98,7 +98,7 @@ def _check_rows(plan: Experiment) -> None:
 
 
 def _check_replies(plan: Experiment) -> None:
-    """SettingError for settings about replies, which the cohort has none of."""
+    """Raise SettingError for settings about replies, because the cohort runtime has no replies."""
     for curve in plan.curves:
         items = curve.config.items()
         for key in _ABOUT_REPLIES:

@@ -86,7 +86,7 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
 
 
 def _quick(grid: Grid) -> Grid:
-    """The grid with short pauses between two requests for replies."""
+    """The grid with shorter pauses between two requests for replies."""
     if not _simulated(grid):
         return PollingGrid(grid)
     if hasattr(grid, "pull_interval"):
@@ -95,7 +95,7 @@ def _quick(grid: Grid) -> Grid:
 
 
 def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
-    """Those of the run, which can be resumed from now on if it has any."""
+    """The checkpoints of the run; if it writes any, it can be resumed from now on."""
     checkpoints = Checkpoints(folder, config.output.checkpoint_every, config)
     if runtime == "flower":
         require_state_dir(config)
@@ -107,7 +107,7 @@ def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
 
 
 def _bounds(result: Result) -> list[str]:
-    """Whether a constrained model keeps its bounds."""
+    """Whether a constrained model satisfies its bounds."""
     satisfied = result.summary()["bounds_met"]
     return [] if satisfied is None else [bounds(satisfied, result.rows[-1]["excess"])]
 

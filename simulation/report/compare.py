@@ -20,16 +20,16 @@ HEADINGS = (
 
 
 class Comparison(NamedTuple):
-    """Rows under `HEADINGS`, and a sentence for each folder that is left out."""
+    """The rows under `HEADINGS`, and a message for each folder that is left out."""
 
     rows: list[tuple[str, ...]]
     left_out: list[str]
 
 
 def comparison(folders: Sequence[Path]) -> Comparison:
-    """Seeds of one curve share a row: mean +- standard deviation, and the largest epsilon. No run counts twice.
+    """Compare runs, one row per curve: mean +- standard deviation over the seeds, and the largest epsilon.
 
-    A folder without a run that has ended is left out; SettingError if it is not there, or if nothing remains.
+    No run counts twice. A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
     """
     groups: dict[Path, dict[Path, dict[str, Any]]] = defaultdict(dict)
     left_out = []

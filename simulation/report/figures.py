@@ -40,7 +40,7 @@ _BELOW = 40  # points between a panel and its legend, for the tick labels and th
 
 
 def draw_run(folder: Path) -> Path:
-    """The figure of one run, in its folder."""
+    """Draw and save the figure of one run in its folder; return its path."""
     return _save(compose_run(folder), folder)
 
 
@@ -62,7 +62,7 @@ def compose_run(folder: Path) -> plt.Figure:
 
 
 def draw_experiment(experiment: Experiment, out: Path) -> Path:
-    """The figure of an experiment: a row of panels per y; the legends say what lines and bands mean."""
+    """Draw and save the figure of an experiment, with a row of panels per y and legends that explain the bands."""
     return _save(compose_experiment(experiment, out), out)
 
 
@@ -101,7 +101,7 @@ def redraw(folder: Path) -> Path:
 
 
 def undrawn(draw: Callable[[], Path]) -> list[str]:
-    """Draw, and say in a sentence if the disk will not take it: the results are stored already."""
+    """Draw a figure; return an error message if it cannot be written, because the results are stored already."""
     try:
         draw()
         return []

@@ -1,4 +1,4 @@
-"""What is said of runs in a line: rounds while they go on, what they came to, what they spent."""
+"""One-line messages about runs: progress, results, and the privacy spent."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .compare import spread
 
 
 def row_line(row: dict[str, float]) -> str:
-    """An evaluated round."""
+    """The progress line for an evaluated round, given as a row of metrics.csv."""
     return (
         f"round {row['round']:>4}  objective {row['objective']:.5g}  "
         f"test accuracy {row['test_accuracy']:.4f}  nonzeros {row['nonzeros']}"
@@ -20,24 +20,24 @@ def row_line(row: dict[str, float]) -> str:
 
 
 def warnings(results: Sequence[Result]) -> list[str]:
-    """What is to be said of a curve's runs, each sentence once."""
+    """The warnings of a curve's runs, without duplicates."""
     return list(dict.fromkeys(text for result in results for text in result.warnings()))
 
 
 def guarantee(results: Sequence[Result]) -> list[str]:
-    """That of the run which spent the most; what was spent counts also where a run failed. Empty without privacy."""
+    """The guarantee of the run that spent the most privacy, including failed runs; empty without privacy."""
     told = [privacy for result in results if (privacy := result.privacy())]
     worst = max(told, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
     return [f"privacy: {worst['guarantee']}"] if worst else []
 
 
 def bounds(satisfied: bool, excess: float) -> str:
-    """Whether a constrained model keeps its bounds."""
+    """Whether a constrained model satisfies its bounds, as text."""
     return f"bounds {'met' if satisfied else 'NOT met'} ({excess:+.3g} from the limit)"
 
 
 def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
-    """What a curve's finished runs reached, mean and spread over the seeds; empty where none finished."""
+    """The results of a curve's finished runs, mean and standard deviation over the seeds; empty if none finished."""
     folders = [run_folder(plan, out, curve, seed) for seed in plan.seeds]
     ended = [own for own in folders if has_ended(own) and read_summary(own)["finished"]]
     runs = list(map(read_summary, ended))
@@ -48,7 +48,7 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
 
 
 def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
-    """planned: how many seeds there should be."""
+    """The results of these runs in one line; planned: the number of seeds in the experiment."""
     first, seeds = runs[0], ""
     if planned > 1:
         all_ = "" if len(runs) == planned else f"{len(runs)} of "
@@ -76,7 +76,7 @@ def _lost(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def broken(plan: Experiment, out: Path) -> list[str]:
-    """The curves that exceed a bound, in a line; that a bound is not met is no error."""
+    """The curves that violate a bound, in one line; empty if there are none. A violated bound is not an error."""
     parts = []
     for curve in plan.curves:
         seeds = [broken_bounds(run_folder(plan, out, curve, seed)) for seed in plan.seeds]

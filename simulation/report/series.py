@@ -111,7 +111,7 @@ def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
 
 
 def _runs(experiment: Experiment, out: Path, curve: Curve, usable: Callable[[Path], bool]) -> list[Rows]:
-    """The rows of every seed's run, of those that are usable."""
+    """The rows of metrics.csv of every usable run of the curve's seeds."""
     folders = [run_folder(experiment, out, curve, seed) for seed in experiment.seeds]
     found = [read_rows(folder) for folder in folders if usable(folder)]
     return [rows for rows in found if rows]

@@ -19,13 +19,13 @@ console = Console() if sys.stdout.isatty() else Console(width=180)
 
 
 def say(*lines: str) -> None:
-    """Lines as they are."""
+    """Print lines without formatting or wrapping."""
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Rows under headings."""
+    """Print rows under headings."""
     shown = Table(*headings, title=title or None, title_justify="left")
     for row in rows:
         shown.add_row(*row)
@@ -33,13 +33,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "
 
 
 def titled(title: str, rows: Iterable[Sequence[str]]) -> None:
-    """Two columns under a title."""
+    """Print rows of two columns under a title."""
     table((title, ""), rows)
 
 
 @dataclass
 class Terminal:
-    """Watches the runs of a plan: a bar on a terminal, plain lines elsewhere, and what every curve came to."""
+    """An observer that shows a progress bar on a terminal, plain lines elsewhere, and the results of every curve."""
 
     plan: Experiment
     folder: Path

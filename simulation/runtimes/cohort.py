@@ -273,7 +273,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
-    """Run what is left of an experiment, the seeds of a curve together; a sentence for each failure."""
+    """Run the remaining runs of an experiment, all seeds of a curve together; return a message for each failure."""
 
     def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         own = curve_folder(plan, folder, curve)

@@ -1,4 +1,4 @@
-"""The `flower` runtime: every run by `flwr run`, on one simulation SuperLink that ends with the command."""
+"""The `flower` runtime: every run uses `flwr run` on one simulation SuperLink, which stops with the command."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from .observer import Observer
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
-    """Run what is left of an experiment; a sentence for each failure."""
+    """Run the remaining runs of an experiment; return an error message for each failure."""
     failures = []
     with engine(observer.line) as flower:
         for curve in plan.curves:

@@ -183,7 +183,7 @@ def train(
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
-    """Run what is left of an experiment, one run after the other; a sentence for each failure."""
+    """Run the remaining runs of an experiment one after the other; return an error message for each failure."""
 
     def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         for prepared in prepare_seeds(curve.config, seeds):

@@ -1,4 +1,4 @@
-"""What the runtimes in this process share: they train every curve, and store and draw its runs."""
+"""The loop shared by the runtimes in this process: train every curve, and store and draw its runs."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,11 +10,11 @@ from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
 
-Train = Callable[[Curve, list[int]], Iterable[Result]]  # a curve under these seeds
+Train = Callable[[Curve, list[int]], Iterable[Result]]  # runs a curve with these seeds
 
 
 def run_curves(plan: Experiment, folder: Path, observer: Observer, train: Train) -> list[str]:
-    """Train and store what is left of an experiment; a sentence for each failure."""
+    """Train and store the remaining runs of an experiment; return an error message for each failure."""
     failures = []
     for curve in plan.curves:
         if seeds := left(plan, folder, curve):
@@ -40,6 +40,6 @@ def _run_curve(
 
 
 def _store(result: Result, folder: Path) -> list[str]:
-    """Write a run and draw it; a sentence if it cannot be drawn."""
+    """Write a run and draw its figure; return an error message if it cannot be drawn."""
     write_run(result, folder)
     return undrawn(lambda: draw_run(folder))

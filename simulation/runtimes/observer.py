@@ -1,4 +1,4 @@
-"""What runs tell whoever watches them."""
+"""The interface through which runs report their progress."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -9,19 +9,19 @@ from ..settings.experiment import Curve
 
 
 class Observer(Protocol):
-    """Watches the runs of a command."""
+    """Receives the progress of a command's runs."""
 
     def line(self, text: str) -> None:
-        """Something that a process has said."""
+        """Receive a line of output from a process."""
 
     def row(self, row: dict[str, Any]) -> None:
-        """An evaluated round of a run in this process."""
+        """Receive an evaluated round (a row of metrics.csv) of a run in this process."""
 
     def following(self, curve: Curve) -> AbstractContextManager[object]:
-        """Around the runs of one curve in this process."""
+        """A context that encloses the runs of one curve in this process."""
 
     def ended(self, curve: Curve, results: Sequence[Result]) -> None:
-        """All runs of a curve are stored. results: of those in this process."""
+        """Called when all runs of a curve are stored; results: those of the runs in this process."""
 
     def spent(self, results: Sequence[Result]) -> None:
-        """These runs of a curve have been made in this process, whether or not they could be stored."""
+        """Called with the results of a curve's runs in this process, whether or not they could be stored."""

@@ -1,4 +1,4 @@
-"""A deployment rehearsed on this machine: one run, with a SuperNode for each client, and everything ended again."""
+"""Rehearse a deployment on this machine: one run with a SuperNode for each client, after which all processes end."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,10 @@ from .observer import Observer
 
 
 def run(plan: Experiment, folder: Path, observer: Observer, secure: bool = False) -> list[str]:
-    """Rehearse the only run of an experiment; a sentence if it failed. secure: TLS, and registered nodes only."""
+    """Rehearse the only run of an experiment; return an error message if it failed.
+
+    secure: use TLS and admit only registered nodes.
+    """
     require(plan.single, "deploy takes one curve and one seed")
     config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
     try:
@@ -33,10 +36,11 @@ def run(plan: Experiment, folder: Path, observer: Observer, secure: bool = False
 
 
 def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = silent) -> None:
-    """One run of a configuration on SuperNodes; reports progress to `tell`.
+    """Run a configuration once on SuperNodes; progress is reported through `tell`.
 
-    Every node keeps state and ledger in a folder of its own that ends with the rehearsal, and allows a lifetime budget
-    just above what the run plans. Logs stay in the run's folder. Raises RunError unless Flower says finished:completed.
+    Every node keeps its state and ledger in its own folder, which is removed after the rehearsal, and has a lifetime
+    budget just above the run's plan. Logs stay in the run folder. Raises RunError unless Flower reports
+    finished:completed.
     """
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
@@ -52,7 +56,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
 
 
 def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
-    """What every node says of itself, but for its number, its folder and its table."""
+    """The node config shared by all nodes, without partition, state-dir and table."""
     own: dict[str, Value] = {}
     if plan:
         own = {"lifetime-epsilon": 1.001 * plan.epsilon_limit, "lifetime-delta": plan.delta}

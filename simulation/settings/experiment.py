@@ -243,7 +243,7 @@ def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """The file of an experiment as it was run, overrides and seeds included."""
+    """The text of the experiment file as it was run, including overrides and seeds."""
     head: dict[str, Any] = {
         "title": experiment.title,
         "seeds": experiment.seeds,
