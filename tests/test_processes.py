@@ -34,8 +34,10 @@ def parent_of(text, **how):
 # The youngest has lost its environment.
 FAMILY = parent_of(parent_of(DEAF + WAIT, env={}))
 
+# A shell starts background jobs deaf to SIGINT, and children inherit that.
 COMMAND = f"""
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from twinflower.simulation.runtimes import processes
 BEFORE
 try:
@@ -44,9 +46,9 @@ try:
         place.keep("family", [sys.executable, "-c", {FAMILY!r}])
         print(place.home, flush=True)
         INSIDE
-except processes.Interrupted as signal:
+except processes.Interrupted as interrupted:
     print("after", flush=True)
-    sys.exit(signal.status)
+    sys.exit(interrupted.status)
 print("ended well", flush=True)
 """
 
