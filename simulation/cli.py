@@ -1,43 +1,25 @@
-"""The command line: list, settings, schema, run, predict, tune, privacy, graph, figure, compare, deploy, ledger."""
+"""The command line: a function for each command.
+
+Each imports what it needs: Flower, matplotlib and the rest together take longer than most commands.
+"""
 
 import csv
 import io
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from twinflower.algorithms import ALGORITHMS
-from twinflower.data.partition import PARTITIONERS
-from twinflower.data.schema import read_schema
-from twinflower.data.sets import DATASETS
-from twinflower.data.tables import describe_fit, drafted
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
-from twinflower.networks import OBJECTIVES
-from twinflower.regularisers import REGULARISERS
-from twinflower.sparsifiers import SPARSIFIERS
-from twinflower.topologies import TOPOLOGIES
-from twinflower.trained import load, predictions
 
-from . import running
-from .folder import logs_folder, write_text
-from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
-from .identity import make_key
-from .report import books
-from .report.compare import HEADINGS, comparison
-from .report.figures import draw_graph, redraw
-from .report.sentences import broken
-from .report.terminal import Terminal, say, table, titled
-from .resume import interrupted
-from .running import DEFAULT, RUNTIMES
-from .runtimes.processes import Interrupted
-from .settings import Value, parse_text, reference
-from .settings.experiment import Experiment, read_experiment
-from .settings.sections import PRIVACY
-from .setup import prepare
-from .tune import read_tuning, tune
+from .runtimes import DEFAULT, RUNTIMES
+
+if TYPE_CHECKING:
+    from twinflower.settings import Value
+
+    from .settings.experiment import Experiment
 
 app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
@@ -54,10 +36,22 @@ DataDir = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
+    from twinflower.algorithms import ALGORITHMS
+    from twinflower.data.partition import PARTITIONERS
+    from twinflower.data.sets import DATASETS
+    from twinflower.networks import OBJECTIVES
+    from twinflower.regularisers import REGULARISERS
+    from twinflower.sparsifiers import SPARSIFIERS
+    from twinflower.topologies import TOPOLOGIES
+
+    from .report.console import titled
+    from .settings.experiment import title_of
+    from .settings.sections import PRIVACY
+
     titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
     titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
     files = sorted(Path("experiments").glob("*.toml"))
-    titled("experiments", [(str(path), read_experiment(path).title) for path in files])
+    titled("experiments", [(str(path), title_of(path)) for path in files])
     words: dict[str, Iterable[str]] = {
         "partition.name": PARTITIONERS,
         "objective.name": OBJECTIVES,
@@ -75,6 +69,9 @@ def settings(
     section: Annotated[str, typer.Argument(help="such as privacy or fedpdm; run for those at the top")] = "",
 ) -> None:
     """Show every setting with its meaning, unit, range and default, and the choices it belongs to."""
+    from .report.console import table
+    from .settings import reference
+
     for name, rows in reference.tables(section).items():
         table(reference.HEADINGS, rows, name)
 
@@ -95,6 +92,10 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment, every curve with every seed, and draw its figure."""
+    from . import running
+    from .report.terminal import Terminal
+    from .resume import interrupted
+
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
         plan, runtime = _plan(experiment, set_, data_dir, seeds), runtime or DEFAULT
@@ -122,6 +123,10 @@ def tune_(
     data_dir: DataDir = "",
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
+    from .folder import write_text
+    from .report.console import say
+    from .tune import read_tuning, tune
+
     overrides = _overrides(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
@@ -140,6 +145,10 @@ def deploy(
     secure: Annotated[bool, typer.Option(help="TLS, and registered nodes only")] = False,
 ) -> None:
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
+    from . import running
+    from .folder import logs_folder
+    from .report.terminal import Terminal
+
     plan = _plan(experiment, set_, data_dir, "")
     folder = running.new_rehearsal(plan, out)
     try:
@@ -153,6 +162,9 @@ def deploy(
 @app.command()
 def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
     """Redraw a figure from stored results, without training."""
+    from .report.console import say
+    from .report.figures import redraw
+
     say(str(redraw(folder)))
 
 
@@ -161,6 +173,10 @@ def privacy(
     experiment: Annotated[Path, typer.Argument(help=_A_FILE)], set_: Set = None, data_dir: DataDir = ""
 ) -> None:
     """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
+    from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
+    from .report.console import say, table, titled
+    from .setup import prepare
+
     curves = _plan(experiment, set_, data_dir, "").curves
     if len(curves) == 1:
         setup = prepare(curves[0].config)
@@ -181,6 +197,10 @@ def graph(
     data_dir: DataDir = "",
 ) -> None:
     """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
+    from .report.console import say, titled
+    from .report.figures import draw_graph
+    from .setup import prepare
+
     setups = [prepare(curve.config) for curve in _plan(experiment, set_, data_dir, "").curves]
     networked = next((setup for setup in setups if setup.neighbours), None)
     if networked is None:
@@ -197,6 +217,11 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
 ) -> None:
     """Predict the labels of new rows, in the order of the rows."""
+    from twinflower.trained import load, predictions
+
+    from .folder import write_text
+    from .report.console import say
+
     names, told = predictions(load(model), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *told])
@@ -215,6 +240,12 @@ def schema(
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
+    from twinflower.data.schema import read_schema
+    from twinflower.data.tables import describe_fit, drafted
+
+    from .folder import write_text
+    from .report.console import say, table
+
     if check:
         require(not label and out is None, "--check takes a schema as it is: leave out --label and --out")
         known = read_schema(check)
@@ -239,12 +270,18 @@ def identity(
     ],
 ) -> None:
     """Create a site's key for runs in which the server sees only sums; print the public key for the peers file."""
+    from .identity import make_key
+    from .report.console import say
+
     say(make_key(file.expanduser()))
 
 
 @app.command()
 def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
     """Compare finished runs in a table, with mean and standard deviation over seeds."""
+    from .report.compare import HEADINGS, comparison
+    from .report.console import say, table
+
     rows, left_out = comparison(folders)
     table(HEADINGS, rows)
     say(*left_out)
@@ -257,6 +294,9 @@ def ledger(
     ],
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
+    from .report import books
+    from .report.console import table
+
     found = books.read_books(folder.expanduser())
     table(books.HEADINGS, books.accounts(found))
     table(books.RUN_HEADINGS, books.runs(found))
@@ -281,17 +321,24 @@ def _end(sentence: str, status: int) -> NoReturn:
 
 def _status(signal: KeyboardInterrupt) -> int:
     """The exit status of a command ended by a signal: 128 + signal, 130 for SIGINT."""
+    from .runtimes.processes import Interrupted
+
     return signal.status if isinstance(signal, Interrupted) else 130
 
 
-def _close(plan: Experiment, folder: Path, failures: list[str]) -> None:
+def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
     """Print the last lines of a command that has run an experiment."""
+    from .report.console import say
+    from .report.sentences import broken
+
     say(f"results: {folder}", *broken(plan, folder))
     if failures:
         raise RunError("; ".join(failures))
 
 
-def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> Experiment:
+def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> "Experiment":
+    from .settings.experiment import read_experiment
+
     overrides = _overrides(set_, data_dir)
     require(
         not seeds or "seed" not in overrides,
@@ -300,8 +347,10 @@ def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -
     return read_experiment(experiment, overrides, _seeds(seeds))
 
 
-def _overrides(set_: list[str] | None, data_dir: str) -> dict[str, Value]:
+def _overrides(set_: list[str] | None, data_dir: str) -> "dict[str, Value]":
     """Settings of the command line."""
+    from .settings import parse_text
+
     own: dict[str, Value] = {"data.dir": data_dir} if data_dir else {}
     return own | dict(map(parse_text, set_ or []))
 

@@ -17,7 +17,7 @@ from .folder import (
 )
 from .report.figures import draw_experiment, undrawn
 from .resume import begun, runtime_of
-from .runtimes import cohort, flower, inprocess, rehearsal
+from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, rehearsal
 from .runtimes.observer import Observer
 from .settings import Value
 from .settings.catalogue import DEFAULTS
@@ -26,8 +26,7 @@ from .setup import prepare_seeds
 
 # Runs the remaining runs of a plan in this folder; returns an error message for each failure.
 Run = Callable[[Experiment, Path, Observer], list[str]]
-RUNTIMES: dict[str, Run] = {"inprocess": inprocess.run, "cohort": cohort.run, "flower": flower.run}
-DEFAULT = "inprocess"
+_RUN: dict[str, Run] = dict(zip(RUNTIMES, (inprocess.run, cohort.run, flower.run), strict=True))
 _ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
 
 
@@ -65,7 +64,7 @@ def run(plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new
         if not plan.single:
             write_experiment(plan, folder)
         write_runtime(runtime, folder)
-        failures = RUNTIMES[runtime](plan, folder, observer)
+        failures = _RUN[runtime](plan, folder, observer)
         clear_runtime(folder)
         return failures + ([] if plan.single else undrawn(lambda: draw_experiment(plan, folder)))
 

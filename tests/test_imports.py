@@ -18,7 +18,7 @@ FOLDERS = {"twinflower": "twinflower"} | {
 def loaded_by(code):
     """Modules that a fresh interpreter has after this code."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
+        [sys.executable, "-c", f"import sys; {code}\nprint(*sys.modules)"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return set(done.stdout.split())
@@ -54,6 +54,24 @@ def test_what_is_slow_to_import_waits_until_it_is_needed():
         not loaded_by("import twinflower.simulation.settings, twinflower.privacy.plan, twinflower.rounds")
         & HEAVY
     )
+
+
+def after_command(*words):
+    """Modules that a fresh interpreter has after this command, whose output is not looked at."""
+    return loaded_by(
+        f"import contextlib, io; sys.argv[1:] = {words!r}\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    from twinflower.__main__ import main; main()\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
+def test_help_loads_no_numerics(words):
+    assert not after_command(*words) & (HEAVY | {"numpy", "scipy"})
+
+
+def test_list_loads_neither_flower_nor_figures():
+    assert not after_command("list") & HEAVY
 
 
 def modules():

@@ -265,7 +265,7 @@ def test_curves_without_a_label_keep_their_own_scores(file):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("twinflower.simulation.cli.tune", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("twinflower.simulation.tune.tune", lambda *_: pytest.fail("it ran"))
     with pytest.raises(SettingError, match="there is no such folder"):
         tune_(file, out=tmp_path / "nowhere" / "tuned.toml", data_dir="")
 

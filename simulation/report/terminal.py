@@ -1,40 +1,17 @@
-"""The user's terminal: tables, lines, and the progress of runs."""
+"""The progress of runs on the user's terminal."""
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from ..record import Result
 from ..settings.experiment import Curve, Experiment
+from .console import console, say
 from .sentences import closing, guarantee, row_line, warnings
-
-console = Console() if sys.stdout.isatty() else Console(width=180)
-
-
-def say(*lines: str) -> None:
-    """Print lines without formatting or wrapping."""
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print rows under headings."""
-    shown = Table(*headings, title=title or None, title_justify="left")
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
-
-
-def titled(title: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of two columns under a title."""
-    table((title, ""), rows)
 
 
 @dataclass

@@ -147,6 +147,15 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
 
 
+def title_of(path: Path) -> str:
+    """The title of an experiment file, whose settings are not looked at."""
+    return _title(path, load_toml(path))
+
+
+def _title(path: Path, raw: Mapping[str, Any]) -> str:
+    return str(raw.get("title", path.stem))
+
+
 def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
     """The curve, or one copy for each value of its sweep, each with that value by its key."""
     sweep = raw.get("sweep")
@@ -225,7 +234,7 @@ def _assemble(
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
     axes["log_axes"] = _log_axes(raw, [columns[0], *(columns[1:] or _Y)])
-    return Experiment(path.stem, str(raw.get("title", path.stem)), curves, list(seeds), **axes, **text)
+    return Experiment(path.stem, _title(path, raw), curves, list(seeds), **axes, **text)
 
 
 def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:

@@ -1,0 +1,28 @@
+"""Lines and tables on the user's terminal."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console() if sys.stdout.isatty() else Console(width=180)
+
+
+def say(*lines: str) -> None:
+    """Print lines without formatting or wrapping."""
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print rows under headings."""
+    shown = Table(*headings, title=title or None, title_justify="left")
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def titled(title: str, rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of two columns under a title."""
+    table((title, ""), rows)
