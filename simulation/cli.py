@@ -247,7 +247,10 @@ def schema(
     from .report.console import say, table
 
     if check:
-        require(not label and out is None, "--check takes a schema as it is: leave out --label and --out")
+        require(
+            not label and out is None,
+            "--check only validates an existing schema: leave out --label and --out",
+        )
         known = read_schema(check)
         for path in files:
             rows = [tuple(map(str, row)) for row in describe_fit(path, known)]

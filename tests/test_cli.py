@@ -192,7 +192,7 @@ BAD = {
     "privacy.delta must be above 0 and below 1; got 0.0": ["privacy.mode=gradient", "epsilon=1", "delta=0"],
     "no finite sensitivity": ["step-size=1e300", "unstable-steps=allow"],
     "set clip-norm above 0": ["privacy.mode=gradient", "epsilon=1", "row-norm=0"],
-    "stopping-tolerance must be 0 with privacy public-state": [
+    "stopping-tolerance must be 0 with privacy = public-state": [
         "privacy.mode=public-state",
         "epsilon=1",
         "stopping-tolerance=1",

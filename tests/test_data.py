@@ -770,7 +770,7 @@ def test_own_rows_come_from_arrays_or_libsvm(tmp_path):
     [
         ({"features": np.ones((3, 2))}, "arrays features and labels"),
         ({"features": np.ones((3, 4)), "labels": np.zeros(3)}, "must have 2 features; it has 4"),
-        ({"features": np.ones(3), "labels": np.zeros(3)}, "rows and columns"),
+        ({"features": np.ones(3), "labels": np.zeros(3)}, "features must be two-dimensional"),
         ({"features": np.ones((3, 2)), "labels": np.zeros(2)}, "labels must have shape"),
         ({"features": np.full((3, 2), np.nan), "labels": np.zeros(3)}, "finite"),
         ({"features": np.ones((3, 2)), "labels": np.array([0, 1, 2])}, "from 0 to 1"),

@@ -390,7 +390,7 @@ def test_a_client_is_not_asked_beyond_the_plan():
 
 def test_other_rounds_than_planned_are_refused():
     setup = small("ldp-primal-dual", rounds=6)
-    with pytest.raises(SettingError, match="plan 6 rounds"):
+    with pytest.raises(SettingError, match="plans 6 rounds"):
         setup.strategy().start(InProcessGrid(setup), record_of([setup.start]), num_rounds=5)
 
 

@@ -188,8 +188,8 @@ def test_the_peers_file_is_read_and_checked(meeting):
     lines = [f"{number} {key.hex()}  # hospital {number}" for number, key in enumerate(meeting.circle.keys)]
     assert Circle.read("# our study\n\n" + "\n".join(reversed(lines))) == meeting.circle
     for text, why in (
-        ("\n".join(lines[1:]), "must name the sites 0 to 3"),
-        ("\n".join([*lines, lines[0]]), "must name the sites 0 to 5"),
+        ("\n".join(lines[1:]), "must list each site from 0 to 3"),
+        ("\n".join([*lines, lines[0]]), "must list each site from 0 to 5"),
         (lines[0], "at least two sites"),
         ("0 xyz\n1 00", "in hexadecimal"),
         ("0 00\n1 01", "must have 32 bytes"),

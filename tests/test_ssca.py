@@ -642,7 +642,7 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
         (
             "ssca-constrained",
             {"surrogate": "literal", "constraints": "class 1 <= 1"},
-            "one bound on the cost",
+            "only one constraint, a bound on the cost",
         ),
         (
             "ssca-constrained",

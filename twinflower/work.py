@@ -1,4 +1,4 @@
-"""The inputs of a client's round as one argument, `LocalWork`, and what the client may report of it."""
+"""The inputs of a client's round as one argument, `LocalWork`, and what the client may report about that round."""
 
 from typing import NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from .objectives import Batch, Objective
 class Noise(Protocol):
     """A function that adds privacy noise to a value (..., d); every release of data passes through it.
 
-    draw is the number of the noise draw within the round. shrink (...,) in (0, 1] scales the noise down where an
+    draw is the index of the noise draw within the round. shrink (...,) in (0, 1] scales the noise down where an
     algorithm knows that the sensitivity is smaller.
     """
 

@@ -228,8 +228,8 @@ def _check_promises(site: Site) -> None:
     policy = [key for key in site.promises if key != "data-file"]
     require(
         not (site.allow_non_private and policy),
-        f"node config allow-non-private contradicts {', '.join(policy)}: runs without privacy would spend more than "
-        "any budget; leave one of them out",
+        f"node config allow-non-private contradicts {', '.join(policy)}: a run without privacy exceeds any "
+        "budget; remove one or the other",
     )
     shape = (site.num_features, site.num_classes)
     require(

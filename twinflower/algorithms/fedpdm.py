@@ -96,8 +96,8 @@ class FedPDM(LocalMethod):
             check_pull("rho", self.rho, self.step_size)
         require(
             self.privacy != "public-state" or not self.stopping_tolerance,
-            "stopping-tolerance must be 0 with privacy public-state: a number of steps chosen by the data "
-            f"would leak; got {self.stopping_tolerance}: use privacy gradient for the rule",
+            "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
+            f"the data leaks information; got {self.stopping_tolerance}: use privacy = gradient for the stopping rule",
         )
 
     @property

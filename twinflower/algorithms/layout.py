@@ -47,7 +47,7 @@ class Field(ABC):
         return 1
 
     def entries(self, d: int) -> int:
-        """Number of entries as the papers count them, at 32 bits each."""
+        """The communication cost in entries of 32 bits, as the papers count it."""
         return 0
 
     def shapes(self, d: int) -> Sequence[Shape]:

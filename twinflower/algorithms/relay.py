@@ -108,7 +108,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         reduce their noise."""
 
     def share(self, round_: int) -> float:
-        """The round's share of the budget; the mean over the rounds is 1."""
+        """The round's budget relative to an equal split over the rounds; these factors average 1."""
         return 1.0
 
     # --------------------------------------------------------------------------------------- the relay

@@ -93,7 +93,8 @@ class ConstrainedSSCA(Surrogates, Constrained, RestrictsObjective):
         literal = [c.name for c in self.bounded] == ["cost"]
         require(
             self.surrogate == "exact" or literal,
-            f"surrogate literal knows one bound on the cost; got constraints '{self.constraints}': use exact",
+            f"surrogate = literal supports only one constraint, a bound on the cost; got constraints "
+            f"'{self.constraints}': use surrogate = exact",
         )
         read_penalties(self.penalties)
         largest = max(c.limit for c in self.bounded)

@@ -226,16 +226,14 @@ class ArrayData:
 
     def load(self, folder: str = "") -> Dataset:
         """Raise DataError: these rows cannot be loaded by name."""
-        raise DataError(
-            "data arrays exists in a Python program only: use twinflower.FederatedClassifier there"
-        )
+        raise DataError("data = arrays is available only from Python: use twinflower.FederatedClassifier")
 
 
 @dataclass(frozen=True)
 class OwnData:
     """The settings for rows that exist only at the sites.
 
-    Public are the numbers of features and classes (0: regression), or a schema.
+    The number of features and the number of classes (0 for regression), or a schema, are public.
     """
 
     name: str = OWN
@@ -334,7 +332,9 @@ def _tables(source: Source) -> Dataset:
 
 
 def _own(source: Source) -> Dataset:
-    raise DataError("data own exists at deployed nodes only, each with its data-file: use flwr run")
+    raise DataError(
+        "data = own works only on deployed nodes, where each node has its own data-file: start the run with flwr run"
+    )
 
 
 def _own_libsvm(file: Path, num_features: int) -> Table:

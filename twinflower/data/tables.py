@@ -158,7 +158,7 @@ def _csv_pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[P
 
 
 def _header(file: Path) -> tuple[list[str], int]:
-    """The column names in the first non-blank line, and the number of lines up to its end."""
+    """The column names in the first non-blank line, and the number of lines of the file up to and including it."""
     with _opened(file) as stream:
         counted = itertools.count()
         first = next(_lines(file, (line for line, _ in zip(stream, counted, strict=False))), None)
