@@ -34,10 +34,8 @@ def parent_of(text, **how):
 # The youngest has lost its environment.
 FAMILY = parent_of(parent_of(DEAF + WAIT, env={}))
 
-# A shell starts background jobs deaf to SIGINT, and children inherit that.
 COMMAND = f"""
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys, time
 from twinflower.simulation.runtimes import processes
 BEFORE
 try:
@@ -51,6 +49,17 @@ except processes.Interrupted as interrupted:
     sys.exit(interrupted.status)
 print("ended well", flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored():
+    """Background jobs ignore SIGINT, those under nohup SIGHUP, and children inherit that."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in (number for number, handler in before.items() if handler is signal.SIG_IGN):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def alive(members):
