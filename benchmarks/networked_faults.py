@@ -19,6 +19,7 @@ import numpy as np
 
 from twinflower.errors import RunError
 from twinflower.rounds import Problem, rounds
+from twinflower.settings import settings_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
 from twinflower.topologies import TOPOLOGIES, spectrum
@@ -32,11 +33,16 @@ def job(**keys: Any) -> Setup:
     own = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
     base = {
         "algorithm": "zcdp-nfl", "data.name": "linear", "bias": False, "objective.name": "least-squares",
-        "objective.l2": 0.02,
-        "regulariser.name": "none", "clients.count": CLIENTS, "samples-per-client": 48, "batch-size": 0,
-        "step-size": 4.0, "rho": 0.1, "rounds": MOST,
+        "objective.l2": 0.02, "regulariser.name": "none", "clients.count": CLIENTS, "samples-per-client": 48,
+        "batch-size": 0, "step-size": 4.0, "rho": 0.1, "rounds": MOST,
     }  # fmt: skip
     return prepare(parse(base, own))
+
+
+def on(topology: str) -> dict[str, Any]:
+    """The keys of a topology, with degree 4 where it has a degree."""
+    degree = {"degree": 4.0} if "degree" in settings_of(TOPOLOGIES[topology]) else {}
+    return {"topology.name": topology} | degree
 
 
 def everybody(round_: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,9 +101,8 @@ def other_losses() -> None:
     )
     print("|---|---|---|")
     for name in TOPOLOGIES:
-        keys = {"topology.name": name, "degree": 4.0} if name == "regular" else {"topology.name": name}
-        elastic = rounds_needed(job(**keys, **ELASTIC))[0]
-        errors = [rounds_needed(job(**keys, **ABSOLUTE), most=most)[1] for most in (500, MOST)]
+        elastic = rounds_needed(job(**on(name), **ELASTIC))[0]
+        errors = [rounds_needed(job(**on(name), **ABSOLUTE), most=most)[1] for most in (500, MOST)]
         print(f"| {name} | {elastic} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
 
 
@@ -107,11 +112,11 @@ def main() -> None:
         "| topology | edges | diameter | connectivity | rho 0.005 | rho 0.02 | rho 0.1 |\n|---|---|---|---|---|---|---|"
     )
     for name in TOPOLOGIES:
-        setups = [job(topology__name=name, degree=4.0, rho=rho) for rho in (0.005, 0.02, 0.1)]
+        setups = [job(**on(name), rho=rho) for rho in (0.005, 0.02, 0.1)]
         numbers = spectrum(setups[0].algorithm.info.neighbours)  # type: ignore[attr-defined]
-        told = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)
+        needed = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)
         print(
-            f"| {name} | {numbers.edges} | {numbers.diameter} | {numbers.connectivity:.3g} | {told} |",
+            f"| {name} | {numbers.edges} | {numbers.diameter} | {numbers.connectivity:.3g} | {needed} |",
             flush=True,
         )
     other_losses()
@@ -120,7 +125,7 @@ def main() -> None:
     lost |= {f"5 clients lost in round {n}": gone([0, 1, 2, 3, 4], n) for n in (1, 30)}
     for name, fate in lost.items():
         try:
-            needed, error = rounds_needed(job(topology__name="regular", degree=4.0, dead_after=20), fate)
+            needed, error = rounds_needed(job(**on("regular"), dead_after=20), fate)
             print(f"| {name} | {needed} | {error:.1e} |", flush=True)
         except RunError as failure:
             print(f"| {name} | stopped: {failure} | |")

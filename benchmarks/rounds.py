@@ -50,10 +50,11 @@ METHODS = {
 def settings(method: dict[str, Any]) -> Config:
     """The job's configuration for one method."""
     return parse(
+        {"local.max-steps": STEPS},  # dropped for a method that has no such setting
         method | {
-            "clients.count": CLIENTS, "clients.per-round": SAMPLED, "batch-size": BATCH, "local.max-steps": STEPS,
-            "step-size": ETA, "nonconvex": BETA, "regulariser.weight": L1, "objective.name": "rowwise-logistic",
-        }
+            "clients.count": CLIENTS, "clients.per-round": SAMPLED, "batch-size": BATCH, "step-size": ETA,
+            "nonconvex": BETA, "regulariser.weight": L1, "objective.name": "rowwise-logistic",
+        },
     )  # fmt: skip
 
 
@@ -202,7 +203,7 @@ def methods_table(rounds: int) -> list[str]:
 
 
 def flower_line(rounds: int) -> str:
-    """Flower's stock engine on the digits job with as many rounds; start-up is told apart."""
+    """Flower's stock engine on the digits job with as many rounds; start-up is reported separately."""
     from twinflower.simulation.folder import read_rows
     from twinflower.simulation.runtimes.engine import engine
 
@@ -229,7 +230,7 @@ def registered(count: int, rounds: int = 100, sampled: int = 100) -> dict[str, f
     """Rounds of a cohort with `count` registered clients that share a small data set."""
     setup = job()
     offsets = np.arange(count) * 7 % (CLIENTS * ROWS - ROWS)
-    config = replace(setup.config, num_clients=count, clients_per_round=sampled)
+    config = setup.config.put({"clients.count": count, "clients.per-round": sampled})
     setup = replace(setup, config=config)
     shards = replace(setup.shards, starts=offsets, sizes=np.full(count, ROWS))
     object.__setattr__(setup, "shards", shards)
