@@ -1,5 +1,6 @@
 """Flower strategies, one class per algorithm; each is the server side of an algorithm in twinflower.algorithms."""
 
+from .accountant import GaussianAccountant
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
 from .fedavg import FedAvg
@@ -53,6 +54,7 @@ __all__ = [
     "FedDyn",
     "FedPDM",
     "FedProx",
+    "GaussianAccountant",
     "LDPPrimalDual",
     "NetworkedSubgradient",
     "ProxSkip",

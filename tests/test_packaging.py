@@ -1,5 +1,6 @@
-"""The wheel that other apps install: one package, and the README's plug-in example works on it."""
+"""The wheel that other apps install, and the README's plug-in example on it; and the app as it is published."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -68,3 +69,23 @@ print(reply.content["fitres.parameters"]["0"].numpy().shape, strategies.FedPDM._
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=wheel, capture_output=True, text=True)
     assert done.stdout == "(650,) twinflower.strategies.fedpdm\n", done.stderr
+
+
+def test_the_published_app_is_a_bundle_of_format_1_whose_readme_shows_its_images(tmp_path):
+    """`flwr build` checks what format 1 demands; a published app has no images and none of the other documents."""
+    folder, pages, images = tmp_path / "twinflower", "https://example.org/blob", "https://example.org/raw/"
+    publish = [sys.executable, ROOT / ".ci" / "publish.py", folder, pages, images]
+    subprocess.run(publish, check=True)
+    flwr = Path(sys.executable).parent / "flwr"
+    subprocess.run([flwr, "build", "--app", folder], cwd=tmp_path, check=True, capture_output=True)
+    (bundle,) = tmp_path.glob("*.fab")
+    with zipfile.ZipFile(bundle) as fab:
+        readme, names = fab.read("README.md").decode(), fab.namelist()
+        app = tomllib.loads(fab.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
+    assert (app["fab-format-version"], "LICENSE" in names) == (1, True)
+    targets = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", readme)
+    assert ("!", "https://example.org/raw/docs/figures/digits.png") in targets
+    assert ("", "https://example.org/blob/docs/guarantee.md") in targets
+    assert all(target.startswith("https://") for _, target in targets)
+    code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+    assert code.findall(readme) == code.findall((ROOT / "README.md").read_text())

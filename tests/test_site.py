@@ -227,7 +227,7 @@ BARE = {"partition-id": 0, "num-partitions": 8}
         ("Max-Epsilon", 2.0, "did you mean 'max-epsilon'"),
         ("max-epsilom", 2.0, "did you mean 'max-epsilon'"),
         ("min-noise", 2.0, "did you mean 'min-noise-multiplier'"),
-        ("data-path", "rows", "'data-path' is not a key"),
+        ("data-folder", "rows", "'data-folder' is not a key"),
         (
             "wholly-other",
             1,
@@ -417,6 +417,17 @@ def test_what_must_be_public_is_asked_for(own, change, sentence):
 def test_half_a_policy_is_refused(keys, words):
     with pytest.raises(SettingError, match=words):
         read_site(BARE | keys)
+
+
+def test_flowers_name_of_the_data_file_is_taken_for_ours():
+    """Both the rows and the promise that comes with them: private runs only."""
+    rows = SHAPE | {"lifetime-epsilon": 9.0}
+    ours, flowers = (read_site(BARE | rows | {key: "/rows.npz"}) for key in ("data-file", "data-path"))
+    assert ours == flowers
+    assert flowers.promises == ["lifetime-epsilon", "data-file"]
+    with pytest.raises(SettingError, match="data-path and data-file mean the same: give one of them"):
+        read_site(BARE | rows | {"data-file": "/a.npz", "data-path": "/b.npz"})
+    assert read_site(BARE | {"data-path": "/b.csv", "ignore-keys": "data-path"}).data_file == ""
 
 
 def test_a_site_without_a_data_dir_looks_nowhere_for_files(tmp_path, monkeypatch):

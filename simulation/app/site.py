@@ -6,7 +6,7 @@ policy, or one of a few fixed sentences. Details go to the site's own log.
 
     partition-id, num-partitions     which part of the data it holds, and of how many
     data-dir                         folder of the known data sets' files
-    data-file                        the site's own rows; such a node takes part only in runs with data.name = own
+    data-file, or data-path          the site's own rows; such a node takes part only in runs with data.name = own
     num-features, num-classes        of the data-file; required if the node takes part only in private runs
     schema                           instead of these two, the schema of a data-file that is a table
     state-dir                        absolute path of the folder of its ledgers, default ~/.twinflower; if it is set,
@@ -51,6 +51,7 @@ from twinflower.settings import Value, kebab, snake, typed
 from ..settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
+_ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
 _RAISED = 2  # Flower's code for an exception in a client app
 _POLICY = ("lifetime-epsilon", "max-epsilon", "min-noise-multiplier")
@@ -211,7 +212,7 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
 def read_site(node: Mapping[str, Any]) -> Site:
     """Read and validate a node config; SettingError for unknown keys, wrong types and invalid values."""
     ignored = {word.strip() for word in str(node.get("ignore-keys", "")).split(",")}
-    own = {key: value for key, value in node.items() if key not in ignored - _KEYS.keys()}
+    own = _renamed({key: value for key, value in node.items() if key not in ignored - _KEYS.keys()})
     for key in own.keys() - _KEYS.keys():
         raise SettingError(_unknown(key))
     site = _checked({snake(key): _value(key, value) for key, value in own.items()})
@@ -221,6 +222,16 @@ def read_site(node: Mapping[str, Any]) -> Site:
     )
     _check_promises(site)
     return site
+
+
+def _renamed(node: dict[str, Any]) -> dict[str, Any]:
+    """The node config under our names of the keys; SettingError if a key is given under both of its names."""
+    for alias, key in _ALIASES.items():
+        require(
+            not {alias, key} <= node.keys(),
+            f"node config {alias} and {key} mean the same: give one of them; got {node.get(alias)} and {node.get(key)}",
+        )
+    return {_ALIASES.get(key, key): value for key, value in node.items()}
 
 
 def _check_promises(site: Site) -> None:
