@@ -22,10 +22,11 @@ from twinflower.rounds import Problem, rounds
 from twinflower.settings import settings_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
-from twinflower.topologies import TOPOLOGIES, spectrum
+from twinflower.topologies import FILE, TOPOLOGIES, spectrum
 
 CLIENTS, GOAL, MOST = 50, 1e-6, 2000
 Fate = Callable[[int], tuple[np.ndarray, np.ndarray]]
+GRAPHS = [name for name in TOPOLOGIES if not name.startswith(FILE)]
 
 
 def job(**keys: Any) -> Setup:
@@ -100,7 +101,7 @@ def other_losses() -> None:
         "\n| topology, rho 0.1 | elastic net: rounds | absolute deviations: node error after 500 and 2000 rounds |"
     )
     print("|---|---|---|")
-    for name in TOPOLOGIES:
+    for name in GRAPHS:
         elastic = rounds_needed(job(**on(name), **ELASTIC))[0]
         errors = [rounds_needed(job(**on(name), **ABSOLUTE), most=most)[1] for most in (500, MOST)]
         print(f"| {name} | {elastic} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
@@ -111,7 +112,7 @@ def main() -> None:
     print(
         "| topology | edges | diameter | connectivity | rho 0.005 | rho 0.02 | rho 0.1 |\n|---|---|---|---|---|---|---|"
     )
-    for name in TOPOLOGIES:
+    for name in GRAPHS:
         setups = [job(**on(name), rho=rho) for rho in (0.005, 0.02, 0.1)]
         numbers = spectrum(setups[0].algorithm.info.neighbours)  # type: ignore[attr-defined]
         needed = " | ".join(str(rounds_needed(setup)[0]) for setup in setups)

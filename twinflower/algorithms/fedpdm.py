@@ -22,22 +22,20 @@ several rounds. "public-state" adds the noise to x, so that dual and y are funct
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
 from ..batches import Workload
-from ..errors import require
 from ..objectives import Bounds
 from ..privacy.release import Release
-from ..settings import Setting, above, at_least, one_of
 from ..work import LocalWork, Report
 from .averaging import Memory, empty_memory, mean_of_memory, remember
-from .base import LocalMethod, check_pull
+from .fedpdm_settings import FedPDMSettings
 from .layout import Layout, Point
 from .messages import Upload
-from .published import published_sensitivity
+from .published import published_sensitivity, share_of_noise
 
 
 class State(NamedTuple):
@@ -59,60 +57,11 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedPDM(LocalMethod):
-    """FedPDM with its settings.
-
-    rho > 0: penalty of the augmented Lagrangian; with rho * step_size >= 2 the local loop diverges. stopping_tolerance:
-    nu of (11), 0 = off. aggregation: "sampled" averages this round's y, as in the paper, and does not converge to the
-    optimum unless all clients take part; "memory" averages every client's last y and converges. local_start: "server"
-    starts at x0 (Li 2024 line 6), "warm" at the client's last x. unstable_steps: "allow" accepts rho * step_size >= 2,
-    to show the effect of the published setting. privacy has an additional value, "as-published". All other settings are
-    in `base.LocalMethod` and, for sparsified messages, `messages.Messages`.
-    """
+class FedPDM(FedPDMSettings):
+    """FedPDM; its settings are in `fedpdm_settings.FedPDMSettings`."""
 
     name: ClassVar[str] = "fedpdm"
     title: ClassVar[str] = "FedPDM (Li 2023, Li 2024): primal-dual, non-smooth h on the server"
-
-    modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
-
-    rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
-    stopping_tolerance: Annotated[
-        float, Setting("a client stops once a gradient's squared norm is at most this; 0 never", at_least(0))
-    ] = 0.0
-    aggregation: Annotated[
-        str, Setting("what the server averages: this round's messages, or all clients' last",
-                     one_of(("sampled", "memory")))
-    ] = "sampled"
-    local_start: Annotated[
-        str, Setting("where local steps start: the server's point, or the client's last", one_of(("server", "warm")))
-    ] = "server"
-    unstable_steps: Annotated[
-        str, Setting("whether rho * step-size of 2 and more, which diverges, is allowed", one_of(("refuse", "allow")))
-    ] = "refuse"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.unstable_steps == "refuse":
-            check_pull("rho", self.rho, self.step_size)
-        require(
-            self.privacy != "public-state" or not self.stopping_tolerance,
-            "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
-            f"the data leaks information; got {self.stopping_tolerance}: use privacy = gradient for the stopping rule",
-        )
-
-    @property
-    def pull(self) -> float:
-        """rho, the weight of the proximal term."""
-        return self.rho
-
-    def check_sum(self, steps: int) -> None:
-        """Require in addition that every local loop starts at x0."""
-        super().check_sum(steps)
-        require(
-            self.local_start == "server",
-            "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
-            f"got {self.local_start}",
-        )
 
     @cached_property
     def state(self) -> Layout:
@@ -141,8 +90,9 @@ class FedPDM(LocalMethod):
         y = x - dual / self.rho                                                 # (10d)
         upload = self.message(y, inbox, report)
         if self.privacy == "as-published":  # after sparsification: Li 2024 (18), (19)
-            noisy = work.noise(upload.y, shrink=self._share_of_noise(work, report))
-            upload = upload._replace(y=noisy)                                   # (12)
+            rate = self.rho * self.step(work.round)
+            shrink = share_of_noise(rate, report.steps, work.batches.steps) if self.stopping_tolerance else 1.0
+            upload = upload._replace(y=work.noise(upload.y, shrink=shrink))     # (12)
         return State(dual, x if warm else state.x), upload, report
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
@@ -154,16 +104,6 @@ class FedPDM(LocalMethod):
     def departure(self, state: State, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0, or at the last x for a warm start, with shift -dual."""
         return state.x if self.local_start == "warm" else inbox.x0, -state.dual
-
-    def _share_of_noise(self, work: LocalWork, report: Report) -> Array | float:
-        """The factor by which Theorem 1 scales the noise with the number of steps taken. If the stopping rule chooses
-        that number, the factor itself leaks information."""
-        if not self.stopping_tolerance:
-            return 1.0
-        steps = work.batches.steps
-        decay = abs(1 - self.step(work.round) * self.rho)
-        sums = np.cumsum(decay ** np.arange(steps.max()))
-        return sums[report.steps - 1] / sums[steps - 1]
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Average y and apply the prox with step 1/rho: for h = gamma ||.||_1 a soft threshold at gamma/rho.

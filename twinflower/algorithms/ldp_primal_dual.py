@@ -20,9 +20,8 @@ Privacy. The message, the dual and therefore x are functions of what was sent, s
 only release. The budget of all rounds is planned before the first: round t gets the share w_t.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,24 +30,12 @@ from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.release import Rounding
-from ..regularisers import ZERO, Regulariser
-from ..settings import Rule, Setting, at_least, check_settings
 from ..work import LocalWork, Report
-from .abilities import (
-    BoundsRounding,
-    Closes,
-    KnowsClientModels,
-    NeedsClientState,
-    NeedsEveryClient,
-    SumsUp,
-    length,
-)
-from .algorithm import NO_INFO, RunInfo, to_nodes
+from .abilities import BoundsRounding, Closes, KnowsClientModels, NeedsClientState, NeedsEveryClient, length
+from .algorithm import to_nodes
 from .layout import Layout, Point
-from .ldp_outlook import UnequalRounds
-from .messages import Dense, Vector, check_choice
-
-_STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
+from .ldp_rounds import UnequalRounds
+from .messages import Dense, Vector
 
 
 class State(NamedTuple):
@@ -68,14 +55,9 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class LDPPrimalDual(
-    UnequalRounds, Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, BoundsRounding, SumsUp
+    UnequalRounds, Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, BoundsRounding
 ):
-    """The method with its settings.
-
-    step_size: gamma in (0, 4/3). The theory requires at most 1/4; gamma = 1 is proximal gradient descent on all rows.
-    scale: s, the factor that multiplies the losses and g; 0 means n. The paper has s = 1, which gives the same
-    solution, but takes n times as many rounds. allocation, shares, strong_convexity: see `ldp_outlook.UnequalRounds`.
-    """
+    """The method; its settings are in `ldp_rounds.UnequalRounds`."""
 
     name: ClassVar[str] = "ldp-primal-dual"
     title: ClassVar[str] = "LDP primal-dual (Zhang 2023): composite, all clients, rounds share the budget unequally"
@@ -83,25 +65,7 @@ class LDPPrimalDual(
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
     takes_local_steps: ClassVar[bool] = False
 
-    regulariser: Regulariser = ZERO
-    info: RunInfo = NO_INFO
-    step_size: Annotated[
-        float, Setting("gamma; the theory wants at most 1/4, and duals are unstable from 4/3 on", _STEPS)
-    ] = 0.25
-    scale: Annotated[float, Setting("s, by which losses and g are multiplied; 0: number of clients", at_least(0))] = 0.0
-    privacy: str = "none"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_choice("privacy", self.privacy, ("none", "public-state"))
-        self.check_shares()
-
     state = Layout(State, Point("sent"), Point("dual"), Point("x"))
-
-    @property
-    def pull(self) -> float:
-        """s/n, the weight of grad f_i and of g."""
-        return (self.scale or self.info.num_clients) / self.info.num_clients
 
     def check_sum(self, steps: int) -> None:
         """Require gamma = 1: then x is the prox of the mean for every client, and the duals sum to 0 in the server's
@@ -139,16 +103,6 @@ class LDPPrimalDual(
         slope = self.pull * work.gradient(x)
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
         return state._replace(sent=sent), Vector(sent), work.one_step()
-
-    def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
-        """One record changes a message by at most gamma (s/n) 2 C / rows."""
-        return self.step_size * self.pull * 2 * bounds.gradient / workload.rows
-
-    def log_contraction(self, theta: float) -> float:
-        """ln(1 - gamma min(mu_f, 1)) with mu_f = s theta_2 / n: log contraction of the squared distance to x* in a
-        round."""
-        workload = self.step_size * min(self.pull * theta, 1.0)
-        return math.log1p(-workload) if workload < 1 else -math.inf
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for x and the gradient step from it."""

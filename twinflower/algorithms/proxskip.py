@@ -7,20 +7,15 @@ client keeps     sent (..., d), its last message
        receives  x0 (..., d)
        sends     x - (gamma/p) c_i (..., d)
 server keeps     x0 (..., d)
-Every round needs every client, because the prox is applied to the mean over all clients: the strategy repeats the
-request to a client that did not reply.
-
-Here a round is the time between two communications. Its number of local steps is geometric with mean 1/p; it is public,
-the same for all clients, drawn from the run's seed, and at most the run's `local.max-steps`. The fixed point does not
-depend on this number: it is the optimum of the whole problem, even for heterogeneous clients. The paper updates c_i
-right after communication; here a client updates it in the next round, from the new x0 and its last message:
-
-    c_i + (p/gamma) (x0 - x_i) = (p/gamma) (x0 - sent)
-
-so that c_i need not be kept. In FedPDM's notation, rho is p/gamma, and -c_i is a dual that is updated with the new x0.
+Every round needs every client, because the prox is applied to the mean over all clients. A round is the time between
+two communications. Its number of local steps is geometric with mean 1/p, public, the same for all clients, drawn from
+the run's seed, and at most the run's `local.max-steps`. The fixed point does not depend on it: it is the optimum of the
+whole problem, even for heterogeneous clients. The paper updates c_i right after communication. Here a client does so in
+the next round, from the new x0 and its last message: c_i + (p/gamma) (x0 - x_i) = (p/gamma) (x0 - sent), so that c_i
+need not be kept. In FedPDM's notation, rho is p/gamma, and -c_i is a dual that is updated with the new x0.
 
 Privacy. "public-state" adds the noise to the end point of the local steps; sent and c_i are then functions of public
-values. The noise of a round covers the number of steps of that round, not the largest possible number.
+values.
 """
 
 import math
@@ -56,12 +51,8 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRounding):
-    """ProxSkip with its settings.
-
-    step_size: gamma > 0; the theory requires at most 1/L. communication_probability: p in (0, 1]; a round has 1/p local
-    steps on average. The best value in theory is sqrt(mu gamma) for mu-strongly convex f_i. sensitivity: as in
-    `base.LocalMethod`. info.key seeds the numbers of steps.
-    """
+    """ProxSkip with its settings. In theory step_size is at most 1/L, and the best communication_probability is sqrt(mu
+    step_size) for mu-strongly convex f_i. info.key seeds the numbers of steps."""
 
     name: ClassVar[str] = "proxskip"
     title: ClassVar[str] = "ProxSkip, Scaffnew: random numbers of local steps, and control variates"
@@ -71,9 +62,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO
     step_size: Annotated[float, Setting("gamma: length of a local step; the theory wants at most 1/L", above(0))] = 0.4
-    communication_probability: Annotated[
-        float, Setting("p: a round has 1/p local steps on average", SHARE)
-    ] = 0.2
+    communication_probability: Annotated[float, Setting("p: a round has 1/p local steps on average", SHARE)] = 0.2
     privacy: str = "none"
     sensitivity: str = "coupled"
 
@@ -90,8 +79,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         return self.communication_probability / self.step_size
 
     def steps_of(self, round_: int) -> int:
-        """The number of local steps of a round: geometric with mean 1/p, not yet limited by the run's largest number.
-        """
+        """The number of local steps of a round: geometric with mean 1/p, not limited by `local.max-steps`."""
         if self.communication_probability == 1:
             return 1
         missed = 1.0 - stream(self.info.key, "steps", round_=round_).random()  # in (0, 1]
@@ -110,13 +98,10 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         return Vector(to_nodes(server.x0, node))
 
     def client_update(self, state: State, inbox: Vector, work: LocalWork) -> tuple[State, Vector, Report]:
-        """Update the control variate with the new x0, take the local steps, and send the point that the server
-        averages."""
+        """Update the control variate with the new x0, take the local steps, and send the point to be averaged."""
         x0, c = inbox.x, self._control(state, inbox)
         batches = work.batches.first(self.steps_of(work.round))
-        x, report = local_steps(
-            work.objective, x0, x0, 0.0, -c, self.step_size, batches
-        )                                                                       # line 3
+        x, report = local_steps(work.objective, x0, x0, 0.0, -c, self.step_size, batches)   # line 3
         sent = work.noise(x) - c / self.rho                                     # line 5
         return State(sent), Vector(sent), report
 
@@ -125,15 +110,14 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The noisy end point of the local steps that this round actually takes."""
-        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._pace(workload, round_)))
+        return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._drawn(workload, round_)))
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for the local steps."""
-        sizes = length(inbox.x), length(self._control(state, inbox))
-        info = self.step_size, 0.0, self._pace(workload, round_), self.sensitivity
-        return Rounding(loop_rounding(bounds, *info, *sizes))
+        loop = self.step_size, 0.0, self._drawn(workload, round_), self.sensitivity
+        return Rounding(loop_rounding(bounds, *loop, length(inbox.x), length(self._control(state, inbox))))
 
-    def _pace(self, workload: Workload, round_: int) -> Workload:
+    def _drawn(self, workload: Workload, round_: int) -> Workload:
         return workload._replace(steps=min(workload.steps, self.steps_of(round_)))
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:

@@ -27,6 +27,16 @@ def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: i
     return 4 * bounds.gradient * step_size * geometric_sum(abs(1 - step_size * rho), steps)
 
 
+def share_of_noise(rate: float, taken: Index, planned: Index) -> Array:
+    """The factor (...,) by which Theorem 1 scales the noise of a client that stopped after `taken` of its `planned`
+    steps, rate = rho * eta.
+
+    The stopping rule chooses `taken` from the data, so the factor itself leaks information.
+    """
+    sums = np.cumsum(abs(1 - rate) ** np.arange(planned.max()))
+    return sums[taken - 1] / sums[planned - 1]  # type: ignore[no-any-return]
+
+
 def published_true_sensitivities(
     bounds: Bounds, step_sizes: list[float], rho: float, steps: int
 ) -> list[float]:

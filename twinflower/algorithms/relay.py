@@ -122,12 +122,12 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Store the messages, take the dual step of every edge, and remove the clients that are now dead."""
-        told, silent = uploads.x, np.zeros_like(clients)
+        received, silent = uploads.x, np.zeros_like(clients)
         if self.dead_after:  # a cohort may include dead clients
             there = of_node(self.alive(server), clients)
-            told = np.where(there[..., None], told, rows_of_node(server.w, clients))
+            received = np.where(there[..., None], received, rows_of_node(server.w, clients))
             silent = np.where(there, 0, of_node(server.silent, clients) + 1)
-        w, silent = put_rows(server.w, clients, told), hear(server.silent + 1, clients, silent)
+        w, silent = put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
         server = self._relayed(server._replace(w=w, total=server.total + w))
         steps = self.live_degrees(server)[..., None] * w - server.neighbours
         answered = silent == 0

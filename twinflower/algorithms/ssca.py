@@ -73,9 +73,9 @@ class SSCA(Surrogates):
         """Update the surrogate, then move x towards its minimum."""
         x, old, kappa = server
         rho, gamma = self.weights(round_)                                       # (3), (5)
-        told = self.mean(uploads.x, clients)
-        self.refuse_rest(x, told)
-        surrogate = (1 - rho) * old + rho * self.linearised(x, told)            # (2), (14), (15)
+        gradient = self.mean(uploads.x, clients)
+        self.refuse_rest(x, gradient)
+        surrogate = (1 - rho) * old + rho * self.linearised(x, gradient)        # (2), (14), (15)
         kappa = (1 - rho) * kappa + rho
         weight = np.ones_like(kappa) if self.surrogate == "literal" else kappa
         x = (1 - gamma) * x + gamma * self.lowest(surrogate, weight)            # (4)

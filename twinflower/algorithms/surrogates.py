@@ -79,13 +79,13 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
         """rho_t (3) and gamma_t (5)."""
         return self.averaging / round_**self.step_decay, self.step_size / round_ ** (self.step_decay + 0.05)
 
-    def mean(self, told: Array, clients: Index) -> Array:
+    def mean(self, uploads: Array, clients: Index) -> Array:
         """Unbiased estimate (..., q) of the mean over all rows, from the uploads (..., K, q) of clients (..., K)."""
         if self.info.sizes:
             sizes = np.array(self.info.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
-            told = np.take_along_axis(shares, clients, -1)[..., None] * told
-        return told.mean(-2)  # type: ignore[no-any-return]
+            uploads = np.take_along_axis(shares, clients, -1)[..., None] * uploads
+        return uploads.mean(-2)  # type: ignore[no-any-return]
 
     def refuse_rest(self, x: Array, gradients: Array, heard: Mask | np.bool_ | bool = True) -> None:
         """Raise RunError if x (..., d) and all gradients are exactly 0, since the zero weights of a network would never

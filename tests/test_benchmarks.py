@@ -1,0 +1,67 @@
+"""The benchmarks run: their settings exist, and their loops by hand end where ours do."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from twinflower.topologies import TOPOLOGIES
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+def benchmark(name: str) -> ModuleType:
+    """The benchmark of this name, loaded from its file."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_can_be_imported(path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)  # as in a run from the command line
+    if path.stem == "torch_opacus":
+        pytest.importorskip("torch")
+        pytest.importorskip("opacus")
+    assert callable(benchmark(path.stem).main)
+
+
+def test_every_method_of_the_table_of_rounds_has_a_configuration():
+    rounds = benchmark("rounds")
+    for method in rounds.METHODS.values():
+        assert rounds.settings(method).clients.count == rounds.CLIENTS
+
+
+def test_registered_clients_beyond_those_with_rows_of_their_own(monkeypatch):
+    rounds = benchmark("rounds")
+    for name, small in {"ROWS": 100, "FEATURES": 4}.items():
+        monkeypatch.setattr(rounds, name, small)
+    assert rounds.registered(1000, rounds=1, sampled=10)["ms"] > 0
+
+
+def test_every_generated_topology_has_a_job():
+    faults = benchmark("networked_faults")
+    assert len(faults.GRAPHS) == len(TOPOLOGIES) - 1  # all but a file of edges
+    setups = [faults.job(**faults.on(name)) for name in faults.GRAPHS]
+    assert [setup.config.topology.name for setup in setups] == faults.GRAPHS
+    assert all(setup.algorithm.info.neighbours for setup in setups)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_small_rounds_by_hand_end_at_the_same_point(seeds):
+    small = benchmark("small_rounds")
+    assert "ldp" in small.duel("ldp", small.ldp(seeds, 5), small.ldp_by_hand, rounds=5, turns=1)
+    assert "nfl" in small.duel("nfl", small.nfl(seeds), small.nfl_by_hand, rounds=5, turns=1)
+
+
+@pytest.mark.parametrize("method", ["ssca", "ssca-constrained"])
+def test_ssca_by_hand_ends_at_the_same_point(method, monkeypatch):
+    ssca = benchmark("ssca")
+    for name, small in {"ROWS": 20, "FEATURES": 6, "HIDDEN": 5}.items():
+        monkeypatch.setattr(ssca, name, small)
+    assert method in ssca.duel(method, batch=10, rounds=3, turns=1)

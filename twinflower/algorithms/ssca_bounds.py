@@ -1,0 +1,129 @@
+"""The bounds on costs of constrained SSCA: settings, what one record changes, and whether a model satisfies them.
+
+With privacy "gradient", the gradients and values of a round are one release with noise. Values are means of losses
+clipped to [0, loss_clip], divided by loss_clip before they are sent. ||S||^2 then includes the energy of the noise,
+which is not subtracted, so the multipliers are smaller than without noise.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from ..arrays import Array
+from ..batches import Workload
+from ..constraints import Constraint, check_classes, groups_of_a_record, parse_constraints, read_penalties
+from ..errors import require
+from ..objectives import Batch, Bounds, Penalised, RowLosses
+from ..privacy.release import Release, Rounding
+from ..regularisers import Zero
+from ..settings import Setting, at_least
+from .abilities import Constrained, RestrictsObjective
+from .messages import Vector
+from .surrogates import Decay, Surrogates
+
+
+@dataclass(frozen=True)
+class CostBounds(Surrogates, Constrained, RestrictsObjective):
+    """The settings of constrained SSCA: those of `surrogates.Surrogates`, and the following ones.
+
+    constraints: see `twinflower.constraints`. penalties: c, or an increasing list of penalties. tolerance: the excess
+    over a bound up to which the constraint counts as satisfied at the end. loss_clip: losses are clipped to [0,
+    loss_clip]; 0 = no clipping. The default step_decay is larger than the paper's 0.3, with which fewer runs satisfy
+    their constraints.
+    """
+
+    server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
+    model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
+
+    step_decay: Decay = 0.36
+    constraints: Annotated[
+        str, Setting("bounds on mean losses, such as 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'")
+    ] = "cost <= 0.3"
+    penalties: Annotated[
+        str, Setting("penalty c of a slack, or an increasing list of them", unit="numbers with commas between",
+                     numbers=True)
+    ] = "1e5"
+    tolerance: Annotated[float, Setting("by how much the final model may exceed a bound", at_least(0))] = 0.01
+    loss_clip: Annotated[float, Setting("losses are clipped to [0, loss-clip]; 0: not at all", at_least(0))] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(isinstance(self.regulariser, Zero), "ssca-constrained minimises ||x||^2: set regulariser to none")
+        literal = [c.name for c in self.bounded] == ["cost"]
+        require(
+            self.surrogate == "exact" or literal,
+            f"surrogate = literal supports only one constraint, a bound on the cost; got constraints "
+            f"'{self.constraints}': use surrogate = exact",
+        )
+        read_penalties(self.penalties)
+        largest = max(c.limit for c in self.bounded)
+        require(
+            (not self.loss_clip and self.privacy == "none") or largest < self.loss_clip < np.inf,
+            f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
+            f"{self.loss_clip:g}",
+        )
+
+    def check_sum(self, steps: int) -> None:
+        """Always raise SettingError: running on sums alone is not yet supported."""
+        require(
+            False,
+            "trust sum does not support ssca-constrained, whose messages contain losses as well as gradients: use ssca",
+        )
+
+    @cached_property
+    def bounded(self) -> tuple[Constraint, ...]:
+        """The parsed constraints."""
+        return parse_constraints(self.constraints)
+
+    @cached_property
+    def costs(self) -> list[float]:
+        """The penalties c."""
+        return read_penalties(self.penalties)
+
+    def check(self, objective: Any) -> None:
+        """Raise SettingError for a penalty inside the loss, which would be bounded as well, once per group, and for
+        unsuitable objectives."""
+        require(
+            not isinstance(objective, Penalised) or not (objective.l2 or objective.nonconvex),
+            "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
+        )
+        require(
+            isinstance(objective, RowLosses), "ssca-constrained needs an objective with `losses`, the loss of each row"
+        )
+        check_classes(self.bounded, objective)
+
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """One release of all gradients and values.
+
+        In a group that it stays in, a replaced record changes the gradient by at most 2 C and the value, loss - U in
+        units of loss_clip, by at most 1. In a group that it leaves or joins, it changes them by at most C and 1, which
+        is less. It is assumed to stay in the `others` groups (all rows, or a feature). By class, it either stays in at
+        most `first` groups, or changes its class and leaves or joins at most `first` + `second` groups.
+        """
+        stays, moves = (2 * bounds.gradient) ** 2 + 1, bounds.gradient**2 + 1
+        others, first, second = groups_of_a_record(self.bounded)
+        squares = others * stays + max(first * stays, (first + second) * moves)
+        return Release(math.sqrt(squares) / workload.rows)
+
+    def rounding(self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+        """The bound for all gradients and for the values loss - U in units of loss_clip."""
+        limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
+        return Rounding(len(self.bounded) * bounds.gradient + limits)
+
+    def server_metrics(self, server: Any) -> dict[str, Array]:
+        """||x||^2, the largest multiplier, and the total slack."""
+        return {**super().server_metrics(server), "nu": server.nu, "slack": server.slack}
+
+    def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
+        """The mean loss, and the largest excess over a bound (negative if all constraints are satisfied with a margin).
+        """
+        losses = objective.losses(x, rows)
+        return {"cost": float(losses.mean()), "excess": max(c.excess(losses, rows) for c in self.bounded)}
+
+    def satisfied(self, metrics: Mapping[str, float]) -> bool:
+        """Whether all bounds hold to within the tolerance."""
+        return metrics["excess"] <= self.tolerance
