@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from twinflower.privacy.accountant import log_delta
 from twinflower.privacy.audit import neighbours
 from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds
+from twinflower.sums import discrete
 from twinflower.sums.accounting import SHARE, convolution_loss, noise_for, round_mu, spread, sum_epsilon
 from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
@@ -66,6 +69,46 @@ def test_every_number_comes_as_often_as_it_should(bits):
     observed = np.append(observed, count - observed.sum())
     expected = count * np.append(p[often], 1 - p[often].sum())
     assert stats.chisquare(observed, expected).pvalue > ERROR
+
+
+@pytest.mark.parametrize("bits", [0, 2])
+def test_comparisons_that_floats_cannot_decide_follow_the_same_law(bits, monkeypatch):
+    """With a margin of 1 every comparison is made with exact numbers and more random bits."""
+    monkeypatch.setattr(discrete, "_MARGIN", 1.0)
+    count = 3000
+    drawn = discrete_gaussian(count, bits, seeded_words(4, bits, 1))
+    n, p = probabilities(2.0**bits, 40 * 2**bits)
+    often = p * count >= 20
+    observed = np.array([(drawn == k).sum() for k in n[often]])
+    observed, expected = (
+        np.append(observed, count - observed.sum()),
+        count * np.append(p[often], 1 - p[often].sum()),
+    )
+    assert stats.chisquare(observed, expected).pvalue > ERROR
+
+
+def test_floats_are_further_from_undecided_than_their_errors():
+    """The margin is at least 100 times the largest error of exp(-g) in floating point, over candidates of all sizes."""
+    rng = np.random.default_rng(2)
+    block, rest = rng.integers(0, 30, 300), rng.integers(0, 2**31, 300)
+    near = np.exp(-discrete._exponent(block.astype(float), rest * 2.0**-31))
+    exact = [
+        discrete._exponent(Fraction(int(k)), Fraction(int(r), 2**31))
+        for k, r in zip(block, rest, strict=True)
+    ]
+    with localcontext(prec=50):
+        right = [(Decimal(-g.numerator) / g.denominator).exp() for g in exact]
+        worst = max(abs(Decimal(float(p)) - q) for p, q in zip(near, right, strict=True))
+    assert worst < discrete._MARGIN / 100
+
+
+@pytest.mark.parametrize(("more", "below"), [(-(2**50), True), (2**50, False)])
+def test_more_bits_decide_a_comparison(more, below):
+    """The first 64 bits of exp(-1), followed by bits below or above those of exp(-1)."""
+    with localcontext(prec=60):
+        first, following = divmod(int(Decimal(-1).exp() * 2**128), 2**64)
+    words = iter([following + more])
+    assert discrete._below(first, Fraction(1), lambda count: np.array([next(words)], np.uint64)) == below
 
 
 def test_fine_noise_is_normal_in_variance_and_tails():

@@ -1,30 +1,44 @@
-"""Exact, vectorised samples of discrete Gaussian noise, in integer arithmetic only.
+"""Exact, vectorised samples of discrete Gaussian noise.
 
     P(n) = exp(-n^2 / (2 s^2)) / sum_j exp(-j^2 / (2 s^2))     on the integers, s = 2^bits
 
-No floating-point rounding is involved, so the last bits of a sample reveal no more than the others. Source: Canonne,
-Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithms 1 to 3
-with t = s: a discrete Laplace number y of scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). Because s
-is a power of two, all probabilities are exp(-a / 2^b) with an integer a <= 2^b, or products of these.
+A candidate has size y = k s + r: the block k is geometric, P(k) proportional to exp(-k), and r is uniform on
+0, ..., s - 1. It is accepted with probability exp(-g), where
+
+    g = ((k - 1)^2 + 2 k r/s + (r/s)^2) / 2 >= 0,
+
+because exp(-k - g) = exp(-1/2) exp(-y^2 / (2 s^2)). This is the rejection of Canonne, Kamath and Steinke, "The discrete
+Gaussian for differential privacy", NeurIPS 2020 (arXiv:2004.00010), Algorithm 3 with t = s, with the two rejections
+of a candidate drawn as one.
+
+No probability is rounded, so the last bits of a sample reveal no more than the others. A uniform real number is
+compared with exp(-g) by its first 64 bits and a floating-point value. If the two are closer than `_MARGIN`, which is
+far above all rounding errors, more bits are drawn and the comparison is repeated with as many digits as it takes. So a
+sample is a function of the random words alone, whatever the last bits of a processor's exp are.
 """
 
 from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from os import urandom
+from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from ..arrays import Index, Mask
+from ..arrays import Array, Index, Mask
 from ..randomness import stream
 
 Bits64 = NDArray[np.uint64]
 Words = Callable[[int], Bits64]
 """So many fresh, independent, uniform 64-bit words."""
 
-_MOST_BITS = 31  # (2^bits)^2 is then below 2^64
-_THROWS = 4
+_Number = TypeVar("_Number", Array, Fraction)
+
+_MOST_BITS = 31  # a word then has room for a size and a sign, and floats resolve r / s
+_MARGIN = 2.0**-40  # the errors of g, exp and the conversion of a word add up to less than 2^-48
 
 
 def secret_words() -> Words:
@@ -35,8 +49,8 @@ def secret_words() -> Words:
 
 def seeded_words(seed: int, client: int, round_: int) -> Words:
     """Random 64-bit words for a simulation, reproducible from (seed, client, round) and not secret."""
-    generator = stream(seed, "noise", client, round_)
-    return lambda count: generator.integers(0, 2**64, count, dtype=np.uint64)
+    source = stream(seed, "noise", client, round_).bit_generator
+    return lambda count: source.random_raw(count)
 
 
 def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
@@ -45,80 +59,56 @@ def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
         raise ValueError(f"bits must be from 0 to {_MOST_BITS}; got {bits}")
     found = np.empty(0, dtype=np.int64)
     while len(found) < count:
-        tried = _laplace(2 * (count - len(found)) + 8, bits, words)
-        found = np.concatenate([found, tried[_accepted(tried, bits, words)]])
+        found = np.concatenate([found, _accepted(2 * (count - len(found)) + 8, bits, words)])
     return found[:count]
 
 
-def _laplace(tries: int, bits: int, words: Words) -> Index:
-    """Discrete Laplace samples of scale 2^bits (Algorithm 2); returns the accepted ones among `tries` proposals."""
-    low = words(tries) >> np.uint64(63 - bits) >> np.uint64(1)
-    low = low[_exponential(low, bits, words)]
-    size = (_ones(len(low), words) << bits) + low.astype(np.int64)
-    negative = words(len(low)) >> np.uint64(63) == 1
-    signed: Index = np.where(negative, -size, size)
-    return signed[~(negative & (size == 0))]  # reject -0, so that 0 is not counted twice
+def _accepted(tries: int, bits: int, words: Words) -> Index:
+    """The accepted ones of `tries` candidates, about 0.48 of them, with random signs."""
+    block, drawn = _blocks(tries, words), words(tries).view(np.int64)
+    rest, negative = drawn & ((1 << bits) - 1), drawn < 0
+
+    def exactly(i: int) -> Fraction:
+        return _exponent(Fraction(int(block[i])), Fraction(int(rest[i]), 1 << bits))
+
+    part: Array = rest * np.float64(2.0**-bits)
+    kept = _happens(_exponent(block.astype(np.float64), part), exactly, words)
+    size = (block << bits) + rest
+    kept &= ~(negative & (size == 0))  # reject -0, so that 0 is not counted twice
+    signed: Index = np.where(negative, -size, size)[kept]
+    return signed
 
 
-def _accepted(y: Index, bits: int, words: Words) -> Mask:
-    """Accept each number with probability exp(-w^2 / (2 s^2)), where w = | |y| - s | = q s + r. This probability is
-    exp(-1/2)^(q^2) exp(-r / s)^q exp(-r^2 / (2 s^2))."""
-    far = abs(abs(y) - (1 << bits))
-    times, rest = far >> bits, (far & ((1 << bits) - 1)).astype(np.uint64)
-    kept = np.ones(len(y), dtype=bool)
-    for power, a, b in (
-        (times * times, np.ones_like(rest), 1),
-        (times, rest, bits),
-        (np.ones_like(times), rest * rest, 2 * bits + 1),
-    ):
-        kept[kept] = _all_of(power[kept], a[kept], b, words)
-    return kept
+def _exponent(block: _Number, part: _Number) -> _Number:
+    """g of a candidate in this block; part: r / s."""
+    return ((block - 1) * (block - 1) + 2 * block * part + part * part) / 2
 
 
-def _all_of(power: Index, a: Bits64, b: int, words: Words) -> Mask:
-    """True with probability exp(-a / 2^b)^power, for each entry: `power` coins are tossed, and all must succeed."""
-    owner = np.repeat(np.arange(len(power)), power)
-    failed = owner[~_exponential(a[owner], b, words)]
-    survived = np.ones(len(power), dtype=bool)
-    survived[failed] = False
-    return survived
-
-
-def _ones(count: int, words: Words) -> Index:
-    """The number of successes before the first failure, for `count` coins with success probability 1/e.
-
-    Every coin is tossed _THROWS times at once, and again if all of these succeed.
-    """
-    ones = np.zeros(count, dtype=np.int64)
-    active = np.arange(count)
+def _blocks(count: int, words: Words) -> Index:
+    """Geometric numbers: the successes before the first failure of coins with success probability 1/e."""
+    blocks, active = np.zeros(count, dtype=np.int64), np.arange(count)
     while active.size:
-        coins = _exponential(np.full(_THROWS * active.size, 2, dtype=np.uint64), 1, words).reshape(
-            -1, _THROWS
-        )
-        ones[active] += np.where(coins.all(1), _THROWS, coins.argmin(1))
-        active = active[coins.all(1)]
-    return ones
+        active = active[_happens(np.ones(active.size), lambda _: Fraction(1), words)]
+        blocks[active] += 1
+    return blocks
 
 
-def _exponential(a: Bits64, b: int, words: Words) -> Mask:
-    """True with probability exp(-g), g = a / 2^b <= 1 (Algorithm 1).
-
-    Toss coins of success probability g / k for k = 1, 2, ...; the first k that fails is odd with probability exp(-g).
-    """
-    odd = np.zeros(len(a), dtype=bool)
-    active, k = np.arange(len(a)), 1
-    while active.size:
-        on = (words(active.size) >> np.uint64(63 - b) >> np.uint64(1)) < a[active]
-        on[on] = _one_in(k, int(on.sum()), words)
-        odd[active[~on]] = k % 2 == 1
-        active, k = active[on], k + 1
-    return odd
+def _happens(g: Array, exactly: Callable[[int], Fraction], words: Words) -> Mask:
+    """True with probability exp(-g), for each entry; exactly(i): g of entry i without rounding."""
+    drawn = words(len(g))
+    gap = drawn * 2.0**-64 - np.exp(-g)
+    happens: Mask = gap < 0
+    for i in np.flatnonzero(abs(gap) < _MARGIN):
+        happens[i] = _below(int(drawn[i]), exactly(int(i)), words)
+    return happens
 
 
-def _one_in(k: int, count: int, words: Words) -> Mask:
-    """`count` coins that are True with probability 1 / k; words above the largest multiple of k are drawn again."""
-    drawn, highest = words(count), np.uint64(2**64 // k * k - 1)
-    while (again := drawn > highest).any():
-        drawn[again] = words(int(again.sum()))
-    divided: Mask = drawn % np.uint64(k) == 0
-    return divided
+def _below(word: int, g: Fraction, words: Words) -> bool:
+    """Whether a uniform real number with first 64 bits `word` is below exp(-g); draws bits until that is certain."""
+    bits = 64
+    while True:
+        with localcontext(prec=bits):  # digits: the threshold's error is then far below 1
+            threshold = (Decimal(-g.numerator) / g.denominator).exp() * 2**bits
+            if abs(word - threshold) > 2:
+                return word < threshold
+        word, bits = word << 64 | int(words(1)[0]), bits + 64
