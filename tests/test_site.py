@@ -277,7 +277,12 @@ def test_a_site_with_rows_of_its_own_needs_a_word_for_runs_without_privacy(own, 
     with pytest.raises(SettingError, match=r"private runs only \(data-file\)"):
         join(**{"allow-non-private": False})
     join(**{"allow-non-private": True})
-    for policy in ({"lifetime-epsilon": 9.0}, {"max-epsilon": 9.0}, {"min-noise-multiplier": 0.0}):
+    for policy in (
+        {"lifetime-epsilon": 9.0},
+        {"max-epsilon": 9.0},
+        {"max-epsilon-alone": 9.0},
+        {"min-noise-multiplier": 0.0},
+    ):
         with pytest.raises(SettingError, match=f"allow-non-private contradicts {next(iter(policy))}"):
             join(**{"allow-non-private": True}, **policy)
 
@@ -402,7 +407,7 @@ def test_what_must_be_public_is_asked_for(own, change, sentence):
     ("keys", "words"),
     [
         ({"lifetime-delta": 1e-6}, "lifetime-delta needs lifetime-epsilon"),
-        ({"max-delta": 1e-6}, "max-delta needs max-epsilon"),
+        ({"max-delta": 1e-6}, "max-delta needs max-epsilon or max-epsilon-alone"),
         ({"data-file": "/rows.npz", "lifetime-epsilon": 9.0}, "num-features and num-classes"),
         (
             {"data-file": "/rows.npz", "num-features": 3, "lifetime-epsilon": 9.0},

@@ -519,6 +519,22 @@ def test_sites_count_on_no_more_honest_ones_than_their_policy_says(tmp_path):
     assert guard.secret
 
 
+def test_a_site_can_bound_the_guarantee_against_everybody_else(tmp_path):
+    """The second number of the plan, to the digit; a run without sums has the same number against everybody."""
+    node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
+    keys = {"identity-key": "k", "peers-file": "p", "max-honest": 4}
+    setup, local = prepare(parse(SUMS)), prepare(parse(SUMS, {"trust": "local", "honest-sites": 0}))
+    alone = setup.sums.epsilon_alone(1e-4)
+    assert alone > 8
+    site_guard(setup, read_site(node | keys | {"max-epsilon-alone": alone * (1 + 1e-6)}), "r")
+    site_guard(local, read_site(node | {"max-epsilon-alone": 4.0}), "r")
+    for run, own, limit in ((setup, keys, alone * (1 - 1e-6)), (setup, keys, 4.0), (local, {}, 3.99)):
+        said = f"allows at most epsilon {limit:g} at delta 0.0001 for a run against everybody else together"
+        with pytest.raises(SettingError, match=said) as refusal:
+            site_guard(run, read_site(node | own | {"max-epsilon-alone": limit}), "r")
+        assert "\n" not in str(refusal.value)
+
+
 def test_identities_are_made_once_and_read_strictly(tmp_path):
     """A key for its owner only, and sentences for files that hold something else."""
     keys = [make_key(tmp_path / f"{n}.pem") for n in range(2)]

@@ -7,6 +7,7 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
+from math import inf
 from pathlib import Path
 
 from flwr.app import Context
@@ -103,8 +104,13 @@ def _check_policy(setup: Setup, site: Site) -> None:
         not isinstance(setup.algorithm, FedPDM) or setup.algorithm.unstable_steps == "refuse",
         "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
     )
-    policy = Policy(site.min_noise_multiplier or 0.0, site.max_epsilon or lifetime, site.max_delta)
-    policy.check(plan.least_multiplier(site.partition_id), plan.budget)
+    policy = Policy(
+        site.min_noise_multiplier or 0.0,
+        site.max_epsilon or lifetime,
+        site.max_delta,
+        site.max_epsilon_alone or inf,
+    )
+    policy.check(plan.least_multiplier(site.partition_id), plan.budget, plan.mu_limit_alone)
 
 
 def _ledger(site: Site) -> FileLedger:

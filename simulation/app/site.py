@@ -13,6 +13,7 @@ policy, or one of a few fixed sentences. Details go to the site's own log.
                                      duals and replies are stored there, too, so that a restarted node can continue
     lifetime-epsilon, lifetime-delta total budget of all runs on its data; required for private runs
     max-epsilon, max-delta           largest budget that one run may plan
+    max-epsilon-alone                the same against the server and all other sites together, at max-delta
     min-noise-multiplier             least sigma / sensitivity
     identity-key, peers-file         its Ed25519 key (`twinflower identity FILE`), and the public keys of all sites by
                                      number, its own included; required for runs in which the server sees only sums
@@ -20,8 +21,9 @@ policy, or one of a few fixed sentences. Details go to the site's own log.
     allow-non-private                true: runs without privacy may use the data-file
     ignore-keys                      keys of other apps on the same node, with commas between
 
-A node with lifetime-epsilon, max-epsilon, min-noise-multiplier or a data-file takes part in private runs only, unless
-allow-non-private is true. A key that is not in this table is refused, because it may be a misspelt policy.
+A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
+runs only, unless allow-non-private is true. A key that is not in this table is refused, because it may be a misspelt
+policy.
 
 Whether a file matches num-features and num-classes, or a schema, depends on every record in it. A private site
 therefore compares the run's numbers, or the digest of its schema, with its own before it opens the file. Otherwise a
@@ -54,7 +56,7 @@ PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
 _RAISED = 2  # Flower's code for an exception in a client app
-_POLICY = ("lifetime-epsilon", "max-epsilon", "min-noise-multiplier")
+_POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 _LOG = "the site's own log says why"
 _WITHHELD: dict[type[Exception], str] = {
     LedgerError: f"this site's ledger cannot vouch for what was spent; {_LOG}",
@@ -83,6 +85,7 @@ class Site:
     lifetime_epsilon: float | None = None
     lifetime_delta: float = _DEFAULT_DELTA
     max_epsilon: float | None = None
+    max_epsilon_alone: float | None = None
     max_delta: float = _DEFAULT_DELTA
     min_noise_multiplier: float | None = None
     identity_key: str = ""
@@ -199,6 +202,7 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "lifetime-epsilon": (float, *_ABOVE_0),
     "lifetime-delta": (float, *_DELTA),
     "max-epsilon": (float, *_ABOVE_0),
+    "max-epsilon-alone": (float, *_ABOVE_0),
     "max-delta": (float, *_DELTA),
     "min-noise-multiplier": (float, "a finite number from 0", lambda v: 0 <= v < inf),
     "identity-key": (str, "", _ANY),
@@ -259,11 +263,14 @@ def _check_promises(site: Site) -> None:
         "node config identity-key, peers-file and max-honest belong together: who the site is, which sites it accepts, "
         "and how many of them it counts on",
     )
-    for kind in ("lifetime", "max"):
-        delta, epsilon = f"{kind}-delta", f"{kind}-epsilon"
+    for delta, *epsilons in (
+        ("lifetime-delta", "lifetime-epsilon"),
+        ("max-delta", "max-epsilon", "max-epsilon-alone"),
+    ):
+        given = any(getattr(site, snake(epsilon)) is not None for epsilon in epsilons)
         require(
-            getattr(site, snake(delta)) == _DEFAULT_DELTA or getattr(site, snake(epsilon)) is not None,
-            f"node config {delta} needs {epsilon}: alone it limits nothing",
+            getattr(site, snake(delta)) == _DEFAULT_DELTA or given,
+            f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing",
         )
 
 

@@ -25,25 +25,31 @@ class Policy:
     """A site's own privacy limits, which hold whatever the server requests.
 
     min_noise_multiplier: the smallest allowed sigma / sensitivity. max_epsilon: the largest epsilon, at max_delta, that
-    one run may plan to spend.
+    one run may plan to spend. max_epsilon_alone: the same against all other parties together, which makes a difference
+    only if the run relies on the noise of other sites.
     """
 
     min_noise_multiplier: float = 0.0
     max_epsilon: float = math.inf
     max_delta: float = 1e-4
+    max_epsilon_alone: float = math.inf
 
-    def check(self, noise_multiplier: float, budget: Budget) -> None:
-        """Raise SettingError if a run's plan violates the site's limits."""
+    def check(self, noise_multiplier: float, budget: Budget, mu_alone: float = 0.0) -> None:
+        """Raise SettingError if a run's plan violates the site's limits; mu_alone: its mu against all other parties."""
         require(
             noise_multiplier >= self.min_noise_multiplier,
             f"this site's policy needs a noise-multiplier of at least {self.min_noise_multiplier:g}; the run "
             f"has {noise_multiplier:g}",
         )
-        allowed = math.inf if math.isinf(self.max_epsilon) else gdp_mu(self.max_epsilon, self.max_delta)
+        self._check_plan(math.sqrt(budget.mu_max_squared), self.max_epsilon, "")
+        self._check_plan(mu_alone, self.max_epsilon_alone, " against everybody else together")
+
+    def _check_plan(self, mu: float, epsilon: float, attacker: str) -> None:
+        allowed = math.inf if math.isinf(epsilon) else gdp_mu(epsilon, self.max_delta)
         require(
-            math.sqrt(budget.mu_max_squared) <= allowed * (1 + 1e-9),
-            f"this site's policy allows at most epsilon {self.max_epsilon:g} at delta {self.max_delta:g} for a run; "
-            f"the run plans mu = {math.sqrt(budget.mu_max_squared):.4g}, and {allowed:.4g} is allowed",
+            mu <= allowed * (1 + 1e-9),
+            f"this site's policy allows at most epsilon {epsilon:g} at delta {self.max_delta:g} for a run{attacker}; "
+            f"the run plans mu = {mu:.4g}, and {allowed:.4g} is allowed",
         )
 
 

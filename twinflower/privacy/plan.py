@@ -199,6 +199,11 @@ class Plan:
         return replace(self.budget, planned=float(self.mu(self.shares)[client] ** 2))
 
     @property
+    def mu_limit_alone(self) -> float:
+        """The largest mu that any client may reach against all other parties together."""
+        return self.mu_limit
+
+    @property
     def epsilon_limit(self) -> float:
         """The epsilon that corresponds to mu_limit at the run's delta."""
         return gdp_epsilon(self.mu_limit, self.delta)

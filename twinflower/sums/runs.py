@@ -72,6 +72,11 @@ class SumsPlan(Plan):
         return costs
 
     @property
+    def mu_limit_alone(self) -> float:
+        """See `Plan.mu_limit_alone`; here it exceeds `mu_limit`, which relies on the noise of other clients."""
+        return float(self.sums.mu_alone.max())
+
+    @property
     def attacker(self) -> str:
         """A phrase for the attacker against whom `shares` and `mu_limit` hold."""
         others = self.sums.sites - self.sums.honest
