@@ -68,10 +68,10 @@ def metrics_of(rows: list[dict[str, Any]]) -> Entry:
     return {f"metrics.{name}": digest([float(row[name]) for row in rows]) for name in sorted(columns)}
 
 
-def privacy_of(told: dict[str, Any] | None) -> Entry:
+def privacy_of(found: dict[str, Any] | None) -> Entry:
     """The numbers of the privacy spent."""
     return {
-        f"privacy.{name}": value for name, value in (told or {}).items() if isinstance(value, float | None)
+        f"privacy.{name}": value for name, value in (found or {}).items() if isinstance(value, float | None)
     }
 
 
@@ -121,10 +121,10 @@ def from_folder(running: Engine, config: Config) -> Entry:
         folder = Path(out) / "run"
         running.run(config, folder)
         summary = json.loads((folder / "summary.json").read_text())
-        told = {name: summary[name] for name in ("finished", "uplink_bits", "downlink_bits")}
+        found = {name: summary[name] for name in ("finished", "uplink_bits", "downlink_bits")}
         with np.load(folder / "model.npz") as saved:
             models = {"model": digest(saved["x"])}
-        return told | models | metrics_of(read_rows(folder)) | privacy_of(summary["privacy"])
+        return found | models | metrics_of(read_rows(folder)) | privacy_of(summary["privacy"])
 
 
 def collect(found: Found, only: str, skipped: list[str]) -> Entry:
@@ -167,7 +167,7 @@ def unequal(before: Entry, after: Entry) -> list[str]:
     return [name for name in {**before, **after} if before.get(name, ...) != after.get(name, ...)]
 
 
-def tell(lines: list[str], count: int) -> None:
+def show(lines: list[str], count: int) -> None:
     """Print the differences; status 1 if there are any."""
     print("\n".join(lines) if lines else f"all {count} runs are equal")
     sys.exit(bool(lines))
@@ -186,7 +186,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.compare:
         before, after = (json.loads(path.read_text()) for path in arguments.compare)
-        tell(compare(before, after), len(before))
+        show(compare(before, after), len(before))
     if not arguments.out:
         parser.error("give a file for the record, or --compare BEFORE AFTER")
     if arguments.data_dir:

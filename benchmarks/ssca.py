@@ -3,7 +3,7 @@
     python benchmarks/ssca.py [--markdown FILE]
 
 10 clients of 600 rows, the network 784-128-10 (d = 101,632), B = 1, 10, 100. The hand-written loop takes the same
-batches client by client and must end at the same point. The server's step is told without the mean over the clients.
+batches client by client and must end at the same point. The server's step is reported without the mean over clients.
 Rows are synthetic: speed does not depend on them.
 """
 
@@ -58,7 +58,7 @@ def job(method: str, batch: int) -> Setup:
     )
 
 
-def told_by_hand(x: np.ndarray, features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
+def estimate_by_hand(x: np.ndarray, features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
     """Gradient and cost of one batch by back-propagation."""
     w1 = x[: HIDDEN * FEATURES].reshape(HIDDEN, FEATURES)
     w2 = x[HIDDEN * FEATURES :].reshape(CLASSES, HIDDEN)
@@ -79,15 +79,15 @@ def by_hand(setup: Setup, rounds: int) -> np.ndarray:
     x, slope, constant, kappa = setup.start, np.zeros(setup.objective.d), 0.0, 0.0
     for t in range(1, rounds + 1):
         rho, gamma = A1 / t**ALPHA, A2 / t ** (ALPHA + 0.05)
-        told = []
+        estimates = []
         for i in range(CLIENTS):
             (rows,) = setup.schedule.batches(setup.shards, i, setup.config.seed, t)
-            told.append(told_by_hand(x, rows.features, rows.labels))
-        g = np.mean([each[0] for each in told], axis=0)
+            estimates.append(estimate_by_hand(x, rows.features, rows.labels))
+        g = np.mean([each[0] for each in estimates], axis=0)
         slope = (1 - rho) * slope + rho * (g - 2 * TAU * x)
         kappa = (1 - rho) * kappa + rho
         if bound:
-            f = np.mean([each[1] for each in told]) - 0.5
+            f = np.mean([each[1] for each in estimates]) - 0.5
             constant = (1 - rho) * constant + rho * (f + TAU * x @ x - g @ x)
             b, curve = slope @ slope, TAU * kappa
             room = b - 4 * curve * constant
@@ -127,14 +127,14 @@ def server_step(method: str, rounds: int = 300) -> str:
     algorithm = job(method, 1).algorithm
     d = HIDDEN * (FEATURES + CLASSES)
     rng, clients = np.random.default_rng(0), np.arange(CLIENTS)
-    told = rng.normal(size=(CLIENTS, d + (method == "ssca-constrained")))
+    estimates = rng.normal(size=(CLIENTS, d + (method == "ssca-constrained")))
     server = algorithm.init_server(0.1 * rng.normal(size=d), CLIENTS, np.array(0, np.uint64))
     whole, mean = [], []
     for t in range(1, rounds + 1):
         began = time.perf_counter()
-        server = algorithm.server_update(server, Vector(told), clients, t)
+        server = algorithm.server_update(server, Vector(estimates), clients, t)
         between = time.perf_counter()
-        algorithm.mean(told, clients)
+        algorithm.mean(estimates, clients)
         whole.append(1e3 * (between - began))
         mean.append(1e3 * (time.perf_counter() - between))
     whole, mean = whole[rounds // 3 :], mean[rounds // 3 :]  # the allocator has settled

@@ -84,7 +84,7 @@ def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dic
     return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"])), info["rows"]
 
 
-def to_round(told: dict[str, Any]) -> Round:
+def to_round(stored: dict[str, Any]) -> Round:
     """The round from its JSON form, in which keys are strings and tuples are lists."""
-    rejected = {int(client): reason for client, reason in told["rejected"].items()}
-    return Round(**{**told, "asked": tuple(told["asked"]), "rejected": rejected})
+    rejected = {int(client): reason for client, reason in stored["rejected"].items()}
+    return Round(**{**stored, "asked": tuple(stored["asked"]), "rejected": rejected})

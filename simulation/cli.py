@@ -86,6 +86,9 @@ def run(
     seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
     out: Out = "",
     data_dir: DataDir = "",
+    jobs: Annotated[
+        int, typer.Option(help="runs of an experiment at a time, each in a process; 0: one per core")
+    ] = 1,
     resume: Annotated[
         Path | None,
         typer.Option(help="folder of a run or experiment that was cut off; nothing else is needed"),
@@ -99,6 +102,7 @@ def run(
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
         plan, runtime = _plan(experiment, set_, data_dir, seeds), runtime or DEFAULT
+        processes = running.processes(jobs, runtime)
         folder = running.new(plan, runtime, out)
     elif resume and not experiment:
         require(
@@ -106,11 +110,11 @@ def run(
             "--resume goes on as the run began: leave out --set, --seeds and --out",
         )
         plan, runtime = running.again(resume, runtime, _overrides(None, data_dir))
-        folder = resume.absolute()
+        processes, folder = running.processes(jobs, runtime), resume.absolute()
     else:
         raise SettingError("run takes either an experiment's file or --resume FOLDER")
     try:
-        failures = running.run(plan, folder, runtime, Terminal(plan, folder), is_new=not resume)
+        failures = running.run(plan, folder, runtime, Terminal(plan, folder), not resume, processes)
     except KeyboardInterrupt as signal:
         _end(interrupted(plan, folder), _status(signal))
     _close(plan, folder, failures)
@@ -222,14 +226,14 @@ def predict(
     from .folder import write_text
     from .report.console import say
 
-    names, told = predictions(load(model), rows)
+    names, predicted = predictions(load(model), rows)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *told])
+    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
     if out is None:
         print(text.getvalue(), end="")
         return
     write_text(out.absolute(), text.getvalue())
-    say(f"{len(told)} predictions: {out}")
+    say(f"{len(predicted)} predictions: {out}")
 
 
 @app.command()

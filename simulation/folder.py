@@ -284,8 +284,8 @@ def _models(result: Result, x: Array) -> dict[str, Any]:
 
 def _line(done: Round) -> str:
     """The line of rounds.jsonl for this round."""
-    told = {key: finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
-    return json.dumps(told, allow_nan=False) + "\n"
+    values = {key: finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
+    return json.dumps(values, allow_nan=False) + "\n"
 
 
 def _environment() -> dict[str, Any]:
@@ -360,8 +360,8 @@ class Checkpoints:
     def save(self, round_: int, checkpoint: Checkpoint) -> None:
         """Write the round's checkpoint and delete all but the newest `_KEPT`; DiskError if it cannot be written."""
         buffer = io.BytesIO()
-        told = checkpoint.info | ({"config": self.config.items()} if self.config else {})
-        info = np.frombuffer(json.dumps(told).encode(), np.uint8)
+        content = checkpoint.info | ({"config": self.config.items()} if self.config else {})
+        info = np.frombuffer(json.dumps(content).encode(), np.uint8)
         np.savez(buffer, info=info, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,6 +125,15 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     return told
 
 
+class Ending(NamedTuple):
+    """What a command prints about an ended run: its warnings, the privacy spent (None without privacy), and why it
+    failed (empty if it did not)."""
+
+    warnings: list[str]
+    privacy: dict[str, Any] | None
+    failure: str
+
+
 @dataclass(frozen=True)
 class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
@@ -154,6 +163,10 @@ class Result:
         if self.model is None or not isinstance(algorithm, Constrained):
             return None
         return algorithm.satisfied(metrics)
+
+    def ending(self) -> "Ending":
+        """What the command prints about this run when it has ended."""
+        return Ending(self.warnings(), self.privacy(), self.failure)
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""

@@ -95,9 +95,9 @@ def _same_run(checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
 
 def _require_settings(folder: Path, config: Config, begun: dict[str, Any]) -> None:
     now, changed = config.items(), config.changed(begun)
-    told = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
+    changes = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
     require(
-        not changed, f"the run in {folder} began with {told}: put it back, or start anew in another folder"
+        not changed, f"the run in {folder} began with {changes}: put it back, or start anew in another folder"
     )
 
 

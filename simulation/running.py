@@ -1,5 +1,6 @@
 """Run an experiment on one of the runtimes and store it in its folder."""
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,7 +18,7 @@ from .folder import (
 )
 from .report.figures import draw_experiment, undrawn
 from .resume import begun, runtime_of
-from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, rehearsal
+from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
 from .settings import Value
 from .settings.catalogue import DEFAULTS
@@ -56,15 +57,21 @@ def _folder(plan: Experiment, out: str) -> Path:
     return new_folder(out or plan.curves[0].config.output.dir, plan.name)
 
 
-def run(plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new: bool = True) -> list[str]:
-    """Run the remaining runs of an experiment and draw its figure; return an error message for each failure."""
+def run(
+    plan: Experiment, folder: Path, runtime: str, observer: Observer, is_new: bool = True, jobs: int = 1
+) -> list[str]:
+    """Run the remaining runs of an experiment in up to `jobs` processes and draw its figure; return an error message
+    for each failure."""
     with claimed(folder, "command"), _writing(folder, runtime):
         if is_new:
             require_new(folder)
         if not plan.single:
             write_experiment(plan, folder)
         write_runtime(runtime, folder)
-        failures = _RUN[runtime](plan, folder, observer)
+        if jobs > 1 and not plan.single:
+            failures = parallel.run(plan, folder, observer, runtime, jobs)
+        else:
+            failures = _RUN[runtime](plan, folder, observer)
         clear_runtime(folder)
         return failures + ([] if plan.single else undrawn(lambda: draw_experiment(plan, folder)))
 
@@ -86,6 +93,16 @@ def _check(plan: Experiment, runtime: str) -> None:
     _check_rows(plan)
     if runtime == "cohort":
         _check_replies(plan)
+
+
+def processes(jobs: int, runtime: str) -> int:
+    """The number of processes for --jobs, 0 meaning one for each core; SettingError if it does not suit the runtime."""
+    require(jobs >= 0, f"--jobs must be at least 0 (0: one for each core); got {jobs}")
+    require(
+        jobs == 1 or runtime in parallel.RUNTIMES,
+        f"--jobs needs runtime {' or '.join(parallel.RUNTIMES)}: Flower's engine uses all cores itself; leave it out",
+    )
+    return jobs or os.cpu_count() or 1
 
 
 def _check_rows(plan: Experiment) -> None:

@@ -94,8 +94,8 @@ def _reasons(failures: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for node, reason in failures.items():
         groups.setdefault(reason, []).append(node)
-    told = [f"node {_some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
-    return "; ".join(told[:_MOST_NAMED]) + ("; ..." if len(told) > _MOST_NAMED else "")
+    parts = [f"node {_some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
+    return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")
 
 
 def _some(numbers: Sequence[int]) -> str:
@@ -105,9 +105,9 @@ def _some(numbers: Sequence[int]) -> str:
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
-def short(told: object) -> str:
+def short(message: object) -> str:
     """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
-    line = " ".join(str(told)[:_LONGEST_REASON].split())
+    line = " ".join(str(message)[:_LONGEST_REASON].split())
     if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
         line = f"{found[1]}: {found[2]}"
     return "".join(filter(str.isprintable, line))

@@ -326,7 +326,7 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
 def test_a_rehearsal_leaves_nothing_running(tmp_path):
     config, before = parse({"clients.count": 2, "rounds": 2}), set(Path("/tmp").glob("twinflower-*"))
     told = []
-    rehearse(config, tmp_path / "run", tell=told.append)
+    rehearse(config, tmp_path / "run", say=told.append)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.train(prepare(config)).model)
     assert "node-0: started" in told and "node-1: connected" in told
     assert [line.split()[1] for line in told if line.startswith("round ")] == ["0", "1", "2"]

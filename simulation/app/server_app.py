@@ -77,7 +77,8 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     runtime = "flower" if _simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
     result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)
-    _print(*warnings([result]), *guarantee([result]))  # also where the disk is full
+    ending = result.ending()
+    _print(*warnings([ending]), *guarantee([ending]))  # also where the disk is full
     write_run(result, folder)
     _print(f"results: {folder}", *_bounds(result))
     failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]

@@ -66,12 +66,12 @@ def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
     """The largest epsilon that a client actually spent in any of the runs, as text."""
-    told = [p for p in privacy if p is not None]
-    if not told:
+    private = [p for p in privacy if p is not None]
+    if not private:
         return "-"
-    if any(p["epsilon"] is None for p in told):
+    if any(p["epsilon"] is None for p in private):
         return "no guarantee"
-    worst = max(told, key=lambda p: p["epsilon"])
+    worst = max(private, key=lambda p: p["epsilon"])
     return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; {best_guess(worst['mu']):.0%} guessed)"
 
 

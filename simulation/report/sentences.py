@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
-from ..record import Result
+from ..record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import spread
 
@@ -19,15 +19,15 @@ def row_line(row: dict[str, float]) -> str:
     )
 
 
-def warnings(results: Sequence[Result]) -> list[str]:
+def warnings(endings: Sequence[Ending]) -> list[str]:
     """The warnings of a curve's runs, without duplicates."""
-    return list(dict.fromkeys(text for result in results for text in result.warnings()))
+    return list(dict.fromkeys(text for ending in endings for text in ending.warnings))
 
 
-def guarantee(results: Sequence[Result]) -> list[str]:
+def guarantee(endings: Sequence[Ending]) -> list[str]:
     """The guarantee of the run that spent the most privacy, including failed runs; empty without privacy."""
-    told = [privacy for result in results if (privacy := result.privacy())]
-    worst = max(told, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
+    spent = [ending.privacy for ending in endings if ending.privacy]
+    worst = max(spent, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
     return [f"privacy: {worst['guarantee']}"] if worst else []
 
 

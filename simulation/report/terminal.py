@@ -1,14 +1,14 @@
 """The progress of runs on the user's terminal."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress, TaskID
 
-from ..record import Result
+from ..record import Ending
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .sentences import closing, guarantee, row_line, warnings
@@ -40,16 +40,34 @@ class Terminal:
         if not console.is_terminal:
             yield
             return
+        with self._bar(curve.label, curve.config.rounds):
+            yield
+
+    @contextmanager
+    def together(self, rounds: int) -> Iterator[None]:
+        """See `Observer`."""
+        with self._bar("all runs", rounds) if console.is_terminal else nullcontext():
+            yield
+
+    def advance(self, rounds: int) -> None:
+        """See `Observer`."""
+        if self.bar:
+            progress, task = self.bar
+            progress.advance(task, rounds)
+
+    @contextmanager
+    def _bar(self, label: str, rounds: int) -> Iterator[None]:
+        """Show a progress bar within the block."""
         with Progress(console=console) as progress:
-            self.bar = progress, progress.add_task(curve.label, total=curve.config.rounds)
+            self.bar = progress, progress.add_task(label, total=rounds)
             yield
         self.bar = None
 
-    def ended(self, curve: Curve, results: Sequence[Result]) -> None:
+    def ended(self, curve: Curve, endings: Sequence[Ending]) -> None:
         """See `Observer`."""
-        say(*(f"{curve.label}: {text}" for text in warnings(results)))
+        say(*(f"{curve.label}: {text}" for text in warnings(endings)))
         say(*closing(self.plan, self.folder, curve))
 
-    def spent(self, results: Sequence[Result]) -> None:
+    def spent(self, endings: Sequence[Ending]) -> None:
         """See `Observer`."""
-        say(*guarantee(results))
+        say(*guarantee(endings))

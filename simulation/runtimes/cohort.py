@@ -33,7 +33,7 @@ from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
-from .local import run_curves
+from .local import Train, run_curves
 from .observer import Observer
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
@@ -129,8 +129,8 @@ class Cohort:
         arrays = named("server-", flatten(at.server)) | {"visited": visited}
         if states is not None:
             arrays |= named("state-", flatten(states))
-        told = [{"rows": r.rows, "rounds": [done._asdict() for done in r.rounds]} for r in recorders]
-        return Checkpoint(arrays, {"round": at.round, "seeds": self.seeds, "recorders": told})
+        records = [{"rows": r.rows, "rounds": [done._asdict() for done in r.rounds]} for r in recorders]
+        return Checkpoint(arrays, {"round": at.round, "seeds": self.seeds, "recorders": records})
 
     def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> Outcome:
         """The outcome stored in a checkpoint; the recorders continue after its rows.
@@ -143,9 +143,9 @@ class Cohort:
         require(saved.info["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.info['seeds']}")
         at = self.start()
         _restore(at.states, self.algorithm.init_client(self.setups[0].start), saved)
-        for recorder, told in zip(recorders, saved.info["recorders"], strict=True):
-            recorder.take_up(told["rows"])
-            recorder.rounds.extend(map(to_round, told["rounds"]))
+        for recorder, record in zip(recorders, saved.info["recorders"], strict=True):
+            recorder.take_up(record["rows"])
+            recorder.rounds.extend(map(to_round, record["rounds"]))
         server = unflatten(at.server, leaves_of("server-", saved.arrays))
         return at._replace(round=int(saved.info["round"]), server=server)
 
@@ -175,10 +175,10 @@ class Cohort:
         d = self.problem.objective.d
         up, down = (layout.bits(d) for layout in (self.algorithm.upload, self.algorithm.inbox))
         private = self.setups[0].plan is not None
-        told = (np.nan, np.nan) if private else (float(steps.mean()), float(fired.mean()))
+        means = (np.nan, np.nan) if private else (float(steps.mean()), float(fired.mean()))
         asked = tuple(clients.tolist())
         lost = dict.fromkeys(sorted({*asked}.difference(counted.tolist())), "its update is not finite")
-        return Round(round_, asked, len(counted), lost, up * len(counted), down * len(asked), *told)
+        return Round(round_, asked, len(counted), lost, up * len(counted), down * len(asked), *means)
 
 
 @dataclass(frozen=True)
@@ -274,6 +274,11 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment, all seeds of a curve together; return a message for each failure."""
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+
+
+def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
+    """A function that runs a curve of the experiment with given seeds, all together."""
 
     def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         own = curve_folder(plan, folder, curve)
@@ -282,4 +287,4 @@ def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
         checkpoints = Checkpoints(own, curve.config.output.checkpoint_every, curve.config)
         yield from train(prepare_seeds(curve.config, seeds), observer.row, checkpoints)
 
-    return run_curves(plan, folder, observer, together)
+    return together

@@ -18,7 +18,7 @@ from .certificates import make_certificates, make_node_key
 from .engine import (
     CONNECTION,
     Engine,
-    Tell,
+    Say,
     command_of,
     furnish,
     silent,
@@ -77,9 +77,9 @@ class Deployment(Engine):
         """The text of a node's log."""
         return self.place.log(node_name(number)).read_text(errors="replace")
 
-    def heard(self, line: str) -> str:
+    def relevant(self, line: str) -> str:
         """The part of a log line that the user should see, including the message that the node has connected."""
-        return "connected" if _CONNECTED in line else super().heard(line)
+        return "connected" if _CONNECTED in line else super().relevant(line)
 
 
 _CONNECTED = "SuperNode ID: "  # in a node's log
@@ -91,7 +91,7 @@ def node_name(number: int) -> str:
 
 
 @contextmanager
-def deployment(secure: bool = False, logs: Path | None = None, tell: Tell = silent) -> Iterator[Deployment]:
+def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent) -> Iterator[Deployment]:
     """Start a SuperLink; on exit, stop it, its nodes, and everything they started.
 
     logs: folder of the log files; by default they are removed with the temporary folder.
@@ -100,12 +100,12 @@ def deployment(secure: bool = False, logs: Path | None = None, tell: Tell = sile
         furnish(place)
         place.environment |= _LOOK_FOR_MESSAGES
         (port,) = free_ports(1)
-        tell(f"starting a SuperLink on port {port}; logs: {place.logs}")
+        say(f"starting a SuperLink on port {port}; logs: {place.logs}")
         words = _secured(place.home) if secure else ["--insecure"]
         trust = f'root-certificates = "{place.home / "ca.crt"}"\n' if secure else "insecure = true\n"
         write_connection(place.home, f'address = "127.0.0.1:{port}"\n{trust}')
         start_superlink(place, port, [*words, "--disable-runtime-dependency-installation"])
-        yield Deployment(place, tell=tell, port=port, secure=secure)
+        yield Deployment(place, say=say, port=port, secure=secure)
 
 
 def _secured(home: Path) -> list[str]:

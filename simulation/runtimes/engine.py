@@ -30,7 +30,7 @@ _BUNDLED = re.compile(
 )  # files that exist only in a checkout
 _PAUSE = 0.2  # seconds between two reads of the logs
 
-Tell = Callable[[str], None]  # reports a line to the user
+Say = Callable[[str], None]  # reports a line to the user
 
 
 def own_app(home: Path) -> Path:
@@ -52,12 +52,12 @@ def silent(line: str) -> None:
 class Engine:
     """A running simulation SuperLink, its folder and its processes.
 
-    tell: reports lines to the user. watched: the logs whose warnings are reported, by process name.
+    say: reports lines to the user. watched: the logs whose warnings are reported, by process name.
     """
 
     place: Place
     simulated: bool = True
-    tell: Tell = silent
+    say: Say = silent
     watched: dict[str, Tail] = field(default_factory=dict)
 
     @property
@@ -71,7 +71,7 @@ class Engine:
         return self.place.environment
 
     def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
-        """Call `flwr run`, which writes the run folder; return its output, also reported line by line through `tell`.
+        """Call `flwr run`, which writes the run folder; return its output, also reported line by line through `say`.
 
         Raises RunError unless Flower reports finished:completed, or as soon as a required process ends.
         """
@@ -95,21 +95,21 @@ class Engine:
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
 
     def _look(self, tail: Tail) -> None:
-        """Report new lines of the logs; RunError if a required process has ended."""
+        """Say new lines of the logs; RunError if a required process has ended."""
         for line in tail.lines():
-            if (told := plain(line)) and not _NOISE.match(told):
-                self.tell(told)
+            if (text := plain(line)) and not _NOISE.match(text):
+                self.say(text)
         self.look_at_nodes()
         self.place.check()
 
     def look_at_nodes(self) -> None:
-        """Report new warnings in the watched logs."""
+        """Say new warnings in the watched logs."""
         for name, tail in self.watched.items():
             for line in tail.lines():
-                if told := self.heard(line):
-                    self.tell(f"{name}: {told}")
+                if text := self.relevant(line):
+                    self.say(f"{name}: {text}")
 
-    def heard(self, line: str) -> str:
+    def relevant(self, line: str) -> str:
         """The part of a log line that the user should see: a warning, an error or a Twinflower message; else empty."""
         found = _ALARM.match(plain(line))
         return (found[2] or found[3] or "") if found else ""
@@ -180,7 +180,7 @@ def plain(line: str) -> str:
 
 
 @contextmanager
-def engine(tell: Tell = silent) -> Iterator[Engine]:
+def engine(say: Say = silent) -> Iterator[Engine]:
     """Start a simulation SuperLink; on exit, stop it and everything it started."""
     with place_of_its_own() as place:
         furnish(place)
@@ -188,7 +188,7 @@ def engine(tell: Tell = silent) -> Iterator[Engine]:
         write_connection(place.home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
         words = ["--insecure", "--simulation", "--isolation", "subprocess"]
         start_superlink(place, port, [*words, "--control-api-address", f"127.0.0.1:{control}"])
-        yield Engine(place, tell=tell)
+        yield Engine(place, say=say)
 
 
 def furnish(place: Place) -> None:

@@ -35,7 +35,7 @@ from ..record import Progress, Result
 from ..resume import in_process, require_states
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds
-from .local import run_curves
+from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
 
@@ -184,6 +184,11 @@ def train(
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment one after the other; return an error message for each failure."""
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+
+
+def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
+    """A function that runs a curve of the experiment with given seeds, one after the other."""
 
     def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         for prepared in prepare_seeds(curve.config, seeds):
@@ -191,4 +196,4 @@ def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
             setup, checkpoints = in_process(prepared, own)
             yield train(setup, observer.row, checkpoints=checkpoints)
 
-    return run_curves(plan, folder, observer, one_after_the_other)
+    return one_after_the_other

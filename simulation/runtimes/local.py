@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..folder import Checkpoints, curve_folder, run_folder, write_run
-from ..record import Result
+from ..record import Ending, Result
 from ..report.figures import draw_run, undrawn
 from ..resume import left
 from ..settings.experiment import Curve, Experiment
@@ -18,25 +18,26 @@ def run_curves(plan: Experiment, folder: Path, observer: Observer, train: Train)
     failures = []
     for curve in plan.curves:
         if seeds := left(plan, folder, curve):
-            failures += _run_curve(plan, folder, observer, curve, train(curve, seeds))
+            failures += run_part(plan, folder, observer, train, curve, seeds)
         Checkpoints(curve_folder(plan, folder, curve), 0).clear()
     return failures
 
 
-def _run_curve(
-    plan: Experiment, folder: Path, observer: Observer, curve: Curve, running: Iterable[Result]
+def run_part(
+    plan: Experiment, folder: Path, observer: Observer, train: Train, curve: Curve, seeds: list[int]
 ) -> list[str]:
-    results: list[Result] = []
+    """Train and store the runs of one curve with these seeds; return an error message for each failure."""
+    endings: list[Ending] = []
     failures: list[str] = []
     try:
         with observer.following(curve):
-            for result in running:
-                results.append(result)
+            for result in train(curve, seeds):
+                endings.append(result.ending())
                 failures += _store(result, run_folder(plan, folder, curve, result.setup.config.seed))
-        observer.ended(curve, results)
+        observer.ended(curve, endings)
     finally:
-        observer.spent(results)
-    return [f"{curve.label}: {result.failure}" for result in results if result.failure] + failures
+        observer.spent(endings)
+    return [f"{curve.label}: {ending.failure}" for ending in endings if ending.failure] + failures
 
 
 def _store(result: Result, folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from ..record import Result
+from ..record import Ending
 from ..settings.experiment import Curve
 
 
@@ -20,8 +20,14 @@ class Observer(Protocol):
     def following(self, curve: Curve) -> AbstractContextManager[object]:
         """A context that encloses the runs of one curve in this process."""
 
-    def ended(self, curve: Curve, results: Sequence[Result]) -> None:
-        """Called when all runs of a curve are stored; results: those of the runs in this process."""
+    def together(self, rounds: int) -> AbstractContextManager[object]:
+        """A context that encloses runs in other processes, with this number of rounds in total."""
 
-    def spent(self, results: Sequence[Result]) -> None:
-        """Called with the results of a curve's runs in this process, whether or not they could be stored."""
+    def advance(self, rounds: int) -> None:
+        """Called when runs in other processes have completed this number of rounds."""
+
+    def ended(self, curve: Curve, endings: Sequence[Ending]) -> None:
+        """Called when all runs of a curve are stored; endings: of the runs that this command made itself."""
+
+    def spent(self, endings: Sequence[Ending]) -> None:
+        """Called with the endings of a curve's runs, whether or not the runs could be stored."""

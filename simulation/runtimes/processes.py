@@ -184,6 +184,13 @@ class _Signals:
             self.armed = False
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within this block the first SIGINT, SIGTERM or SIGHUP raises Interrupted."""
+    with _Signals() as signals, signals.raising():
+        yield
+
+
 def _how(status: int) -> str:
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 

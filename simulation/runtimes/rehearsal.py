@@ -17,7 +17,7 @@ from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
 from ..setup import Setup, prepare
 from .deployment import Deployment, deployment, node_name
-from .engine import Tell, silent
+from .engine import Say, silent
 from .observer import Observer
 
 
@@ -35,8 +35,8 @@ def run(plan: Experiment, folder: Path, observer: Observer, secure: bool = False
         return [str(error)]
 
 
-def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = silent) -> None:
-    """Run a configuration once on SuperNodes; progress is reported through `tell`.
+def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = silent) -> None:
+    """Run a configuration once on SuperNodes; progress is reported through `say`.
 
     Every node keeps its state and ledger in its own folder, which is removed after the rehearsal, and has a lifetime
     budget just above the run's plan. Logs stay in the run folder. Raises RunError unless Flower reports
@@ -45,14 +45,14 @@ def rehearse(config: Config, folder: Path, secure: bool = False, tell: Tell = si
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
     own = _node_config(config, setup.plan)
-    with deployment(secure, _empty(logs_folder(folder.absolute())), tell) as running:
+    with deployment(secure, _empty(logs_folder(folder.absolute())), say) as running:
         circle = acquainted(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
             state = {"state-dir": str(running.home / f"node-{number}" / "state")}
             of_site = (files[number] if files else {}) | circle.get(number, {})
             _start(running, number, config.clients.count, own | state | of_site)
         running.run(config, folder)
-        tell("ending all processes")
+        say("ending all processes")
 
 
 def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
@@ -122,5 +122,5 @@ def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value
         running.register(number)
     running.start_node(number, count, own)
     running.place.running[node_name(number)] = running.nodes[number]
-    running.tell(f"{node_name(number)}: {'registered, ' if running.secure else ''}started")
+    running.say(f"{node_name(number)}: {'registered, ' if running.secure else ''}started")
     running.look_at_nodes()

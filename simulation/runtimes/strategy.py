@@ -37,14 +37,14 @@ def run_strategy(
         round_ += first
         if recorder.rows and round_ <= first:
             return None  # this round was evaluated before the checkpoint
-        told = None
+        metrics = None
         if recorder.wants(round_):
             model, own = setup.algorithm.model(strategy.server), own_columns(setup, strategy.server)
-            told = MetricRecord(recorder.evaluate(round_, model, own))
+            metrics = MetricRecord(recorder.evaluate(round_, model, own))
         if checkpoints and checkpoints.due(round_):
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
             strategy.settled = checkpoints.settled()
-        return told
+        return metrics
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:

@@ -205,13 +205,13 @@ def _amendments(
 ) -> str:
     """The settings changed on the command line, as text that is appended to the title of the file."""
     before = [configured(merge(layers, tables=2).values).items() for layers in said] if overrides else []
-    told = []
+    changes = []
     for word, value in overrides.items():
         names = [counting_words(curve.config.choices).get(kebab(word), "") for curve in curves]
         pairs = [(name, old.get(name)) for name, old in zip(names, before, strict=True) if name]
         if any(name not in INCIDENTAL | {"seed"} and old != value for name, old in pairs):
-            told.append(f"{kebab(word)} = {value}")
-    return f" (with {', '.join(told)})" if told else ""
+            changes.append(f"{kebab(word)} = {value}")
+    return f" (with {', '.join(changes)})" if changes else ""
 
 
 def _assemble(

@@ -16,7 +16,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and tell how far tomorrow's demand is missed."""
+    """Train, and print the error of the forecast for tomorrow's demand."""
     run = context.run_config
     chosen = method(run["method"], run["epsilon"] > 0)
     result = chosen.strategy(chosen.algorithm).start(grid, ArrayRecord([np.zeros(FEATURES)]), run["rounds"])
