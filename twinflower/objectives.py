@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import expit, huber, logsumexp, softmax
+from scipy.special import expit, huber, logsumexp
 
 from .arrays import Array, Labels, Mask
 from .errors import require
@@ -191,7 +191,11 @@ class Softmax:
         return logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores.shape[-1])).sum(-1)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        return softmax(scores, axis=-1) - _one_hot(labels, scores.shape[-1])
+        slopes = scores - scores.max(-1, keepdims=True)
+        np.exp(slopes, out=slopes)
+        slopes /= slopes.sum(-1, keepdims=True)
+        slopes -= _one_hot(labels, scores.shape[-1])
+        return slopes
 
     def predict(self, scores: Array) -> Array:
         return scores.argmax(-1)

@@ -45,10 +45,12 @@ def local_steps(
     running, fired = np.ones(steps.shape, dtype=bool), np.zeros(steps.shape, dtype=bool)
     taken = np.zeros_like(steps)
     alike = not tolerance and steps.min() == steps.max()  # all clients take the same number of steps
-    constant = shift - mu * anchor
+    constant = shift - mu * anchor if mu else shift
+    moves = np.ndim(constant) > 0 or constant != 0
     for step, rows in enumerate(batches):
         slope = noise(objective.grad(x, rows), step)
-        slope += constant                                   # in place: memory bandwidth limits large cohorts
+        if moves:
+            slope += constant                               # in place: memory bandwidth limits large cohorts
         if mu:
             slope += mu * x
         if subgradient:
