@@ -58,6 +58,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         ranges: Any = None,
         row_norm: float | None = None,
         num_sites: int = 5,
+        group_size: int | None = None,
         settings: Mapping[str, Any] | None = None,
         random_state: Any = None,
     ) -> None:
@@ -69,6 +70,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.ranges = ranges
         self.row_norm = row_norm
         self.num_sites = num_sites
+        self.group_size = group_size
         self.settings = settings
         self.random_state = random_state
 
@@ -76,11 +78,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _private(self) -> bool:
         return self.epsilon is not None
 
-    def _train(self, X: Array, y: NDArray[Any], sites: Any, **label: Any) -> Any:
+    def _train(self, X: Array, y: NDArray[Any], sites: Any, groups: Any, **label: Any) -> Any:
         """Train and set the fitted attributes; RunError if the run fails."""
         inputs = self._inputs(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         order, sizes = _grouped(sites, len(X), self.num_sites, seed)
+        self._check_groups(groups, len(X))
         features = inputs.features(X)[order]
         classes = label.get("classes", ())
         rows = Dataset(ARRAYS, features, y[order], features, y[order], len(classes), sites=sizes)
@@ -114,6 +117,25 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         row_norm = self.row_norm if self.row_norm is not None else float(self._private)
         return Inputs(X.shape[1], None, low / 2 + high / 2, half, self.ranges is not None, True, row_norm)
 
+    def _check_groups(self, groups: Any, rows: int) -> None:
+        """SettingError if a group has more rows than are protected together."""
+        if groups is None:
+            return
+        require(
+            self._private and self.group_size is not None,
+            "groups need a private fit with group_size, the largest number of rows of one group; got "
+            f"epsilon={self.epsilon} and group_size={self.group_size}",
+        )
+        labels = np.asarray(groups)
+        require(
+            labels.shape == (rows,), f"groups must have shape ({rows},), one for each row; got {labels.shape}"
+        )
+        largest = int(np.unique(labels, return_counts=True)[1].max())
+        require(
+            largest <= (self.group_size or 0),
+            f"group_size is {self.group_size}, and one group has {largest} rows: raise it, or leave rows out",
+        )
+
     def _objective(self, num_classes: int) -> str:
         raise NotImplementedError
 
@@ -130,6 +152,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "privacy.epsilon": self.epsilon,
                 "privacy.delta": self.delta,
             }
+        if self.group_size is not None:
+            keys |= {"privacy.protects": "group", "privacy.group-size": self.group_size}
         if self.algorithm in ALGORITHMS:
             keys |= self._steps(objective, spread)
         return keys
@@ -198,6 +222,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
                    no limit
     num_sites      number of sites among which rows are divided at random if `fit` gets no sites
+    group_size     how many records of one person the guarantee protects together; None: it protects single records
     settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
     random_state   seed of the division into sites, the batches and the noise
 
@@ -208,8 +233,11 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     model_: TrainedClassifier
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedClassifier":
-        """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row."""
+    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedClassifier":
+        """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row.
+
+        groups (rows,) says whose record each row is; a group with more than group_size rows is refused.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -217,7 +245,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             len(self.classes_) > 1,
             f"there must be at least two classes; y has one class, {self.classes_[0]!r}",
         )
-        self._train(X, codes.astype(np.int64), sites, classes=tuple(self.classes_.tolist()))
+        self._train(X, codes.astype(np.int64), sites, groups, classes=tuple(self.classes_.tolist()))
         return self
 
     def _objective(self, num_classes: int) -> str:
@@ -276,20 +304,21 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         target_range: Any = None,
         row_norm: float | None = None,
         num_sites: int = 5,
+        group_size: int | None = None,
         settings: Mapping[str, Any] | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
             algorithm, epsilon=epsilon, delta=delta, rounds=rounds, objective=objective, ranges=ranges,
-            row_norm=row_norm, num_sites=num_sites, settings=settings, random_state=random_state,
+            row_norm=row_norm, num_sites=num_sites, group_size=group_size, settings=settings, random_state=random_state,
         )  # fmt: skip
         self.target_range = target_range
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> "FederatedRegressor":
-        """Train on X (rows, features) with targets y (rows,); sites (rows,) holds the site of each row."""
+    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedRegressor":
+        """Train on X (rows, features) with targets y (rows,); sites and groups as in `FederatedClassifier.fit`."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         middle, half = self._target(y)
-        self._train(X, np.clip((y - middle) / half, -1.0, 1.0), sites, middle=middle, half=half)
+        self._train(X, np.clip((y - middle) / half, -1.0, 1.0), sites, groups, middle=middle, half=half)
         return self
 
     def _target(self, y: Array) -> tuple[float, float]:

@@ -100,13 +100,14 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
     workloads = [setup.schedule.workload(int(m)) for m in (sizes.min(), sizes.max())]
     rows = [
         ("mode", plan.mode),
+        ("what is protected", f"{plan.unit.records}, for each client"),
         ("rounds a client takes part in", _between(plan.rounds_in)),
         ("rows of a client", _between(sizes)),
         (
             "local steps x rows, smallest and largest client",
             "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
-        ("releases of a round that a record can touch", _between(plan.touched)),
+        (f"releases of a round that {plan.unit.target} can touch", _between(plan.touched)),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]

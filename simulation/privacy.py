@@ -12,6 +12,7 @@ from twinflower.batches import LocalSchedule
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.unit import Unit
 from twinflower.sums.runs import SumsPlan
 
 from .settings import Config
@@ -26,7 +27,7 @@ def make_plan(
     if not isinstance(privacy, Private):
         return None
     conversion = privacy.conversion if isinstance(privacy, Gradient) else "exact"
-    target = Target(privacy.epsilon, privacy.delta, privacy.noise_multiplier, conversion)
+    target = Target(privacy.epsilon, privacy.delta, privacy.noise_multiplier, conversion, config.unit)
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     if isinstance(privacy, Gradient) and privacy.trust == "sum":
@@ -71,7 +72,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
     worst = float(mu.max())
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
-        "unit": "per client, all rounds, replacement of one record",
+        "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
         "delta": plan.delta,
@@ -97,11 +98,11 @@ def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
     }
 
 
-def in_odds(mu: float) -> str:
+def in_odds(mu: float, unit: Unit) -> str:
     """The success rates of the best possible attacker under mu-GDP, as a clause."""
     return (
-        "an attacker who knows everything else and has two equally likely candidates for a record picks the right one "
-        f"with probability at most {best_guess(mu):.1%}, and detects a given record with probability at most "
+        f"an attacker who knows everything else and has two equally likely candidates for {unit.target} picks the "
+        f"right one with probability at most {best_guess(mu):.1%}, and detects {unit.given} with probability at most "
         f"{detection(mu):.1%} at a false-positive rate of 5%"
     )
 
@@ -114,7 +115,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
         return _sums_in_words(plan, epsilon, mu, seeded)
     text = (
         f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
-        f"replacement of one of its records: {in_odds(mu)}"
+        f"replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
     )
     if seeded:
         text += "; simulation: the noise is seeded, not secret"
@@ -126,7 +127,7 @@ def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> s
     alone = mu * plan.sums.factor
     text = (
         f"for each client, against {plan.attacker}, all that it sends is {mu:.4g}-GDP, hence ({epsilon:.4g}, "
-        f"{plan.delta:g})-DP, under replacement of one of its records: {in_odds(mu)}; against everybody else together "
-        f"it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
+        f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; against everybody "
+        f"else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
     )
     return text + ("; simulation: the noise is seeded, not secret" if seeded else "")

@@ -29,8 +29,10 @@ from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
 from twinflower.data.partition import Partition, describe, divide
+from twinflower.data.schema import Schema
 from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
 from twinflower.data.sites import load_own_table
+from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
 from twinflower.objectives import (
     Batch,
@@ -203,6 +205,7 @@ class Setup:
         return [
             *self._flat_start(),
             *self._scaled_columns(),
+            *self._people(),
             *(f"warning: {text}" for key, text in self.outlook() if key == "warning"),
         ]
 
@@ -227,6 +230,16 @@ class Setup:
             return []
         return [
             f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
+        ]
+
+    def _people(self) -> list[str]:
+        """A warning if a person may have several rows, and the guarantee is for one of them."""
+        schema = self.dataset.schema
+        if self.plan is None or schema is None or not schema.group or self.plan.unit.rows != 1:
+            return []
+        return [
+            f"warning: the schema has a group column, '{schema.group}', and the guarantee protects single records: set "
+            "privacy.protects = group and privacy.group-size"
         ]
 
     @property
@@ -254,7 +267,8 @@ class Setup:
         path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
         rows = self.shards.rows(number)
         budget = (self.plan.epsilon_limit, self.plan.delta)
-        return SeededLedger(FileLedger(path, fingerprint(rows.features.data, rows.labels.data), *budget))
+        data = fingerprint(rows.features.data, rows.labels.data)
+        return SeededLedger(FileLedger(path, data, *budget, unit=self.plan.unit))
 
     def store(self, number: int, folder: str) -> FileStore | None:
         """The file store in this folder that keeps one client's state across restarts; None without a folder."""
@@ -361,8 +375,16 @@ def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
     if data.schema:
+        _check_people(config, data.schema)
         config = config.put({"data.schema-digest": data.schema.digest})
     return _assembled(config, data, graph)
+
+
+def _check_people(config: Config, schema: Schema) -> None:
+    """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
+    if isinstance(config.data, TableData) and config.unit.size:
+        for file in table_files(config.data.files):
+            check_groups(file, schema, config.unit.size)
 
 
 def prepare_rows(config: Config, data: Dataset) -> Setup:

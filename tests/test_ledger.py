@@ -904,8 +904,8 @@ def test_a_reader_sees_what_was_charged(tmp_path):
     assert found.charges == site.charges()
     most = Budget.for_target(10.0, 1e-4).mu_max_squared
     assert found.left == pytest.approx(most - 1.0)
-    ((_, lifetime, spent, guess, left, number, name),) = accounts([("site.ledger", found)])
-    assert (lifetime, number, name) == ("epsilon 10, delta 0.0001", "2", "site.ledger")
+    ((_, unit, lifetime, spent, guess, left, number, name),) = accounts([("site.ledger", found)])
+    assert (unit, lifetime, number, name) == ("a record", "epsilon 10, delta 0.0001", "2", "site.ledger")
     assert float(spent) == pytest.approx(gdp_epsilon(1.0, 1e-4), rel=1e-3)
     assert guess == "69.1%"  # Phi(1/2)
     assert float(left) == pytest.approx(gdp_epsilon(np.sqrt(most - 1.0), 1e-4), rel=1e-3)

@@ -132,11 +132,25 @@ class Batches:
 
 
 class Workload(NamedTuple):
-    """Public size of a client's round: number of local steps, rows per step, and batches per epoch."""
+    """Public size of a client's round: number of local steps, rows per step, and batches per epoch.
+
+    replaced: how many of the client's rows are protected together; neighbouring data sets differ in so many rows.
+    """
 
     steps: int
     rows: int
     per_epoch: int
+    replaced: int = 1
+
+    @property
+    def replaced_in_batch(self) -> int:
+        """The largest number of replaced rows in one batch."""
+        return min(self.replaced, self.rows)
+
+    @property
+    def for_one_row(self) -> "Workload":
+        """The same workload when a single row is replaced."""
+        return self._replace(replaced=1)
 
 
 @dataclass(frozen=True)
@@ -147,11 +161,13 @@ class LocalSchedule:
     one step less than an epoch, which the papers use without stating it. Batches are drawn without replacement from
     a new permutation for each epoch; rows that do not fill a batch are skipped in that epoch. A client with fewer
     than b rows uses all of them in every step. With fresh = False every round uses the order of round 1.
+    group: how many rows of a client are protected together; 0: all of them.
     """
 
     batch_size: int = 10
     max_local_steps: int = 0
     fresh: bool = True
+    group: int = 1
 
     def __post_init__(self) -> None:
         require(
@@ -166,7 +182,7 @@ class LocalSchedule:
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
-        return Workload(int(self.steps(np.array(size))), rows, size // rows)
+        return Workload(int(self.steps(np.array(size))), rows, size // rows, min(self.group or size, size))
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""

@@ -7,6 +7,7 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.data.files import read_bytes
+from twinflower.data.schema import read_schema
 from twinflower.data.sets import Data
+from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -48,10 +51,21 @@ def _site_client(context: Context) -> Client:
     site = read_site(context.node_config)
     with told():
         config = site.config(context.run_config)
+    _check_people(site)
     setup = prepare_node(config).at_site(site.partition_id)
     guard = site_guard(setup, site, str(context.run_id))
     identity = _identity(site) if setup.sums else None
     return setup.client(site.partition_id, context, guard, site.state_dir, identity).to_client()
+
+
+@lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger
+def _check_people(site: Site) -> None:
+    """Raise DataError if a person has more rows in the data-file than the site protects together.
+
+    The limit is the site's own: if it were the run's, a server could ask for one limit after the other.
+    """
+    if site.unit.size and site.schema:
+        check_groups(site.data_file, read_schema(site.schema), site.unit.size)
 
 
 def _identity(site: Site) -> Identity:
@@ -87,6 +101,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         return
     if setup.sums:
         site.check_sums(setup.sums.honest)
+    site.check_unit(plan.unit)
     lifetime = site.lifetime_epsilon
     if lifetime is None:
         raise SettingError(
@@ -120,7 +135,8 @@ def _ledger(site: Site) -> FileLedger:
     if site.data_file:
         file = Path(site.data_file).expanduser().resolve()
         name, data = f"file-{fingerprint(bytes(file))[:16]}", fingerprint(read_bytes(file))
-    return FileLedger(folder / f"{name}.ledger", data, site.lifetime_epsilon or 0.0, site.lifetime_delta)
+    path, budget = folder / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
+    return FileLedger(path, data, *budget, unit=site.unit)
 
 
 app = ClientApp(client_fn, mods=[discreet])

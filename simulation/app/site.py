@@ -18,6 +18,9 @@ policy, or one of a few fixed sentences. Details go to the site's own log.
     identity-key, peers-file         its Ed25519 key (`twinflower identity FILE`), and the public keys of all sites by
                                      number, its own included; required for runs in which the server sees only sums
     max-honest                       largest number of honest sites, itself included, that such a run may assume
+    protects, group-size             what its lifetime budget protects, as in a run's [privacy], default one record; a
+                                     run must protect at least as much. With a schema that names a group column, no
+                                     value of this column may have more than group-size rows
     allow-non-private                true: runs without privacy may use the data-file
     ignore-keys                      keys of other apps on the same node, with commas between
 
@@ -36,6 +39,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from logging import ERROR
 from math import inf
 from pathlib import Path
@@ -48,6 +52,7 @@ from twinflower.data.schema import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES
 from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
+from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import Value, kebab, snake, typed
 
 from ..settings import PATHS, Config, parse_run_config
@@ -81,6 +86,7 @@ class Site:
     num_classes: int | None = None
     schema: str = ""
     schema_digest: str = ""
+    schema_group: str = ""
     state_dir: str = ""
     lifetime_epsilon: float | None = None
     lifetime_delta: float = _DEFAULT_DELTA
@@ -91,6 +97,8 @@ class Site:
     identity_key: str = ""
     peers_file: str = ""
     max_honest: int | None = None
+    protects: str = RECORD
+    group_size: int = 0
     allow_non_private: bool = False
     ignore_keys: str = field(default="", compare=False)
 
@@ -105,6 +113,19 @@ class Site:
         require(
             private or not self.promises,
             f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none",
+        )
+
+    @cached_property
+    def unit(self) -> Unit:
+        """What the site's lifetime budget protects."""
+        return Unit(self.protects, self.group_size)
+
+    def check_unit(self, run: Unit) -> None:
+        """Raise SettingError if a run protects less than the site does."""
+        require(
+            run.covers(self.unit),
+            f"this site's node config has {self.unit.setting}, and the run has {run.setting}: set privacy.protects and "
+            "privacy.group-size to protect at least as much",
         )
 
     def check_sums(self, honest: int) -> None:
@@ -208,6 +229,8 @@ _KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "identity-key": (str, "", _ANY),
     "peers-file": (str, "", _ANY),
     "max-honest": (int, "at least 1", lambda v: v >= 1),
+    "protects": (str, f"one of {', '.join(KINDS)}", lambda v: v in KINDS),
+    "group-size": (int, "at least 0", lambda v: v >= 0),
     "allow-non-private": (bool, "", _ANY),
     "ignore-keys": (str, "", _ANY),
 }
@@ -240,6 +263,7 @@ def _renamed(node: dict[str, Any]) -> dict[str, Any]:
 
 def _check_promises(site: Site) -> None:
     """Raise SettingError for a policy that is contradictory or incomplete."""
+    _ = site.unit  # SettingError for a group-size without a group
     policy = [key for key in site.promises if key != "data-file"]
     require(
         not (site.allow_non_private and policy),
@@ -256,6 +280,11 @@ def _check_promises(site: Site) -> None:
         not site.schema or (shape == (None, None) and bool(site.data_file)),
         "node config schema says which features and classes a data-file has: it needs data-file, and num-features and "
         "num-classes are left out",
+    )
+    require(
+        not site.schema_group or site.unit.rows != 1 or "data-file" not in site.promises,
+        f"node config schema names a group column, '{site.schema_group}': it needs protects = group and group-size, "
+        "the largest number of rows of one person, or protects = site",
     )
     sums = [bool(site.identity_key), bool(site.peers_file), site.max_honest is not None]
     require(
@@ -280,7 +309,10 @@ def _checked(values: dict[str, Any]) -> Site:
         'a node needs --node-config "partition-id=I num-partitions=N"',
     )
     schema = values.get("schema", "")
-    return Site(**values, schema_digest=read_schema(schema).digest if schema else "")
+    if not schema:
+        return Site(**values)
+    known = read_schema(schema)
+    return Site(**values, schema_digest=known.digest, schema_group=known.group)
 
 
 def _value(key: str, value: Any) -> Any:

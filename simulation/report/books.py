@@ -10,7 +10,7 @@ from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
 from twinflower.privacy.ledger import Book, Charge, read_ledger
 
-HEADINGS = ("data", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
+HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
 RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "against all others", "first charge", "last charge")
 
 
@@ -27,12 +27,13 @@ def read_books(folder: Path) -> list[tuple[str, Book]]:
 def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
     """A row under HEADINGS for each ledger.
 
-    The best guess is the success rate of an optimal attacker on one record, given what was spent (chance is 50%).
-    Epsilons do not add up: the remaining epsilon is what one more run may plan.
+    The best guess is the success rate of an optimal attacker on what the ledger protects, given what was spent (chance
+    is 50%). Epsilons do not add up: the remaining epsilon is what one more run may plan.
     """
     return [
         (
             _data(book),
+            book.unit.target,
             f"epsilon {book.epsilon:g}, delta {book.delta:g}",
             _epsilon(book.charges, book.delta),
             f"{best_guess(_mu(book.charges)):.1%}",

@@ -60,6 +60,7 @@ def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
     own: dict[str, Value] = {}
     if plan:
         own = {"lifetime-epsilon": 1.001 * plan.epsilon_limit, "lifetime-delta": plan.delta}
+        own |= {"protects": plan.unit.kind, "group-size": plan.unit.size}
     if isinstance(config.data, Data) and config.data.dir:
         own["data-dir"] = str(Path(config.data.dir).absolute())
     return own

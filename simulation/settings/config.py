@@ -13,6 +13,7 @@ from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableDat
 from twinflower.errors import require
 from twinflower.networks import TorchObjective
 from twinflower.objectives import LinearObjective
+from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.randomness import participants
 from twinflower.regularisers import Penalty
 from twinflower.settings import Value, build, changed
@@ -89,8 +90,16 @@ class Config:
         """The local schedule of the clients, with one step per round for methods without local steps."""
         local = self.local
         return LocalSchedule(
-            local.batch_size, local.max_steps if self.method.takes_local_steps else 1, local.fresh_batches
+            local.batch_size,
+            local.max_steps if self.method.takes_local_steps else 1,
+            local.fresh_batches,
+            self.unit.rows,
         )
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee of a private run protects."""
+        return self.privacy.unit if isinstance(self.privacy, Gradient) else ONE_RECORD
 
     @property
     def sizes(self) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from twinflower.privacy.release import SENSITIVITIES
+from twinflower.privacy.unit import KINDS, Unit
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import PROBABILITY, Rule, Setting, above, at_least, one_of
 
@@ -109,6 +110,21 @@ class Gradient(Private):
     masks: Annotated[
         bool, Setting("with trust sum, masks in a simulation, too; deployed sites always have them")
     ] = False
+    protects: Annotated[
+        str,
+        Setting(
+            "what the guarantee protects: a record, a group of records of one person, or all of a client's",
+            one_of(KINDS),
+        ),
+    ] = "record"
+    group_size: Annotated[
+        int, Setting("with protects group, how many records of one person", at_least(0), "records")
+    ] = 0
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee protects; SettingError if protects and group-size contradict each other."""
+        return Unit(self.protects, self.group_size)
 
 
 @dataclass(frozen=True)

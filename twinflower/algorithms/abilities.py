@@ -165,7 +165,8 @@ def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: W
     if isinstance(algorithm, BoundsRounding):
         return algorithm.rounding(state, inbox, bounds, workload, round_)
     public = math.fsum(map(length, (*state, *inbox)))
-    effect = algorithm.release(bounds, workload, round_).sensitivity * workload.rows / (2 * bounds.gradient)
+    alone = algorithm.release(bounds, workload.for_one_row, round_)
+    effect = alone.sensitivity * workload.rows / (2 * bounds.gradient)
     return Rounding(public + effect * (bounds.gradient + (1 + bounds.steepest) * public))
 
 

@@ -69,8 +69,8 @@ class UnequalRounds(Forecasts, SumsUp):
         return (self.scale or self.info.num_clients) / self.info.num_clients
 
     def sensitivity(self, bounds: Bounds, workload: Workload) -> float:
-        """One record changes a message by at most gamma (s/n) 2 C / rows."""
-        return self.step_size * self.pull * 2 * bounds.gradient / workload.rows
+        """One record changes a message by at most gamma (s/n) 2 C / rows, several records by as many times that."""
+        return self.step_size * self.pull * 2 * bounds.gradient * workload.replaced_in_batch / workload.rows
 
     def log_contraction(self, theta: float) -> float:
         """ln(1 - gamma min(mu_f, 1)) with mu_f = s theta / n, if every f_i is theta-strongly convex.

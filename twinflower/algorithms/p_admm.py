@@ -93,7 +93,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """The sensitivity for a client with one neighbour, the smallest number in a connected graph."""
-        return 2 * bounds.gradient / workload.rows / (2 * self.rho)
+        return 2 * bounds.gradient * workload.replaced_in_batch / workload.rows / (2 * self.rho)
 
     def shrink(self, degree: Array, round_: int) -> Array:
         """1 / d_k, since the sensitivity is planned for one neighbour."""

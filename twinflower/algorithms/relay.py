@@ -222,7 +222,7 @@ class GradientSteps(Relayed):
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """The sensitivity of a gradient step for a client without neighbours."""
-        return self.step(round_) * 2 * bounds.gradient / workload.rows
+        return self.step(round_) * 2 * bounds.gradient * workload.replaced_in_batch / workload.rows
 
 
 @dataclass(frozen=True)

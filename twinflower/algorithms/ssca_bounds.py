@@ -107,7 +107,7 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
         stays, moves = (2 * bounds.gradient) ** 2 + 1, bounds.gradient**2 + 1
         others, first, second = groups_of_a_record(self.bounded)
         squares = others * stays + max(first * stays, (first + second) * moves)
-        return Release(math.sqrt(squares) / workload.rows)
+        return Release(math.sqrt(squares) * workload.replaced_in_batch / workload.rows)
 
     def rounding(self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for all gradients and for the values loss - U in units of loss_clip."""

@@ -1,7 +1,8 @@
 """A schema: what the columns of a table mean, in a small public file that all sites share.
 
     version = 1
-    ignore = ["patient"]                                   # columns that are not used
+    ignore = ["ward"]                                      # columns that are not used
+    group = "patient"                                      # optional: the column that says whose record a row is
 
     [label]
     column = "num"
@@ -44,7 +45,7 @@ VERSION = 1
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 LARGEST = 1e100  # largest magnitude of a number in a table
-_KEYS = ("version", "label", "columns", "ignore", "missing-values")
+_KEYS = ("version", "label", "columns", "ignore", "group", "missing-values")
 
 
 class CellError(DataError):
@@ -258,7 +259,7 @@ def _listed(words: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """A validated schema; see the module's docstring."""
+    """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty."""
 
     columns: tuple[Column, ...]
     label: Classes | Target
@@ -266,6 +267,7 @@ class Schema:
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     version: ClassVar[int] = VERSION
     source: str = field(default="", compare=False)  # the file that it was read from
+    group: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -314,6 +316,7 @@ class Schema:
             "version": VERSION,
             "missing-values": list(self.missing_texts),
             "ignore": list(self.ignore),
+            **({"group": self.group} if self.group else {}),
             "label": _label_table(self.label),
             "columns": {column.name: _column_table(column) for column in self.columns},
         }
@@ -426,10 +429,16 @@ class _Reader:
             tuple(self._texts("ignore", document.get("ignore", []))),
             tuple(self._texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))),
             source,
+            self._group(document.get("group", "")),
         )
-        self._distinct("columns, label and ignore", [*schema.names, schema.label.column, *schema.ignore])
+        named = [*schema.names, schema.label.column, *schema.ignore, *filter(None, [schema.group])]
+        self._distinct("columns, label, ignore and group", named)
         self._distinct("names of features", schema.features)
         return schema
+
+    def _group(self, name: Any) -> str:
+        self._need(isinstance(name, str), f"group must be the name of a column; got {name!r}")
+        return str(name)
 
     def _column(self, name: str, table: Any) -> Column:
         place = f"column '{name}'"

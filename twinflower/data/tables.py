@@ -15,6 +15,7 @@ import io
 import itertools
 import math
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,30 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[
     expect(row > 0, f"{file} has a header and no rows")
 
 
+def check_groups(path: str | Path, schema: Schema, most: int) -> None:
+    """DataError if a value of the schema's group column has more than `most` rows, or if one is missing.
+
+    Does nothing for a schema without a group column.
+    """
+    file, seen, row = Path(path).expanduser(), Counter[str](), 0
+    for piece in _pieces(file, schema, labelled=True) if schema.group else ():
+        cells = np.asarray(piece[schema.group]).tolist()
+        texts = ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
+        seen.update(texts)
+        gone = next((place for place, text in enumerate(texts) if text in schema.absent), None)
+        if gone is not None:
+            raise DataError(
+                f"{file}, row {row + gone + 1}, column '{schema.group}': whose record it is is missing"
+            )
+        row += len(texts)
+    largest = max(seen.values(), default=0)
+    expect(
+        largest <= most,
+        f"{file} has {largest} rows with the same {schema.group}, and group-size is {most}: raise it, or leave "
+        "rows out",
+    )
+
+
 def _joined(parts: list[Floats]) -> Floats:
     """The parts concatenated along the rows; each part is freed as soon as it is copied."""
     rows = sum(map(len, parts))
@@ -103,7 +128,7 @@ def table_files(pattern: str) -> list[Path]:
 
 def _pieces(file: Path, schema: Schema, labelled: bool) -> Iterator[Piece]:
     """Yield the used columns of a table in pieces of some rows, after checking the header."""
-    needed = (*schema.names, schema.label.column) if labelled else schema.names
+    needed = (*schema.names, schema.label.column, *filter(None, [schema.group])) if labelled else schema.names
     kind = file.suffix.lower()
     expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
     if kind == ".csv":
@@ -122,7 +147,8 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
     absent = [name for name in needed if name not in seen]
     hint = "; is its first line a header?" if len(absent) == len(needed) else ""
     expect(not absent, f"{file} has no column {_quoted(absent)}, which the schema names{hint}")
-    extra = [name for name in header if name not in {*schema.names, schema.label.column, *schema.ignore}]
+    known = {*schema.names, schema.label.column, *schema.ignore, schema.group}
+    extra = [name for name in header if name not in known]
     expect(
         not extra,
         f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or remove it",

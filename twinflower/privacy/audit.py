@@ -1,8 +1,8 @@
 """Checks of an algorithm's claimed privacy: transcript replay, and a black-box lower bound on epsilon.
 
 Replay is the check that finds mistakes. The guarantee over many adaptive rounds rests on one property: given
-everything released so far, replacing one record moves the next release by at most its sensitivity. To test it, a
-client runs on its data and its releases are recorded. It then runs again on neighbouring data, with every release
+everything released so far, replacing what is protected moves the next release by at most its sensitivity. To test it,
+a client runs on its data and its releases are recorded. It then runs again on neighbouring data, with every release
 replaced by the recorded one, and the values before noise of the two runs are compared.
 """
 
@@ -70,7 +70,8 @@ def replay(
 ) -> list[Move]:
     """Run one client over the inboxes on data and on neighbour, forcing the same releases; return a Move per release.
 
-    data and neighbour have the same number of rows and differ in one row. sigma is the noise multiplier.
+    data and neighbour have the same number of rows and differ in up to schedule.group rows. sigma is the noise
+    multiplier.
     """
     workload = schedule.workload(len(data.labels))
     rng = np.random.default_rng(seed)
@@ -112,18 +113,18 @@ def _same(pair: Sequence[Any]) -> bool:
 
 
 def neighbours(
-    rows: int, features: int, row_norm: float, reach: float = 1e3, tilt: float = 0.03
+    rows: int, features: int, row_norm: float, reach: float = 1e3, tilt: float = 0.03, replaced: int = 1
 ) -> tuple[Batch, Batch]:
     """Two neighbouring data sets whose gradients at reach * e_0 differ nearly as much as a logistic loss allows.
 
-    At that point every row is strongly misclassified, so every slope is saturated, and the replacement of row 0 is
-    nearly its negative. Each data set has `rows` rows of norm row_norm.
+    At that point every row is strongly misclassified, so every slope is saturated, and the replacements of the first
+    `replaced` rows are nearly their negatives. Each data set has `rows` rows of norm row_norm.
     """
     data = np.zeros((rows, features))
     data[:, 0] = -1.0
-    data[0, :2] = -tilt, np.sqrt(1 - tilt**2)
+    data[:replaced, :2] = -tilt, np.sqrt(1 - tilt**2)
     other = data.copy()
-    other[0, 1] *= -1.0
+    other[:replaced, 1] *= -1.0
     labels = np.ones(rows, dtype=np.int64)
     return Batch(row_norm * data, labels), Batch(row_norm * other, labels)
 

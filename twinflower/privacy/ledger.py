@@ -28,10 +28,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ..errors import TwinflowerError
+from ..errors import SettingError, TwinflowerError
 from .accountant import Budget, gdp_epsilon
+from .unit import ONE_RECORD, RECORD, Unit
 
 _CHECKSUM = 16  # hexadecimal digits at the start of a line, followed by a space
 _PAUSE = 0.05  # seconds between two attempts to lock the file
@@ -94,9 +95,10 @@ class Ledger(Protocol):
 class FileLedger:
     """The ledger of one site's data at `path`.
 
-    data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every record in the data,
-    fixed by the first charge. The file is locked while it is read and written. A second process waits for at most
-    `patience` seconds and then gets a LedgerError. Symbolic links are refused.
+    data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every protected `unit` of the
+    data, fixed by the first charge. Charges may be for a larger unit, which costs more. The file is locked while it is
+    read and written. A second process waits for at most `patience` seconds and then gets a LedgerError. Symbolic links
+    are refused.
     """
 
     path: Path
@@ -104,6 +106,7 @@ class FileLedger:
     epsilon: float
     delta: float
     patience: float = 5.0
+    unit: Unit = ONE_RECORD
 
     def charge(self, charge: Charge, budget: Budget) -> None:
         """See `Ledger.charge`. If this raises, the charge is recorded either completely or not at all.
@@ -142,7 +145,8 @@ class FileLedger:
     def _header(self) -> bytes:
         """The first line."""
         budget = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
-        return _line(b"", {"twinflower-ledger": 1, "data": self.data} | budget)
+        unit = {} if self.unit == ONE_RECORD else {"protects": self.unit.kind, "group-size": self.unit.size}
+        return _line(b"", {"twinflower-ledger": 1, "data": self.data} | budget | unit)
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
@@ -164,8 +168,8 @@ class FileLedger:
         book = _whole_lines(self.path, text)
         if book and not book.startswith(self._header):
             raise LedgerError(
-                f"the ledger {self.path} was made for other data or another lifetime budget: restore the "
-                "node's settings, or give these data a ledger of their own"
+                f"the ledger {self.path} was made for other data or another lifetime budget, or protects other groups: "
+                "restore the node's settings, or give these data a ledger of their own"
             )
         return book
 
@@ -190,12 +194,13 @@ class FileLedger:
 
 
 class Book(NamedTuple):
-    """The content of a ledger file: the identity of the data, the lifetime budget, and all charges."""
+    """The content of a ledger file: the identity of the data, the lifetime budget, the charges, what is protected."""
 
     data: str
     epsilon: float
     delta: float
     charges: list[Charge]
+    unit: Unit = ONE_RECORD
 
     @property
     def left(self) -> float:
@@ -216,9 +221,13 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
         book = _whole_lines(path, file.readall())
     try:
         head = json.loads(book[_CHECKSUM : book.index(b"\n")])
-        return Book(head["data"], head["epsilon"], head["delta"], _charges(book))
-    except (ValueError, KeyError, TypeError):
+        return Book(head["data"], head["epsilon"], head["delta"], _charges(book), _unit(head))
+    except (ValueError, KeyError, TypeError, SettingError):
         raise LedgerError(f"{path} is not a ledger") from None
+
+
+def _unit(head: dict[str, Any]) -> Unit:
+    return Unit(head.get("protects", RECORD), head.get("group-size", 0))
 
 
 def _charges(book: bytes) -> list[Charge]:

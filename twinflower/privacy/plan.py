@@ -1,8 +1,8 @@
 """How much noise each client adds so that a run meets its privacy target, and what its rounds then cost.
 
 The guarantee, for every client: all its messages over all rounds together are mu-GDP under the replacement of one
-record, hence (epsilon, delta)-DP on the whole curve. The sizes of the clients' data, the settings and the participation
-are public, and the server may choose its broadcasts adaptively.
+record, or of the larger `Unit` that the run protects, hence (epsilon, delta)-DP on the whole curve. The sizes of the
+clients' data, the settings and the participation are public, and the server may choose its broadcasts adaptively.
 
     target = Target(epsilon=8.0, delta=1e-4)
     plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.workloads(sizes), asked, target)
@@ -28,6 +28,7 @@ from .guard import Guard
 from .ledger import Ledger
 from .mechanism import Draws, secret
 from .release import Release
+from .unit import ONE_RECORD, Unit
 
 Asked = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
 
@@ -55,13 +56,15 @@ class Planned(Protocol):
 class Target:
     """The privacy target of a run: either a total epsilon per client at delta, or a noise multiplier; the other is 0.
 
-    conversion: how epsilon is converted to mu, one of CONVERSIONS. Raises SettingError unless exactly one is above 0.
+    conversion: how epsilon is converted to mu, one of CONVERSIONS. unit: what is protected; the workloads of the plan
+    must be those of a `LocalSchedule` with group = unit.rows. Raises SettingError unless exactly one is above 0.
     """
 
     epsilon: float = 0.0
     delta: float = 1e-4
     noise_multiplier: float = 0.0
     conversion: str = "exact"
+    unit: Unit = ONE_RECORD
 
     def __post_init__(self) -> None:
         require(
@@ -119,7 +122,7 @@ class Plan:
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
     of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched: as in `Load`. mu_limit:
-    the largest mu that any client may reach in this run.
+    the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity refers.
     For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
     a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
     provable is whether any guarantee remains.
@@ -138,6 +141,7 @@ class Plan:
     provable: bool = True
     claimed_epsilon: float | None = None
     true_costs: Array | None = None
+    unit: Unit = ONE_RECORD
 
     @classmethod
     def of(
@@ -157,7 +161,7 @@ class Plan:
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
         return cls(
             algorithm.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
-            claimed_epsilon=target.epsilon if papers else None,
+            claimed_epsilon=target.epsilon if papers else None, unit=target.unit,
         )  # fmt: skip
 
     @classmethod

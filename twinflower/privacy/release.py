@@ -1,7 +1,7 @@
 """What a client releases in a round, and its sensitivity: how far one record can move it.
 
-Neighbouring data sets differ by the replacement of one record. A local loop starts at a public point,
-with a public shift, and the numbers of its steps and rows are public:
+Neighbouring data sets differ by the replacement of one record, or of `Workload.replaced` records (`unit`). A local loop
+starts at a public point, with a public shift, and the numbers of its steps and rows are public:
 
     x <- x - eta ( grad f(x; batch) + shift + mu (x - anchor) ),      Q times
 
@@ -20,9 +20,9 @@ from ..objectives import Bounds
 class Release(NamedTuple):
     """The Gaussian releases of one round, each of this sensitivity (Euclidean norm).
 
-    touched: how many of them a single record can affect at most; a record is in one batch per epoch. weight > 0: the
-    round's budget relative to a round of weight 1. The noise has sigma = noise_multiplier * sensitivity / sqrt(weight),
-    and the round costs weight times as much mu^2.
+    touched: how many of them the replaced records can affect at most; a record is in one batch per epoch. weight > 0:
+    the round's budget relative to a round of weight 1. The noise has sigma = noise_multiplier * sensitivity /
+    sqrt(weight), and the round costs weight times as much mu^2.
     """
 
     sensitivity: float
@@ -54,15 +54,23 @@ class Rounding(NamedTuple):
 
 
 def gradient_release(bounds: Bounds, workload: Workload) -> Release:
-    """The release of a round's noisy gradients: one record moves the mean of a batch by 2 C / n_b, once per epoch."""
-    return Release(2 * bounds.gradient / workload.rows, -(-workload.steps // workload.per_epoch))
+    """The release of a round's noisy gradients: one record moves the mean of a batch by 2 C / n_b, once per epoch.
+
+    If k_j of k replaced records are in batch j of an epoch, that batch moves by 2 C k_j / n_b, with k_j <= n_b and
+    sum k_j <= k. The cost, proportional to sum k_j^2, is largest if as few batches as possible contain them all.
+    """
+    epochs, batches = (
+        -(-a // b) for a, b in ((workload.steps, workload.per_epoch), (workload.replaced, workload.rows))
+    )
+    touched = min(workload.steps, epochs * batches)
+    return Release(2 * bounds.gradient * workload.replaced_in_batch / workload.rows, touched)
 
 
 def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta sum_{j<Q} k^j with k the Lipschitz constant of x -> x - eta (mu x + penalty'(x)).
 
-    The bound holds for any batches. It assumes that the mean gradient of every step moves by up to 2 C, and each later
-    step multiplies the difference by at most k. Without a penalty k = |1 - eta mu|.
+    The bound holds for any batches and any number of replaced records. It assumes that the mean gradient of every step
+    moves by up to 2 C, and each later step multiplies the difference by at most k. Without a penalty k = |1 - eta mu|.
     """
     return (
         2
@@ -77,7 +85,8 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: W
 
     The runs on both data sets use the same batch indices, so a step without the record multiplies the difference by at
     most kappa = max |1 - eta (mu + c)| over the curvatures c of loss and penalty. A record is in one batch per epoch,
-    and the bound takes its worst position in each epoch. Full batches contain it in every step.
+    and the bound takes its worst position in each epoch. Full batches contain it in every step. By the triangle
+    inequality k records move the end point at most k times as far as one.
 
     The first step starts at the same point in both runs, so there is no earlier difference to multiply: the mean
     gradient differs by 2 C / n_b at most, and Q = 1 gives 2 C eta / n_b for any curvature (kappa^0 = 1). With more
@@ -87,7 +96,7 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: W
     epochs = range(0, workload.steps, workload.per_epoch)
     last = [range(max(workload.steps - e - workload.per_epoch, 0), workload.steps - e) for e in epochs]
     worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
-    return 2 * bounds.gradient * step_size / workload.rows * worst
+    return 2 * bounds.gradient * step_size / workload.rows * worst * workload.replaced
 
 
 def loop_rounding(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.summed import Summed
 from ..arrays import Array, Index
-from ..batches import LocalSchedule
+from ..batches import LocalSchedule, Workload
 from ..errors import require
 from ..objectives import Bounds
 from ..privacy.guard import Guard
@@ -161,20 +161,26 @@ def _loads(
     weights = np.ones(len(sizes)) if shares is None else len(sizes) * shares
     known, place = np.unique(sizes, return_inverse=True)
     workloads = [schedule.workload(int(m)) for m in known]
-    releases = [
-        [algorithm.release(bounds, workload, t) for workload in workloads] for t in range(1, rounds + 1)
-    ]
-    moves = np.array([[r.sensitivity for r in row] for row in releases])
+    moves = _sensitivities(algorithm, bounds, workloads, rounds)
     require(
         bool(np.isfinite(moves).all() and (moves > 0).all()),
         "the releases of this run have no finite sensitivity, because its local steps stretch every difference: lower "
         "step-size, or local.max-steps",
     )
+    ones = _sensitivities(algorithm, bounds, [workload.for_one_row for workload in workloads], rounds)
     rows = np.array([workload.rows for workload in workloads])
-    longest = (moves * rows / 2)[
+    longest = (ones * rows / 2)[
         :, place
     ] * weights  # the norm of a mean gradient is at most C, and one record moves it by 2 C / rows
-    return moves[:, place] * weights, longest.max(-1), np.array([row[0].weight for row in releases])
+    shared = [algorithm.release(bounds, workloads[0], t).weight for t in range(1, rounds + 1)]
+    return moves[:, place] * weights, longest.max(-1), np.array(shared)
+
+
+def _sensitivities(algorithm: Any, bounds: Bounds, workloads: Sequence[Workload], rounds: int) -> Array:
+    """The sensitivity (T, workloads) of every release."""
+    return np.array(
+        [[algorithm.release(bounds, p, t).sensitivity for p in workloads] for t in range(1, rounds + 1)]
+    )
 
 
 def plain_draws(round_: int) -> Draws:

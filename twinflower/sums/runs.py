@@ -49,12 +49,12 @@ class SumsPlan(Plan):
         return cls(
             algorithm.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
             np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
-            float(sums.mu.max()), sums=sums, counts=counts,
+            float(sums.mu.max()), unit=target.unit, sums=sums, counts=counts,
         )  # fmt: skip
 
     def resized(self, algorithm: Any, schedule: LocalSchedule, sizes: Sequence[int] | Index) -> "SumsPlan":
         """The plan for clients with other numbers of rows, at the same noise multiplier."""
-        target = Target(0.0, self.delta, self.sums.noise_multiplier)
+        target = Target(0.0, self.delta, self.sums.noise_multiplier, unit=self.unit)
         sums = self.sums
         return self.of_sums(
             algorithm, self.bounds, schedule, sizes, sums.rounds, sums.entries, sums.honest, target
