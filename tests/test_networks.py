@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from twinflower.errors import SettingError
-from twinflower.networks import NETWORKS, make_model
-from twinflower.objectives import Batch
+from twinflower.networks import NETWORKS, Network, make_model, swish
+from twinflower.objectives import LOSSES, Batch
 
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES, CLASSES, HIDDEN, ROWS = 7, 3, 5, 6
@@ -64,6 +64,25 @@ def test_one_point_meets_the_rows_of_many_clients(name):
     model, rows, x = problem(name)
     batch = Batch(np.stack([rows.features, -rows.features]), np.stack([rows.labels] * 2))
     assert_allclose(model.grad(x, batch)[0], model.grad(x, rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.1])
+def test_losses_and_several_gradients_take_one_forward_pass(clip_norm):
+    passes = []
+
+    def counted(z):
+        passes.append(z.shape)
+        return swish(z)
+
+    network = Network(LOSSES["softmax"], counted, 3, 4, 5, clip_norm=clip_norm, nonconvex=0.1)
+    rng = np.random.default_rng(0)
+    rows = Batch(rng.normal(size=(2, 6, 5)), rng.integers(3, size=(2, 6)))
+    x, weightings = rng.normal(size=(2, network.d)), [rng.random((2, 6)) for _ in range(3)]
+    losses, grads = network.losses_and_grads(x, rows, weightings)
+    assert len(passes) == 1
+    assert_array_equal(losses, network.losses(x, rows))
+    for weights, grad in zip(weightings, grads, strict=True):
+        assert_array_equal(grad, network.grad(x, rows._replace(weights=weights)))
 
 
 @every_network

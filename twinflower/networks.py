@@ -7,9 +7,9 @@ swish units.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -44,6 +44,18 @@ def swish(z: Array) -> tuple[Array, Array]:
     """z / (1 + e^-z) and its derivative, elementwise."""
     s = expit(z)
     return z * s, s * (1.0 + z * (1.0 - s))
+
+
+class _Passed(NamedTuple):
+    """Of every row: hidden units (..., b, hidden), scores (..., b, outputs), and the slopes of the loss with respect to
+    the scores and to the hidden units before activation, out and back; and the factors (..., b, 1) that clip its
+    gradient."""
+
+    hidden: Array
+    scores: Array
+    out: Array
+    back: Array
+    clipped: Array | float = 1.0
 
 
 @dataclass(frozen=True)
@@ -102,15 +114,36 @@ class Network(Penalised):
 
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value` by back-propagation, (..., d)."""
+        share = 1.0 / rows.labels.shape[-1] if rows.weights is None else rows.weights[..., None]
+        return self._grad(x, rows, self._passed(x, rows), share)
+
+    def losses_and_grads(
+        self, x: Array, rows: Batch, weightings: Sequence[Array]
+    ) -> tuple[Array, list[Array]]:
+        """See `objectives.WeightedGrads`: the network runs forward once."""
+        passed = self._passed(x, rows)
+        grads = [self._grad(x, rows, passed, weights[..., None]) for weights in weightings]
+        return self.loss.values(passed.scores, rows.labels), grads
+
+    def _passed(self, x: Array, rows: Batch) -> "_Passed":
+        """The network's values at x, forward and backward."""
         w1, w2 = self.layers(x)
         hidden, bend = self.activation(rows.features @ w1.swapaxes(-1, -2))
-        out = self.loss.slopes(hidden @ w2.swapaxes(-1, -2), rows.labels)  # (..., b, outputs)
-        back = (out @ w2) * bend  # (..., b, hidden)
-        share: Array | float = 1.0 / out.shape[-2] if rows.weights is None else rows.weights[..., None]
-        if self.clips_rows:
-            layers = (out, hidden, None), (back, rows.features, rows.squared_norms())
-            share = share * clipping(self.clip_norm, outer_norms(*layers))
-        g1, g2 = (share * back).swapaxes(-1, -2) @ rows.features, (share * out).swapaxes(-1, -2) @ hidden
+        scores = hidden @ w2.swapaxes(-1, -2)
+        out = self.loss.slopes(scores, rows.labels)
+        back = (out @ w2) * bend
+        if not self.clips_rows:
+            return _Passed(hidden, scores, out, back)
+        layers = (out, hidden, None), (back, rows.features, rows.squared_norms())
+        return _Passed(hidden, scores, out, back, clipping(self.clip_norm, outer_norms(*layers)))
+
+    def _grad(self, x: Array, rows: Batch, passed: "_Passed", share: Array | float) -> Array:
+        """Gradient (..., d) with weights `share` (..., b, 1) of the rows."""
+        share, hidden = share * passed.clipped, passed.hidden
+        g1, g2 = (
+            (share * passed.back).swapaxes(-1, -2) @ rows.features,
+            (share * passed.out).swapaxes(-1, -2) @ hidden,
+        )
         lead = np.broadcast_shapes(g1.shape[:-2], x.shape[:-1])
         flat = [np.broadcast_to(g, lead + g.shape[-2:]).reshape((*lead, -1)) for g in (g1, g2)]
         return self.full_grad(np.concatenate(flat, axis=-1), x)

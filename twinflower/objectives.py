@@ -9,9 +9,10 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import expit, huber, logsumexp
@@ -84,6 +85,25 @@ class RowLosses(Protocol):
 
     def losses(self, x: Array, rows: Batch) -> Array:
         """Data loss of each row, (..., b); `value` is their mean plus the penalty."""
+
+
+@runtime_checkable
+class WeightedGrads(RowLosses, Protocol):
+    """An objective that evaluates the model once for the losses and for gradients under several weightings."""
+
+    def losses_and_grads(
+        self, x: Array, rows: Batch, weightings: Sequence[Array]
+    ) -> tuple[Array, list[Array]]:
+        """`losses` (..., b), and `grad` (..., d) with each of the weightings (..., b) in place of the rows' weights."""
+
+
+def losses_and_grads(
+    objective: Any, x: Array, rows: Batch, weightings: Sequence[Array]
+) -> tuple[Array, list[Array]]:
+    """See `WeightedGrads`; for other objectives with `losses`, the model is evaluated for each result."""
+    if isinstance(objective, WeightedGrads):
+        return objective.losses_and_grads(x, rows, weightings)
+    return objective.losses(x, rows), [objective.grad(x, rows._replace(weights=w)) for w in weightings]
 
 
 @runtime_checkable

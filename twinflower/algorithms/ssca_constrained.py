@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..objectives import Batch
+from ..objectives import Batch, losses_and_grads
 from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers
@@ -66,12 +66,11 @@ class ConstrainedSSCA(CostBounds):
 
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
         """The gradients, then the values, of F_m - U_m on these rows, (..., M d + M)."""
-        losses = objective.losses(x, rows)
-        share = 1.0 / losses.shape[-1] if rows.weights is None else rows.weights
+        share = 1.0 / rows.labels.shape[-1] if rows.weights is None else rows.weights
+        weights = [share * c.members(rows) for c in self.bounded]
+        losses, grads = losses_and_grads(objective, x, rows, weights)
         if self.loss_clip:
             losses = np.clip(losses, 0, self.loss_clip)  # also for custom losses, which may be negative
-        weights = [share * c.members(rows) for c in self.bounded]
-        grads = [objective.grad(x, rows._replace(weights=w)) for w in weights]
         values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
         return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
 
