@@ -366,4 +366,4 @@ def _seeds(text: str) -> list[int] | None:
     try:
         return [int(word) for word in text.split(",")] if text else None
     except ValueError:
-        raise SettingError(f"--seeds takes whole numbers with commas between; got '{text}'") from None
+        raise SettingError(f"--seeds takes comma-separated whole numbers; got '{text}'") from None

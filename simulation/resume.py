@@ -122,7 +122,7 @@ def on_flower(config: Config, folder: Path) -> Config:
     resumed = has_config(folder)
     require(
         not resumed or state_folder(folder).is_dir(),
-        f"{folder} has lost its folder state: start anew in another",
+        f"{folder} no longer contains its subfolder 'state': start again in another folder",
     )
     state_dir = config.output.state_dir or str(state_folder(folder))
     return config.put({"output.state-dir": state_dir, "output.resume-from": str(folder) if resumed else ""})

@@ -38,7 +38,7 @@ class SumStrategy(StarStrategy):
         )
         require(
             self.max_norm == float("inf"),
-            f"trust sum cannot limit the length of single messages, which nobody sees; got {self.max_norm:g}",
+            f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}",
         )
         self.masks = masks
         self._roster = b""

@@ -114,7 +114,7 @@ def test_when_all_replies_are_bad_the_run_says_so_and_stops():
     result = run_strategy(setup, faulty(setup, FAULTS["NaN"], range(8)), "inprocess")
     assert result.failure == (
         f"round {ROUND}: none of the 3 replies could be used, the run stops (client "
-        f"{participants(0, ROUND, 8, 3)[0]}: y must be finite, but holds NaN or infinity)"
+        f"{participants(0, ROUND, 8, 3)[0]}: y must be finite; got NaN or infinity)"
     )
     assert result.model is None
     assert [row["round"] for row in result.rows] == [0, 1]

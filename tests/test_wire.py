@@ -177,7 +177,7 @@ def test_a_checked_array_is_the_array_itself():
         (np.ones(4), r"x0 must have shape \(3,\), got \(4,\)"),
         (np.ones((3, 1)), r"x0 must have shape \(3,\), got \(3, 1\)"),
         (np.array(1.0), r"x0 must have shape \(3,\), got \(\)"),
-        (np.array([1, math.nan, 1]), "x0 must be finite, but holds NaN or infinity"),
+        (np.array([1, math.nan, 1]), "x0 must be finite; got NaN or infinity"),
         (np.array([1, -math.inf, 1]), "x0 must be finite"),
     ],
 )

@@ -66,6 +66,7 @@ def _doubtful(squares: Array) -> Mask:
 
 
 def _scaled_norms(vectors: Array) -> Array:
-    """Norms (k,) of vectors (k, n), each scaled until its largest entry is between 1/2 and 1."""
+    """Norms (k,) of vectors (k, n), computed without underflow or overflow: each vector is scaled by a power of two
+    until its largest entry is between 1/2 and 1, and its norm is scaled back."""
     _, powers = np.frexp(np.abs(vectors).max(-1, initial=0.0))
     return np.ldexp(np.linalg.norm(np.ldexp(vectors, -powers[:, None]), axis=-1), powers)

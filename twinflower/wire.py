@@ -32,7 +32,7 @@ def checked(
     if array.shape != shape:
         raise ReplyError(f"{name} must have shape {shape}, got {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ReplyError(f"{name} must be finite, but holds NaN or infinity")
+        raise ReplyError(f"{name} must be finite; got NaN or infinity")
     return array
 
 

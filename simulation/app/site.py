@@ -22,7 +22,7 @@ policy, or one of a few fixed sentences. Details go to the site's own log.
                                      run must protect at least as much. With a schema that names a group column, no
                                      value of this column may have more than group-size rows
     allow-non-private                true: runs without privacy may use the data-file
-    ignore-keys                      keys of other apps on the same node, with commas between
+    ignore-keys                      comma-separated keys of other apps on the same node
 
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
 runs only, unless allow-non-private is true. A key that is not in this table is refused, because it may be a misspelt

@@ -254,7 +254,7 @@ def _check_trust(config: Config, privacy: Gradient) -> None:
     )
     require(
         not (sums and config.server.max_norm),
-        "privacy.trust = sum cannot limit the length of single messages, which nobody sees: set server.max-norm to 0; "
+        "privacy.trust = sum cannot limit the norm of a single message, which nobody sees: set server.max-norm to 0; "
         f"got {config.server.max_norm:g}",
     )
     require(

@@ -48,7 +48,7 @@ class UnequalRounds(Forecasts, SumsUp):
     ] = "dynamic"
     shares: Annotated[
         str, Setting("shares of the budget for allocation shares, geometric in between: first, ..., last",
-                     unit="numbers with commas between", numbers=True)
+                     unit="comma-separated numbers", numbers=True)
     ] = ""
     strong_convexity: Annotated[
         float, Setting("strong convexity of every f_i for the dynamic allocation; 0: the objective's l2", at_least(0))

@@ -108,8 +108,8 @@ class PublishedRule:
     clips_means: bool = False
 
     def noise_multiplier(self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int) -> float:
-        """sigma / `published_sensitivity` of a client with this number of rows. (36) has a q_i for each client; the
-        total is the same for all."""
+        """sigma / `published_sensitivity` of a client with this number of rows. In (36) the share q_i differs between
+        clients; the total epsilon is the same for all of them."""
         share = workload.steps * workload.rows / rows
         each = published_epsilon(epsilon, self.c0, share, self.share, rounds)
         return classical_noise_multiplier(each, delta)

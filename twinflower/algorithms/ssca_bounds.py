@@ -44,7 +44,7 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
         str, Setting("bounds on mean losses, such as 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'")
     ] = "cost <= 0.3"
     penalties: Annotated[
-        str, Setting("penalty c of a slack, or an increasing list of them", unit="numbers with commas between",
+        str, Setting("penalty c of a slack, or an increasing list of them", unit="comma-separated numbers",
                      numbers=True)
     ] = "1e5"
     tolerance: Annotated[float, Setting("by how much the final model may exceed a bound", at_least(0))] = 0.01

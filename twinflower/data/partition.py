@@ -496,9 +496,7 @@ class Sizes(Method):
     name: str = "sizes"
     sizes: Annotated[
         str,
-        Setting(
-            "rows of every client: first, ..., last", unit="whole numbers with commas between", numbers=True
-        ),
+        Setting("rows of every client: first, ..., last", unit="comma-separated whole numbers", numbers=True),
     ] = ""
 
     def counts(self, task: Task) -> Ints:
@@ -512,7 +510,7 @@ class Sizes(Method):
             return [int(word) for word in self.sizes.split(",")] if self.sizes else []
         except ValueError:
             raise SettingError(
-                f"partition.sizes must be whole numbers with commas between; got '{self.sizes}'"
+                f"partition.sizes must be comma-separated whole numbers; got '{self.sizes}'"
             ) from None
 
 

@@ -48,7 +48,7 @@ def read_shares(text: str) -> list[float]:
     except ValueError:
         numbers = [0.0]
     good = all(0 < number < np.inf for number in numbers) and len(numbers) != 1
-    require(good, f"shares must be two or more numbers above 0 with commas between; got '{text}'")
+    require(good, f"shares must be two or more comma-separated numbers above 0; got '{text}'")
     return numbers
 
 
