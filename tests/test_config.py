@@ -473,7 +473,9 @@ def test_targets_of_privacy_that_make_no_sense(key, bad):
 
 @pytest.mark.parametrize("sizes", ["3,x", "3;4", "3,,4", "3.5", " "])
 def test_sizes_are_whole_numbers(sizes):
-    with pytest.raises(SettingError, match=f"partition.sizes must be whole numbers .* got '{sizes}'"):
+    with pytest.raises(
+        SettingError, match=f"partition.sizes must be comma-separated whole numbers; got '{sizes}'"
+    ):
         _ = parse({"partition.name": "sizes", "sizes": sizes}).sizes
 
 

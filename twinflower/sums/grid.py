@@ -46,8 +46,8 @@ class Grid(NamedTuple):
         """The public range: each entry of a site's value is clipped to [-most, most] cells.
 
         The sum is then at most sites * (most + 40 * 2^30), because a site's noise exceeds 40 standard deviations with
-        probability 2 exp(-800) at most. `most` is chosen such that this is below 2^63, so the sum does not wrap around. Floats
-        represent every integer in the range exactly.
+        probability 2 exp(-800) at most. `most` is chosen such that this is below 2^63, so the sum does not wrap around.
+        Floats represent every integer in the range exactly.
         """
         return min(_RESOLVED, (2**63 - 1) // self.sites - _FARTHEST)
 
