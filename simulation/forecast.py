@@ -119,18 +119,24 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
 def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
     """The trust assumption of a run in which the server sees only sums, its second epsilon, and that of a lost site."""
     sums = plan.sums
-    again = lost_site(sums, plan.delta)
     return [
         ("trust", f"sums over {sums.sites} clients, at least {sums.honest} of them honest"),
         (
             "epsilon in total, against everybody else",
             f"{sums.epsilon_alone(plan.delta):.6g} at delta {plan.delta:g}",
         ),
-        (
-            "if a client is lost for good",
-            f"a new run without it brings the total to epsilon {again:.4g} at most",
-        ),
+        ("if a client is lost for good", _without_it(plan)),
     ]
+
+
+def _without_it(plan: SumsPlan) -> str:
+    if plan.sums.sites == 2:
+        return "no sum is possible without it"
+    epsilon, alone = lost_site(plan.sums, plan.delta)
+    return (
+        f"a new run without it brings the total to epsilon {epsilon:.4g} at most, and to {alone:.4g} against everybody "
+        "else"
+    )
 
 
 def _bounded(config: Config) -> str:

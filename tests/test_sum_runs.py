@@ -1,6 +1,8 @@
 """Runs whose server sees sums only, on Flower's messages: what it gets, what it may try, and what happens to lost
 replies."""
 
+import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,8 @@ from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import DataError, RunError, SettingError
 from twinflower.objectives import make_objective
-from twinflower.privacy import Budget, gdp_mu
+from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
+from twinflower.privacy.ledger import BudgetSpent, Charge, read_ledger
 from twinflower.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.app.client_app import site_guard
@@ -38,7 +41,7 @@ from twinflower.strategies.records import record_of
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.masks import simulated
-from twinflower.sums.plan import SimulatedSums, SumGuard, SumPlan, plain_draws
+from twinflower.sums.plan import SimulatedSums, SumGuard, SumPlan, lost_site, plain_draws
 from twinflower.wire import from_npy
 
 SITES, ROWS, ROUNDS, FEATURES = 4, 30, 5, 60
@@ -517,6 +520,64 @@ def test_sites_count_on_no_more_honest_ones_than_their_policy_says(tmp_path):
     guard = site_guard(setup, read_site(node | keys | {"max-honest": 4}), "r")
     assert isinstance(guard, SumGuard)
     assert guard.secret
+
+
+class Hospital:
+    """A deployed site that takes part in one run and then in another, without a client that was lost."""
+
+    def __init__(self, folder: Path, number: int, lifetime: float) -> None:
+        self.folder, self.number = folder, number
+        self.node = {"identity-key": "k", "peers-file": "p", "max-honest": 4, "lifetime-epsilon": lifetime}
+
+    def charge(self, setup: Any, run: str, rounds_done: int) -> None:
+        """Charge the first rounds of a run, through the site's own door."""
+        place = {"partition-id": self.number, "num-partitions": setup.config.clients.count}
+        guard = site_guard(setup, read_site(self.node | place | {"state-dir": str(self.folder)}), run)
+        workload = setup.schedule.workload(int(setup.partition.sizes[self.number]))
+        for round_ in range(1, rounds_done + 1):
+            guard.open(setup.algorithm.release(guard.bounds, workload, round_), round_)
+
+    @property
+    def charges(self) -> list[Charge]:
+        """All charges so far."""
+        (path,) = self.folder.glob("*.ledger")
+        return read_ledger(path).charges
+
+
+@pytest.mark.parametrize("done", [1, 4])
+def test_a_new_cohort_without_the_lost_site_costs_what_the_planner_states(tmp_path, done):
+    """Both totals in the ledger are at most what is stated, and exactly that if the site was lost in the last round."""
+    first, second = prepare(parse(SUMS)), prepare(parse(SUMS, {"clients.count": 7}))
+    stated = lost_site(first.sums, 1e-4)
+    said = dict(forecast(first))["if a client is lost for good"]
+    assert f"epsilon {stated[0]:.4g} at most, and to {stated[1]:.4g} against everybody else" in said
+    smallest = int(first.plan.shares.argmax())  # the client with the fewest rows pays most
+    site = Hospital(tmp_path, smallest, stated[0] * (1 + 1e-6))
+    site.charge(first, "first", done)
+    site.charge(second, "second", 4)
+    costs = np.array([(c.cost, c.cost_alone) for c in site.charges])
+    spent = [gdp_epsilon(math.sqrt(cost), 1e-4) for cost in costs.sum(0)]
+    assert len(costs) == done + 4
+    if done == 4:
+        assert spent == pytest.approx(stated, rel=1e-9)
+    else:
+        assert (np.array(spent) < 0.95 * np.array(stated)).all()
+
+
+def test_a_new_cohort_that_the_lifetime_budget_does_not_cover_costs_nothing(tmp_path):
+    """The site refuses before the first charge."""
+    first, second = prepare(parse(SUMS)), prepare(parse(SUMS, {"clients.count": 7}))
+    site = Hospital(tmp_path, 6, 0.99 * lost_site(first.sums, 1e-4)[0])
+    site.charge(first, "first", 4)
+    with pytest.raises(BudgetSpent, match="nothing is spent"):
+        site.charge(second, "second", 1)
+    assert len(site.charges) == 4
+
+
+def test_two_sites_cannot_lose_one():
+    """One site is no sum."""
+    rows = dict(forecast(prepare(parse(SUMS, {"clients.count": 2, "honest-sites": 2}))))
+    assert rows["if a client is lost for good"] == "no sum is possible without it"
 
 
 def test_a_site_can_bound_the_guarantee_against_everybody_else(tmp_path):

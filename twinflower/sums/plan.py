@@ -235,11 +235,13 @@ class SimulatedSums:
         return SumNoise(self.plan.grid(round_), self.algorithm.weights(clients)[..., None], draws)
 
 
-def lost_site(plan: SumPlan, delta: float) -> float:
-    """The total epsilon of a client if a site is lost permanently and the run is repeated without it.
+def lost_site(plan: SumPlan, delta: float) -> tuple[float, float]:
+    """The total epsilons of a client if a site is lost permanently and the run is repeated without it.
 
-    The client takes part in one whole run and then in a second one, so mu grows by sqrt(2). The epsilon holds against
-    the server and all sites but `honest`.
+    The client takes part in at most one whole run and then in a second one, planned for the same target and at most as
+    many honest sites, so mu grows by at most sqrt(2). The first epsilon holds against the server and all sites but
+    `honest`, the second against all other parties together.
     """
-    mu = math.sqrt(2) * float(plan.mu.max())
-    return sum_epsilon(mu, delta, plan.honest, 2 * plan.entries * plan.rounds)
+    numbers = 2 * plan.entries * plan.rounds
+    mu, alone = (math.sqrt(2) * float(each.max()) for each in (plan.mu, plan.mu_alone))
+    return sum_epsilon(mu, delta, plan.honest, numbers), sum_epsilon(alone, delta, 1, numbers)
