@@ -67,6 +67,7 @@ class Snapshot(NamedTuple):
 
 _NO_REPLY = "no reply"
 _GREETING = 10.0  # seconds for a node that joins a running training to report its partition
+_PAUSE = 0.2  # seconds between two looks at which nodes are present
 
 
 _Good = dict[int, tuple[Any, Any]]  # upload and metrics, by client
@@ -82,8 +83,9 @@ class StarStrategy(Strategy):
 
     algorithm: the algorithm with its settings. num_clients: the number N of partitions 0..N-1, or 0 for the number that
     the nodes report. clients_per_round: how many clients are sampled, 0 for all. seed: of the sampling and of public
-    randomness. node_timeout: seconds to wait for nodes at the start. retries: how often a request is repeated to a
-    client in a round that needs all clients (`NeedsEveryClient`); the client replies with its stored bytes.
+    randomness. node_timeout: seconds to wait for nodes at the start, and for a missing node before a request is
+    repeated. retries: how often a request is repeated to a client in a round that needs all clients
+    (`NeedsEveryClient`); the client replies with its stored bytes.
     min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
@@ -137,6 +139,7 @@ class StarStrategy(Strategy):
         self._began = 0.0
         self._snapshot: Snapshot | None = None
         self._send: Callable[[list[Message]], Iterable[Message]] = _nowhere
+        self._grid: Grid | None = None
 
     def summary(self) -> None:
         """Log the settings."""
@@ -159,7 +162,7 @@ class StarStrategy(Strategy):
         Raises RunError if nodes are missing, if too few replies of a round are valid, or if the model diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
-        self._send = partial(grid.send_and_receive, timeout=timeout)
+        self._grid, self._send = grid, partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
         result = super().start(grid, initial_arrays, num_rounds - self._first, timeout, *args, **kwargs)
         if isinstance(self.algorithm, Closes):
@@ -224,8 +227,11 @@ class StarStrategy(Strategy):
         settled = server_round - 1 if self.settled is None else self.settled
         return {"round": server_round, "session": self._session, "settled": settled}
 
-    def _meet_again(self, grid: Grid) -> None:
-        """Recognise nodes that have returned under a new id by the partition that they report."""
+    def _meet_again(self, grid: Grid, silent: Set[int] = frozenset()) -> Set[int]:
+        """Recognise nodes that have returned under a new id by the partition that they report.
+
+        silent: clients whose old node is not waited for, because it does not reply. Returns the ids of all nodes.
+        """
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self._nodes.values()))
         questions = list(map(question, new))  # a list, because Flower's grid iterates over its messages twice
@@ -233,7 +239,8 @@ class StarStrategy(Strategy):
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
                 self._welcome(reply, present)
-        self._let_in(present)
+        self._let_in(present, silent)
+        return present
 
     def _welcome(self, reply: Message, present: Set[int]) -> None:
         """Add a new node to the waiting list of the partition that it reports."""
@@ -247,12 +254,13 @@ class StarStrategy(Strategy):
             if self._nodes[partition] in present:
                 log(WARNING, "a second node for client %s waits until the first is gone", partition)
 
-    def _let_in(self, present: Set[int]) -> None:
-        """Replace nodes that are gone by waiting ones. Flower notices only after a while that a node was killed."""
+    def _let_in(self, present: Set[int], silent: Set[int]) -> None:
+        """Replace nodes that are gone or silent by waiting ones. Flower notices only after a while that a node was
+        killed."""
         for partition, node in list(self._waiting.items()):
             if node not in present:
                 del self._waiting[partition]
-            elif self._nodes[partition] not in present:
+            elif self._nodes[partition] not in present or partition in silent:
                 log(WARNING, "client %s is back on another node", partition)
                 self._nodes[partition] = self._waiting.pop(partition)
 
@@ -343,15 +351,27 @@ class StarStrategy(Strategy):
         """Repeat the request to rejected clients up to `retries` times; updates good and rejected."""
         config = ConfigRecord(self._stamp(server_round))
         for _ in range(self.retries):
-            nodes = {self._nodes[client] for client in rejected}
-            if not nodes:
+            if not rejected:
                 return
+            self._find({client for client, reason in rejected.items() if reason == _NO_REPLY})
             log(WARNING, "round %s: asking clients %s again", server_round, sorted(rejected))
+            nodes = {self._nodes[client] for client in rejected}
             replies = self._send(self._messages(sorted(nodes), server_round, config))
             more, reasons = self.check_replies(server_round, replies, nodes)
             good |= more
             rejected.clear()
             rejected |= reasons
+
+    def _find(self, silent: Set[int]) -> None:
+        """Wait until the nodes of these clients are present, for at most node_timeout, and update the addresses of the
+        round's requests."""
+        deadline = time.monotonic() + self.node_timeout
+        while self._grid and silent:
+            present = self._meet_again(self._grid, silent)
+            if {self._nodes[client] for client in silent} <= present or time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE)
+        self._asked = {self._nodes[asked.client]: asked for asked in self._asked.values()}
 
     def _close(self, server_round: int) -> None:
         """Send all clients the inbox after the last round; a client that misses it lacks only its last point."""

@@ -374,6 +374,54 @@ def test_a_site_that_stays_away_stops_the_run_which_can_be_resumed():
     assert_array_equal(study.run(grid, strategy=again)[-1], whole[-1])
 
 
+class Killed(Ward):
+    """Site 2 loses its reply of round 3, and its node disappears; it is back as node 54, with its state."""
+
+    away = math.inf  # looks at the nodes until it is back
+
+    def get_node_ids(self) -> list[int]:
+        if (2, 3) not in self.received:
+            return [1, 2, 3, 4]
+        self.away -= 1
+        return [1, 2, 4] if self.away > 0 else [1, 2, 4, 54]
+
+    def lost(self, site: int, round_: int) -> bool:
+        return (site, round_) == (2, 3) and self.away > 0
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        return [
+            reply for reply in super().send_and_receive(messages, timeout=timeout) if not reply.has_error()
+        ]
+
+    def answer(self, message: Message) -> Message:
+        if message.metadata.dst_node_id != 54:
+            return super().answer(message)
+        reply = super().answer(Message(message.content, 3, message.metadata.message_type))
+        reply.metadata.__dict__["_src_node_id"] = 54
+        return reply
+
+
+def test_a_node_that_is_killed_in_a_round_is_asked_again_when_it_is_back():
+    """Under its new id; it sends the same bytes (Ward compares them), and the run ends at the same bits."""
+    study = Study()
+    grid = Killed(study)
+    grid.away = 3
+    assert_array_equal(study.run(grid), study.run())
+    assert grid.away < 0
+
+
+def test_a_node_that_is_killed_and_stays_away_stops_the_run():
+    """After the time that nodes are waited for, in one sentence."""
+    study = Study()
+    strategy = study.strategy()
+    strategy.node_timeout = 0.3
+    with pytest.raises(
+        RunError, match=r"round 3: 1 clients did not answer .* \(client 2: no reply\)"
+    ) as stopped:
+        study.run(Killed(study), strategy=strategy)
+    assert "\n" not in str(stopped.value)
+
+
 def test_a_site_without_its_key_message_stops_the_run():
     """Before the first round."""
 
