@@ -1,14 +1,17 @@
 """Flower's app with clients that misbehave on command, for tests on real SuperNodes.
 
 The node config `faults = "nan@3 slow@5"`, with `ignore-keys = "faults"`, names what happens in which round. `build`
-writes the app into a folder; this module is its client side.
+writes the app into a folder; this module is its client side. Noise of sums is seeded, as in a simulation, so that tests
+can compare bits.
 """
 
 import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -102,10 +105,24 @@ def misbehave(
     return AFTER[kind](reply) if kind in AFTER else reply
 
 
+def seed_sums(plan_class: Any, words: Callable[[int, int, int], Any]) -> None:
+    """Make the guards of this class's plans draw from (seed 0, client, round) in place of secret words."""
+    secret = plan_class.guard
+
+    def guard(plan: Any, client: int, *args: Any, **own: Any) -> Any:
+        return replace(secret(plan, client, *args, **own), words=lambda round_: words(0, client, round_))
+
+    plan_class.guard = guard
+
+
 try:
+    from twinflower.sums.discrete import seeded_words
+    from twinflower.sums.runs import SumsPlan
+
     from .app.client_app import client_fn
     from .app.site import discreet
 
+    seed_sums(SumsPlan, seeded_words)
     app = ClientApp(client_fn, mods=[misbehave, discreet])
 except ImportError:  # imported by a test, for `build`
     pass

@@ -444,6 +444,101 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
     note("none, every algorithm once", "finished:completed", "same bits as in process")
 
 
+SUMS = JOB | {
+    "local.max-steps": 1,
+    "rounds": 8,
+    "checkpoint-every": 2,
+    "step-size": 5.0,
+    "rho": 0.1,
+    "privacy.mode": "public-state",
+    "epsilon": 20.0,
+    "trust": "sum",
+    "honest-sites": 2,
+    "round-timeout": 10.0,
+    "node-timeout": 20.0,
+}
+
+
+def sites(folder, setup):
+    """The node config of each site: identity, policy and a folder of its state."""
+    own = acquainted(folder, setup)
+    return [
+        own[number] | {"state-dir": str(folder / f"state-{number}"), "lifetime-epsilon": 21.0}
+        for number in own
+    ]
+
+
+def replies(store):
+    """The stored reply files of a site, by name, with their bytes."""
+    return {path.name: path.read_bytes() for path in store.folder.glob("*/*.round")}
+
+
+def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
+    """The round waits for it and asks again; every round has one sum, and the model has the bits of a run in which
+    nothing was lost. Each site has charged each round once."""
+    config, folder = parse(SUMS), tmp_path / "run"
+    setup = prepare(config)
+    own = sites(tmp_path, setup)
+    with deployment() as running:
+        for number, settings in enumerate(own):
+            running.start_node(number, 3, settings)
+        process = running.begin(config, folder, app)
+        wait_for(folder, 2, process)
+        running.kill_node(1)
+        time.sleep(5)
+        running.start_node(1, 3, own[1])
+        process.wait(timeout=600)
+        assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
+        assert "asking clients [1] again" in running.place.log("flwr-run").read_text()
+    assert all(done["rejected"] == {} and done["accepted"] == 3 for done in rounds_in(folder))
+    assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
+    for number in range(3):
+        (book,) = (read_ledger(path) for path in (tmp_path / f"state-{number}").glob("*.ledger"))
+        assert [charge.round for charge in book.charges] == list(range(1, 9))
+    note(
+        "kill -9 of a site in a run of sums, restart with state-dir",
+        "the round waits, and asks again under the node's new id",
+        "same bits; each round is charged once",
+    )
+
+
+def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
+    """The run stops in one sentence. When the site is back it goes on from the last checkpoint: the other sites answer
+    what they had answered with the bytes they have stored, and the model has the bits of an undisturbed run."""
+    config, folder = parse(SUMS), tmp_path / "run"
+    setup = prepare(config)
+    own = sites(tmp_path, setup)
+    stores = [setup.store(number, str(tmp_path / f"state-{number}")) for number in range(3)]
+    with deployment() as running:
+        for number, settings in enumerate(own):
+            running.start_node(number, 3, settings)
+        process = running.begin(config, folder, app)
+        wait_for(folder, 4, process)
+        running.kill_node(2)
+        process.wait(timeout=600)
+        assert running.last_status() != "finished:completed"
+        said = [
+            line
+            for line in running.place.log("flwr-run").read_text().splitlines()
+            if "needs all of them" in line
+        ]
+        assert said and all("1 clients did not answer" in line and "client 2" in line for line in said)
+        before = [replies(store) for store in stores]
+        running.start_node(2, 3, own[2])
+        running.flwr("run", str(app), "ours", "--stream", "--run-config", str(folder / "resume.toml"))
+        assert running.last_status() == "finished:completed"
+    for store, kept in zip(stores, before, strict=True):
+        after = replies(store)
+        assert kept.keys() & after.keys()
+        assert all(after[name] == kept[name] for name in kept.keys() & after.keys())
+    assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
+    note(
+        "kill -9 of a site in a run of sums, which stays away",
+        "the run stops in one sentence, and `flwr run --run-config FOLDER/resume.toml` goes on when the site is back",
+        "same bits; rounds asked again get the stored bytes",
+    )
+
+
 def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
     """Secret noise and masks: what the nodes sent is uniform for the server, what is under the masks is small, both
     have the same sums to the bit, and the model follows from these."""

@@ -73,8 +73,10 @@ def test_every_number_comes_as_often_as_it_should(bits):
 
 @pytest.mark.parametrize("bits", [0, 2])
 def test_comparisons_that_floats_cannot_decide_follow_the_same_law(bits, monkeypatch):
-    """With a margin of 1 every comparison is made with exact numbers and more random bits."""
+    """With a margin of 1 every comparison is made with exact numbers and more random bits, and with a table of two powers
+    of exp(-1) many numbers exceed it."""
     monkeypatch.setattr(discrete, "_MARGIN", 1.0)
+    monkeypatch.setattr(discrete, "_POWERS", discrete._POWERS[-2:])
     count = 3000
     drawn = discrete_gaussian(count, bits, seeded_words(4, bits, 1))
     n, p = probabilities(2.0**bits, 40 * 2**bits)
@@ -100,6 +102,13 @@ def test_floats_are_further_from_undecided_than_their_errors():
         right = [(Decimal(-g.numerator) / g.denominator).exp() for g in exact]
         worst = max(abs(Decimal(float(p)) - q) for p, q in zip(near, right, strict=True))
     assert worst < discrete._MARGIN / 100
+
+
+def test_a_word_that_begins_like_a_power_is_decided_by_more_bits():
+    """The first 64 bits of exp(-2): whether there are one or two successes before the first failure."""
+    for following, blocks in ((0, 2), (2**64 - 1, 1)):
+        words = iter([discrete._POWERS[-2:-1], np.array([following], np.uint64)])
+        assert discrete._blocks(1, lambda count, words=words: next(words)) == blocks
 
 
 @pytest.mark.parametrize(("more", "below"), [(-(2**50), True), (2**50, False)])

@@ -18,7 +18,7 @@ sample is a function of the random words alone, whatever the last bits of a proc
 """
 
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from os import urandom
 from typing import TypeVar
@@ -59,7 +59,8 @@ def discrete_gaussian(count: int, bits: int, words: Words) -> Index:
         raise ValueError(f"bits must be from 0 to {_MOST_BITS}; got {bits}")
     found = np.empty(0, dtype=np.int64)
     while len(found) < count:
-        found = np.concatenate([found, _accepted(2 * (count - len(found)) + 8, bits, words)])
+        missing = count - len(found)
+        found = np.concatenate([found, _accepted(2 * missing + missing // 8 + 32, bits, words)])
     return found[:count]
 
 
@@ -85,11 +86,17 @@ def _exponent(block: _Number, part: _Number) -> _Number:
 
 
 def _blocks(count: int, words: Words) -> Index:
-    """Geometric numbers: the successes before the first failure of coins with success probability 1/e."""
-    blocks, active = np.zeros(count, dtype=np.int64), np.arange(count)
-    while active.size:
-        active = active[_happens(np.ones(active.size), lambda _: Fraction(1), words)]
-        blocks[active] += 1
+    """Geometric numbers, P(k or more) = exp(-k): how many of the powers exp(-1), exp(-2), ... a uniform number is below.
+
+    What exceeds the last power of the table is geometric again.
+    """
+    drawn = words(count)
+    place = np.searchsorted(_POWERS, drawn, side="right")
+    blocks = len(_POWERS) - place
+    for i in np.flatnonzero(_POWERS[place - 1] == drawn):  # the first 64 bits are those of a power
+        blocks[i] += _below(int(drawn[i]), Fraction(int(blocks[i]) + 1), words)
+    if (beyond := np.flatnonzero(blocks == len(_POWERS))).size:
+        blocks[beyond] += _blocks(beyond.size, words)
     return blocks
 
 
@@ -106,9 +113,16 @@ def _happens(g: Array, exactly: Callable[[int], Fraction], words: Words) -> Mask
 def _below(word: int, g: Fraction, words: Words) -> bool:
     """Whether a uniform real number with first 64 bits `word` is below exp(-g); draws bits until that is certain."""
     bits = 64
-    while True:
-        with localcontext(prec=bits):  # digits: the threshold's error is then far below 1
-            threshold = (Decimal(-g.numerator) / g.denominator).exp() * 2**bits
-            if abs(word - threshold) > 2:
-                return word < threshold
+    while abs(word - (power := _power(g, bits))) <= 2:
         word, bits = word << 64 | int(words(1)[0]), bits + 64
+    return word < power
+
+
+def _power(g: Fraction, bits: int) -> int:
+    """exp(-g) 2^bits, with an error below 2."""
+    with localcontext(Context(prec=bits)):  # decimal digits, three times as many as needed
+        return int((Decimal(-g.numerator) / g.denominator).exp() * 2**bits)
+
+
+_POWERS = np.array([_power(Fraction(j), 64) for j in range(40, 0, -1)], dtype=np.uint64)
+"""exp(-40), ..., exp(-1) in units of 2^-64, rounded down."""
