@@ -73,8 +73,8 @@ def test_every_number_comes_as_often_as_it_should(bits):
 
 @pytest.mark.parametrize("bits", [0, 2])
 def test_comparisons_that_floats_cannot_decide_follow_the_same_law(bits, monkeypatch):
-    """With a margin of 1 every comparison is made with exact numbers and more random bits, and with a table of two powers
-    of exp(-1) many numbers exceed it."""
+    """With a margin of 1 every comparison is made with exact numbers and more random bits. With a table of two powers
+    of exp(-1), many numbers exceed it."""
     monkeypatch.setattr(discrete, "_MARGIN", 1.0)
     monkeypatch.setattr(discrete, "_POWERS", discrete._POWERS[-2:])
     count = 3000

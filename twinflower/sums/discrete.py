@@ -86,7 +86,7 @@ def _exponent(block: _Number, part: _Number) -> _Number:
 
 
 def _blocks(count: int, words: Words) -> Index:
-    """Geometric numbers, P(k or more) = exp(-k): how many of the powers exp(-1), exp(-2), ... a uniform number is below.
+    """Geometric numbers, P(k or more) = exp(-k): how many of exp(-1), exp(-2), ... a uniform number is below.
 
     What exceeds the last power of the table is geometric again.
     """
