@@ -446,7 +446,7 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
 
 SUMS = JOB | {
     "local.max-steps": 1,
-    "rounds": 8,
+    "rounds": 5,
     "checkpoint-every": 2,
     "step-size": 5.0,
     "rho": 0.1,
@@ -454,8 +454,7 @@ SUMS = JOB | {
     "epsilon": 20.0,
     "trust": "sum",
     "honest-sites": 2,
-    "round-timeout": 10.0,
-    "node-timeout": 20.0,
+    "round-timeout": 60.0,
 }
 
 
@@ -494,7 +493,7 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     for number in range(3):
         (book,) = (read_ledger(path) for path in (tmp_path / f"state-{number}").glob("*.ledger"))
-        assert [charge.round for charge in book.charges] == list(range(1, 9))
+        assert [charge.round for charge in book.charges] == list(range(1, 6))
     note(
         "kill -9 of a site in a run of sums, restart with state-dir",
         "the round waits, and asks again under the node's new id",
@@ -513,7 +512,7 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
-        wait_for(folder, 4, process)
+        wait_for(folder, 2, process)
         running.kill_node(2)
         process.wait(timeout=600)
         assert running.last_status() != "finished:completed"
