@@ -446,15 +446,14 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
 
 SUMS = JOB | {
     "local.max-steps": 1,
-    "rounds": 5,
-    "checkpoint-every": 2,
+    "rounds": 3,
+    "checkpoint-every": 1,
     "step-size": 5.0,
     "rho": 0.1,
     "privacy.mode": "public-state",
     "epsilon": 20.0,
     "trust": "sum",
     "honest-sites": 2,
-    "round-timeout": 60.0,
 }
 
 
@@ -482,18 +481,18 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
-        wait_for(folder, 2, process)
+        wait_for(folder, 1, process)
         running.kill_node(1)
         time.sleep(5)
         running.start_node(1, 3, own[1])
-        process.wait(timeout=600)
+        process.wait(timeout=1200)
         assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
         assert "asking clients [1] again" in running.place.log("flwr-run").read_text()
     assert all(done["rejected"] == {} and done["accepted"] == 3 for done in rounds_in(folder))
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     for number in range(3):
         (book,) = (read_ledger(path) for path in (tmp_path / f"state-{number}").glob("*.ledger"))
-        assert [charge.round for charge in book.charges] == list(range(1, 6))
+        assert [charge.round for charge in book.charges] == [1, 2, 3]
     note(
         "kill -9 of a site in a run of sums, restart with state-dir",
         "the round waits, and asks again under the node's new id",
@@ -512,9 +511,9 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
-        wait_for(folder, 2, process)
+        wait_for(folder, 1, process)
         running.kill_node(2)
-        process.wait(timeout=600)
+        process.wait(timeout=1800)
         assert running.last_status() != "finished:completed"
         said = [
             line
