@@ -154,9 +154,9 @@ PRIVACY: dict[str, type[NoPrivacy] | type[Private]] = {
 class Server:
     """The section [server]: how the server treats nodes and their replies."""
 
-    node_timeout: Annotated[float, Setting("how long to wait for nodes to appear", above(0), "seconds")] = (
-        120.0
-    )
+    node_timeout: Annotated[
+        float, Setting("how long to wait for nodes to appear, or to come back", above(0), "seconds")
+    ] = 120.0
     round_timeout: Annotated[
         float, Setting("how long to wait for the replies of a round", above(0), "seconds")
     ] = 3600.0
