@@ -505,7 +505,7 @@ def test_what_is_not_allowed_is_caught_and_refused(name):
         (FedPDM(H), 1, "public-state, or gradient"),
         (FedAvg(H, privacy="gradient"), 3, "with 3 steps"),
         (FedPDM(H, privacy="public-state"), 5, "one local step"),
-        (ConstrainedSSCA(privacy="gradient", loss_clip=1.0), 1, "choose ssca"),
+        (ConstrainedSSCA(privacy="gradient", loss_clip=1.0), 1, "use ssca"),
         (SSCA(H), 1, "privacy gradient"),
     ],
 )
