@@ -227,15 +227,18 @@ class StarStrategy(Strategy):
         settled = server_round - 1 if self.settled is None else self.settled
         return {"round": server_round, "session": self._session, "settled": settled}
 
-    def _meet_again(self, grid: Grid, silent: Set[int] = frozenset()) -> Set[int]:
+    def _meet_again(
+        self, grid: Grid, silent: Set[int] = frozenset(), patience: float = _GREETING
+    ) -> Set[int]:
         """Recognise nodes that have returned under a new id by the partition that they report.
 
-        silent: clients whose old node is not waited for, because it does not reply. Returns the ids of all nodes.
+        silent: clients whose old node is not waited for, because it does not reply. patience: seconds to wait for the
+        reports. Returns the ids of all nodes.
         """
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self._nodes.values()))
         questions = list(map(question, new))  # a list, because Flower's grid iterates over its messages twice
-        for reply in grid.send_and_receive(questions, timeout=_GREETING) if new else ():
+        for reply in grid.send_and_receive(questions, timeout=patience) if new else ():
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
                 self._welcome(reply, present)
@@ -367,7 +370,8 @@ class StarStrategy(Strategy):
         round's requests."""
         deadline = time.monotonic() + self.node_timeout
         while self._grid and silent:
-            present = self._meet_again(self._grid, silent)
+            left = max(deadline - time.monotonic(), _GREETING)
+            present = self._meet_again(self._grid, silent, left)
             if {self._nodes[client] for client in silent} <= present or time.monotonic() > deadline:
                 break
             time.sleep(_PAUSE)
