@@ -7,6 +7,7 @@ test:
 	pytest
 
 bench:
+	OMP_NUM_THREADS=1 python benchmarks/yardstick.py
 	OMP_NUM_THREADS=1 python benchmarks/rounds.py --flower
 	OMP_NUM_THREADS=1 python benchmarks/small_rounds.py
 	OMP_NUM_THREADS=1 python benchmarks/privacy.py

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.topologies import TOPOLOGIES
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -35,6 +37,31 @@ def test_every_method_of_the_table_of_rounds_has_a_configuration():
     rounds = benchmark("rounds")
     for method in rounds.METHODS.values():
         assert rounds.settings(method).clients.count == rounds.CLIENTS
+
+
+def test_the_yardstick_races_every_method_against_loops_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    yardstick = benchmark("yardstick")
+    for name, small in {"CLIENTS": 4, "SAMPLED": 2, "ROWS": 120, "FEATURES": 5}.items():
+        monkeypatch.setattr(yardstick, name, small)
+    monkeypatch.setattr(sys.modules["rounds"], "CLIENTS", 4)
+    lines = yardstick.table(1)
+    assert len(lines) == 2 + 4 + 2 * len(yardstick.METHODS)
+
+
+def test_one_round_by_hand_is_one_round_of_fedavg(monkeypatch):
+    """All clients, one step on all their rows: the order of the rows does not matter."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yardstick = benchmark("yardstick")
+    small = {"CLIENTS": 3, "SAMPLED": 3, "ROWS": 20, "FEATURES": 5, "STEPS": 1, "BATCH": 20}
+    for name, value in small.items():
+        monkeypatch.setattr(yardstick, name, value)
+    features, labels = yardstick.rows()
+    setup = yardstick.setup({"algorithm": "fedavg"}, features, labels)
+    (outcome,) = Cohort([setup]).rounds(1)
+    ours = outcome.server.x0.reshape(yardstick.CLASSES, yardstick.FEATURES).T
+    for loop in (yardstick.client_by_client, yardstick.stacked):
+        np.testing.assert_allclose(loop(features, labels)(), ours, rtol=1e-12)
 
 
 def test_registered_clients_beyond_those_with_rows_of_their_own(monkeypatch):

@@ -1,0 +1,165 @@
+"""FedAvg and its relatives against the fastest loop that we could write by hand for the job.
+
+    python benchmarks/yardstick.py [--rounds 40] [--markdown FILE]
+
+The job: softmax regression, d = 7840, 100 clients of 600 rows, 30 sampled, 10 local steps of 10 rows, no bias, no
+penalty, one BLAS thread. The loops by hand do nothing else: no checks, no messages, no state, buffers reused; once
+client by client and once with the sampled clients stacked, in double and, for comparison, in single precision, which
+our runtimes do not have. Rows are synthetic, as sparse as MNIST's: speed does not depend on them. All variants take
+turns in one process, and the best time of each counts, so that the machine's speed cancels in the ratios.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+from rounds import cohort_round, inprocess_round, race
+from threadpoolctl import threadpool_limits
+
+from twinflower.data.sets import Dataset
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import Setup, prepare
+
+CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH, STEP = 100, 30, 600, 10, 784, 10, 10, 0.1
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"algorithm": "fedavg"},
+    "fedpdm": {"algorithm": "fedpdm", "rho": 0.05},
+    "scaffold": {"algorithm": "scaffold"},
+    "feddyn": {"algorithm": "feddyn", "alpha": 0.05},
+    "fedpdm, private": {
+        "algorithm": "fedpdm", "rho": 0.05, "privacy.mode": "public-state", "epsilon": 8.0, "clip-norm": 1.0,
+    },
+}  # fmt: skip
+Round = Callable[[], Any]
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Features (clients, rows, features) of norm 1, a fifth of them not 0, and labels (clients, rows)."""
+    rng = np.random.default_rng(0)
+    shape = CLIENTS, ROWS, FEATURES
+    features = rng.random(shape) * (rng.random(shape) < 0.2)
+    features /= np.linalg.norm(features, axis=-1, keepdims=True) + 1e-9
+    return features, rng.integers(CLASSES, size=shape[:2])
+
+
+def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> Setup:
+    """The job for one method."""
+    small = prepare(
+        parse(
+            {"local.max-steps": STEPS, "evaluation.every": 10**6},
+            method | {
+                "clients.count": CLIENTS, "clients.per-round": SAMPLED, "batch-size": BATCH, "step-size": STEP,
+                "objective.name": "softmax", "regulariser.name": "none", "rounds": 1000,
+            },
+        )
+    )  # fmt: skip
+    flat, marks = features.reshape(-1, FEATURES), labels.reshape(-1)
+    data = Dataset("synthetic", flat, marks, flat[:100], marks[:100], CLASSES)
+    division = replace(
+        small.partition, rows=np.arange(len(marks)), offsets=np.arange(0, len(marks) + 1, ROWS)
+    )
+    objective = replace(small.objective, num_features=FEATURES)
+    return replace(small, dataset=data, partition=division, objective=objective, start=np.zeros(objective.d))
+
+
+def slopes(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """STEP / BATCH times the slopes of the softmax loss, in place of the scores (..., BATCH, CLASSES)."""
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(-1, keepdims=True)
+    flat = scores.reshape(-1, CLASSES)
+    flat[np.arange(len(flat)), labels.ravel()] -= 1
+    scores *= STEP / BATCH
+    return scores
+
+
+def client_by_client(features: np.ndarray, labels: np.ndarray) -> Round:
+    """FedAvg by hand, the sampled clients one after the other."""
+    rng, weights = np.random.default_rng(0), np.zeros((FEATURES, CLASSES), features.dtype)
+
+    def client(own: np.ndarray, marks: np.ndarray, start: np.ndarray) -> np.ndarray:
+        x = start.copy()
+        order = rng.permutation(ROWS)[: STEPS * BATCH].reshape(STEPS, BATCH)
+        for chosen in order:
+            batch = own.take(chosen, axis=0)
+            x -= batch.T @ slopes(batch @ x, marks[chosen])
+        return x
+
+    def step() -> np.ndarray:
+        nonlocal weights
+        sampled = rng.choice(CLIENTS, SAMPLED, replace=False)
+        weights = np.mean([client(features[k], labels[k], weights) for k in sampled], axis=0)
+        return weights
+
+    return step
+
+
+def stacked(features: np.ndarray, labels: np.ndarray) -> Round:
+    """FedAvg by hand, the sampled clients stacked."""
+    rng, weights = np.random.default_rng(0), np.zeros((FEATURES, CLASSES), features.dtype)
+
+    def step() -> np.ndarray:
+        nonlocal weights
+        sampled = rng.choice(CLIENTS, SAMPLED, replace=False)[:, None]
+        order = rng.permuted(np.tile(np.arange(ROWS), (SAMPLED, 1)), axis=1)
+        x = np.repeat(weights[None], SAMPLED, 0)
+        for first in range(0, STEPS * BATCH, BATCH):
+            chosen = order[:, first : first + BATCH]
+            batch = features[sampled, chosen]
+            x -= batch.transpose(0, 2, 1) @ slopes(batch @ x, labels[sampled, chosen])
+        weights = x.mean(0)
+        return weights
+
+    return step
+
+
+def table(rounds: int) -> list[str]:
+    """Client updates per second of every variant, and the ratio to the loop by hand in double precision."""
+    features, labels = rows()
+    single = features.astype(np.float32)
+    variants: dict[str, Round] = {
+        "by hand, client by client": client_by_client(features, labels),
+        "by hand, stacked": stacked(features, labels),
+        "by hand, client by client, single precision": client_by_client(single, labels),
+        "by hand, stacked, single precision": stacked(single, labels),
+    }
+    base = dict.fromkeys(variants, "")
+    for name, keys in METHODS.items():
+        job = setup(keys, features, labels)
+        variants |= {f"{name}, in process": inprocess_round(job), f"{name}, cohort": cohort_round([job])}
+        base |= {
+            f"{name}, in process": "by hand, client by client",
+            f"{name}, cohort": "by hand, stacked",
+        }
+    seconds = race(variants, rounds)
+    lines = ["| variant | client updates per second | speed against by hand |", "|---|---|---|"]
+    for name, s in seconds.items():
+        ratio = f"{seconds[base[name]] / s:.2f}" if base[name] else ""
+        lines.append(f"| {name} | {SAMPLED / s:,.0f} | {ratio} |")
+    return lines
+
+
+def main() -> None:
+    """Print, and perhaps store, the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    arguments = parser.parse_args()
+    with threadpool_limits(1):
+        lines = table(arguments.rounds)
+    print("\n".join(lines))
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
