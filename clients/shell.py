@@ -7,7 +7,7 @@ no longer stored is refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Array as WireArray
 from flwr.app import ConfigRecord, Context
 from flwr.client import Client, NumPyClient
-from flwr.common import FitIns, FitRes
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.batches import LocalSchedule, Shards
 from twinflower.errors import ReplyError, require
+from twinflower.evaluation import evaluate
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
@@ -62,7 +62,8 @@ class AlgorithmClient(NumPyClient):
     the server. objective, rows: this client's f_i and its data. start: the public starting point (d,). client,
     num_clients: partition number and count. schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
-    stored, if not in the context.
+    stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`; only without
+    a guard.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -80,6 +81,7 @@ class AlgorithmClient(NumPyClient):
         seed: int = 0,
         guard: Guard | None = None,
         store: StateStore | None = None,
+        held_out: Batch | None = None,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -95,6 +97,7 @@ class AlgorithmClient(NumPyClient):
         self.schedule = schedule or LocalSchedule()
         self.seed = seed
         self.guard = guard
+        self.held_out = held_out
         self.store = store or ContextStore(context.state)
         if isinstance(algorithm, RestrictsObjective):
             algorithm.check(objective)
@@ -107,19 +110,17 @@ class AlgorithmClient(NumPyClient):
             (guard is None) == (algorithm.privacy == "none"),
             f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
         )
+        require(
+            guard is None or held_out is None,
+            "a private client takes no held-out rows: no ledger is charged for what it would report about them",
+        )
 
     def to_client(self) -> Client:
         """Flower's client, with validation of the bytes first, because NumPy allocates any size that a header
         states."""
         wrapped = super().to_client()
-        fit = wrapped.fit
-
-        def careful(request: FitIns) -> FitRes:
-            for data in request.parameters.tensors:
-                from_npy(data)
-            return fit(request)
-
-        wrapped.fit = careful  # type: ignore[method-assign,assignment]
+        wrapped.fit = _validating(wrapped.fit)  # type: ignore[method-assign,assignment]
+        wrapped.evaluate = _validating(wrapped.evaluate)  # type: ignore[method-assign,assignment]
         return wrapped
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +138,21 @@ class AlgorithmClient(NumPyClient):
         """
         arrays, rows, metrics = self.answer(parameters, config)
         return [from_npy(array.data) for array in arrays], rows, dict(metrics)
+
+    def evaluate(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Evaluate the model, one array (d,), on the held-out rows; return the mean loss, the number of these rows, and
+        the metrics `correct` and `accuracy` with the request's round.
+
+        Changes no state. Raises ReplyError if this client holds no rows out, or if the request is malformed.
+        """
+        if self.held_out is None:
+            raise ReplyError("this client holds out no rows to evaluate on")
+        if len(parameters) != 1:
+            raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
+        x = checked("the model", parameters[0], (self.objective.d,))
+        rows, loss, correct = evaluate(self.objective, x, self.held_out)
+        metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
+        return loss, rows, metrics
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
         """Like `fit`, but returns encoded arrays; each is encoded once, for the stored state and for the message."""
@@ -261,6 +277,17 @@ class AlgorithmClient(NumPyClient):
         arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}
         metrics = {"round": asked.round, "session": asked.session, "born": born, **told}
         return Kept(arrays, ConfigRecord(metrics))
+
+
+def _validating(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A method of Flower's client that validates the bytes of its parameters first."""
+
+    def validated(request: Any) -> Any:
+        for data in request.parameters.tensors:
+            from_npy(data)
+        return answer(request)
+
+    return validated
 
 
 def _state_array(arrays: Mapping[str, WireArray], name: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
+from twinflower.evaluation import COLUMNS as SITE_COLUMNS
 
 COLUMNS = (
     "round",
@@ -20,6 +21,11 @@ COLUMNS = (
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
+    *SITE_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
-SIGNED_COLUMNS = {"excess", "test_accuracy"}  # these can be negative: the accuracy of a regression is R^2
+SIGNED_COLUMNS = {
+    "excess",
+    "test_accuracy",
+    "held_out_accuracy",
+}  # these can be negative: the accuracy of a regression is R^2

@@ -15,6 +15,7 @@ from twinflower.objectives import NamedModel
 from twinflower.strategies import Round
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
+from .columns import SITE_COLUMNS
 from .privacy import spent
 from .setup import Setup
 
@@ -186,6 +187,7 @@ class Result:
             "failure": self.failure or None,
             "test_accuracy": finite(accuracy),
             "majority_baseline": self.setup.baseline(),
+            **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),
             "optimality": finite(last.get("optimality")),
             "nonzeros": last.get("nonzeros"),

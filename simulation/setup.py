@@ -28,12 +28,13 @@ from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
-from twinflower.data.partition import Partition, describe, divide
+from twinflower.data.partition import Partition, describe, divide, hold_out
 from twinflower.data.schema import Schema
 from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
 from twinflower.data.sites import load_own_table
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
+from twinflower.evaluation import evaluate, pooled
 from twinflower.objectives import (
     Batch,
     ChecksRows,
@@ -61,7 +62,11 @@ from .settings import DEFAULT_CLIENTS, Config, check
 
 @dataclass(frozen=True)
 class Setup:
-    """A checked run, ready to start in any runtime."""
+    """A checked run, ready to start in any runtime.
+
+    partition: the rows that each client trains on. held: those on which it evaluates, None for none. own_held: in the
+    process of a site with rows of its own, the latter rows themselves.
+    """
 
     config: Config
     dataset: Dataset
@@ -72,6 +77,8 @@ class Setup:
     start: Array
     plan: Plan | None = None
     site: int = 0
+    held: Partition | None = None
+    own_held: Batch | None = None
 
     @cached_property
     def shards(self) -> Shards:
@@ -122,7 +129,7 @@ class Setup:
         if isinstance(plan, SumsPlan):
             plan = plan.resized(method, self.schedule, sizes)
         algorithm = through_sums(method, plan, self.schedule, sizes)
-        return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan)
+        return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan, held=None)
 
     @cached_property
     def _test(self) -> Batch:
@@ -136,6 +143,22 @@ class Setup:
             "test_accuracy": float(self.objective.score(x, self._test)),
             "nonzeros": int(np.count_nonzero(x)),
         }
+
+    def held_out(self, number: int) -> Batch | None:
+        """The rows on which a client evaluates and never trains; None if the run holds out none."""
+        if self.held is None or self.own_held is not None:
+            return self.own_held
+        return self._rows(self.held.of(number))
+
+    def _rows(self, numbers: Index) -> Batch:
+        return Batch(self.dataset.features[numbers], self.dataset.labels[numbers])
+
+    def evaluate_at_sites(self, x: Array) -> dict[str, float]:
+        """The columns that the clients' evaluations of x (d,) on their held-out rows give; empty without such rows."""
+        if self.held is None:
+            return {}
+        rows = map(self._rows, map(self.held.of, range(self.held.num_clients)))
+        return pooled([evaluate(self.objective, x, own) for own in rows])
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
@@ -198,7 +221,8 @@ class Setup:
         if self.config.data.name == OWN:
             return self.dataset.note
         text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
-        return "\n".join(filter(None, (text, self.dataset.note)))
+        held = f"{len(self.held.rows)} other rows of theirs are held out for evaluation" if self.held else ""
+        return "\n".join(filter(None, (text, held, self.dataset.note)))
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are allowed but probably not intended."""
@@ -308,6 +332,7 @@ class Setup:
             self.config.seed,
             guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
             store,
+            self.held_out(number),
         )
 
     def _masks(
@@ -327,10 +352,17 @@ class Setup:
         """
         if self.config.data.name != OWN:
             return self
-        rows, said = len(self.dataset.labels), self.partition.sizes[number]
+        rows, said = len(self.dataset.labels), self.config.sizes[number]
         if rows != said:
             raise DataError(f"partition.sizes says {said} rows for client {number}; its data-file has {rows}")
-        return replace(self, site=number)
+        return replace(self, site=number) if self.held is None else self._split_at_site(number, self.held)
+
+    def _split_at_site(self, number: int, held: Partition) -> "Setup":
+        """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
+        before = sum(self.config.sizes[:number])
+        training, own_held = (self._rows(part.of(number) - before) for part in (self.partition, held))
+        dataset = replace(self.dataset, features=training.features, labels=training.labels)
+        return replace(self, site=number, dataset=dataset, own_held=own_held)
 
     def with_state_dir(self, folder: Path) -> "Setup":
         """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
@@ -401,7 +433,14 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
     h = _regulariser(config, objective)
-    division = _divide(config, data)
+    division, held = _divide(config, data), None
+    if config.evaluation.held_out:
+        require(
+            not data.standardised,
+            f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
+            f"statistics of all rows, the held-out ones included; got {config.evaluation.held_out:g}",
+        )
+        division, held = hold_out(division, config.evaluation.held_out, config.seed)
     algorithm = _with_info(replace(config.method, regulariser=h), config, division, graph(config))
     if isinstance(algorithm, RestrictsObjective):
         algorithm.check(objective)
@@ -410,7 +449,9 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
     plan = make_plan(config, algorithm, objective, schedule, division.sizes)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)
-    return Setup(config, data, division, objective, algorithm, schedule, _start(config, objective), plan)
+    return Setup(
+        config, data, division, objective, algorithm, schedule, _start(config, objective), plan, held=held
+    )
 
 
 def _weight_at_zero(config: Config) -> dict[str, float]:

@@ -25,9 +25,11 @@ from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEvery
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import Index
 from twinflower.errors import ReplyError, RunError, require
+from twinflower.evaluation import pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
+from .evaluation import evaluation_requests, evaluations
 from .nodes import meet, note_partition, question, short
 from .records import record_of
 
@@ -89,7 +91,8 @@ class StarStrategy(Strategy):
     min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
-    the others.
+    the others. evaluates: in which rounds, from 0, all clients evaluate the model on their held-out rows; the result of
+    the last of these rounds is in `site_metrics`.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -106,6 +109,7 @@ class StarStrategy(Strategy):
         void_rounds: int = 0,
         max_norm: float = math.inf,
         first_round: str = "sampled",
+        evaluates: Callable[[int], bool] = lambda round_: False,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -125,6 +129,8 @@ class StarStrategy(Strategy):
         self.void_rounds = void_rounds
         self.max_norm = max_norm
         self.first_round = first_round
+        self.evaluates = evaluates
+        self.site_metrics: dict[str, float] = {}
         self.settled: int | None = None
         self.server: Any = None
         self.rounds: list[Round] = []
@@ -164,6 +170,10 @@ class StarStrategy(Strategy):
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         self._grid, self._send = grid, partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
+        if not self._first and self.evaluates(0):
+            self.aggregate_evaluate(
+                0, self._send(self.configure_evaluate(0, initial_arrays, ConfigRecord(), grid))
+            )
         result = super().start(grid, initial_arrays, num_rounds - self._first, timeout, *args, **kwargs)
         if isinstance(self.algorithm, Closes):
             self._close(num_rounds + 1)
@@ -327,12 +337,21 @@ class StarStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return no messages, because evaluation is central."""
-        return []
+        """Return one message to every node in a round that is evaluated at the sites, else none."""
+        round_ = server_round + self._first
+        return evaluation_requests(self._nodes.values(), arrays, round_) if self.evaluates(round_) else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return None, because evaluation is central."""
-        return None
+        """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`); None for a round that is
+        not evaluated at the sites."""
+        round_ = server_round + self._first
+        if not self.evaluates(round_):
+            return None
+        sites, rejected = evaluations(replies, self._nodes, round_)
+        for client, reason in sorted(rejected.items()):
+            log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
+        self.site_metrics = pooled(sites)
+        return MetricRecord(dict(self.site_metrics))
 
     def _check_sample(self) -> None:
         require(

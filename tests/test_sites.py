@@ -163,6 +163,22 @@ def test_nodes_with_tables_of_their_own_train_the_same_model(sites, tmp_path):
     assert result.rows[-1]["test_accuracy"] > 0.8
 
 
+def test_nodes_hold_out_the_same_rows_as_the_simulation(sites, tmp_path):
+    """The same model and the same metrics, from each node's own file."""
+    share = {"evaluation.held-out": 0.2}
+    setup, simulated = prepare(parse(own_keys(sites, tmp_path) | share)), prepare(parse(sites | share))
+    assert simulated.held.sizes.tolist() == [8, 12, 10]
+    for number in range(3):
+        node = prepare(
+            parse(own_keys(sites, tmp_path) | share | {"data.file": str(tmp_path / f"site-{number}.csv")})
+        )
+        np.testing.assert_equal(node.at_site(number).held_out(number), simulated.held_out(number))
+    result, known = run_strategy(setup, Nodes(setup), "inprocess"), inprocess.train(simulated)
+    np.testing.assert_array_equal(result.model, known.model)
+    for column in ("held_out_loss", "held_out_accuracy", "held_out_rows"):
+        assert [row[column] for row in result.rows] == [row[column] for row in known.rows]
+
+
 def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path):
     setup = prepare(parse(sites | PRIVATE))
     config, nodes = at_sites(setup)

@@ -31,6 +31,7 @@ PURPOSES = {
             "graph",
             "split",
             "steps",
+            "held-out",
         ),
         1,
     )

@@ -39,11 +39,15 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"
 _MARKED = 8  # most markers on a curve
 
+_SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
 _WORDS = {
     "round": "communication round",
     "objective": "objective (training loss + regulariser)",
     "test_accuracy": "test accuracy (share of rows)",
     "nonzeros": "nonzero weights (count)",
+    "held_out_loss": "loss on the clients' held-out rows",
+    "held_out_accuracy": "accuracy on the clients' held-out rows (share)",
+    "held_out_rows": "rows evaluated on at the clients (count)",
     "uplink_bits": "sent by all clients so far",
     "downlink_bits": "received by all clients so far",
     "paper_uplink_bits": "sent by all clients so far, as the papers count",
@@ -135,6 +139,6 @@ def label(ax: Axes, x: str, y: str, config: Config) -> None:
 def words(column: str, config: Config) -> str:
     """The axis label for a column of metrics.csv or a key of the configuration."""
     loss = LOSSES.get(config.objective.name)
-    if column == "test_accuracy" and loss is not None and not loss.classifies:
-        return "R^2 on the test rows"
+    if column in _SCORES and loss is not None and not loss.classifies:
+        return f"R^2 on the {_SCORES[column]} rows"
     return _WORDS.get(column, re.sub("[_.-]", " ", column))

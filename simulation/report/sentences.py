@@ -13,9 +13,10 @@ from .compare import spread
 
 def row_line(row: dict[str, float]) -> str:
     """The progress line for an evaluated round, given as a row of metrics.csv."""
+    at_sites = f"  held-out accuracy {row['held_out_accuracy']:.4f}" if "held_out_accuracy" in row else ""
     return (
         f"round {row['round']:>4}  objective {row['objective']:.5g}  "
-        f"test accuracy {row['test_accuracy']:.4f}  nonzeros {row['nonzeros']}"
+        f"test accuracy {row['test_accuracy']:.4f}{at_sites}  nonzeros {row['nonzeros']}"
     )
 
 

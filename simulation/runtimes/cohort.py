@@ -267,7 +267,8 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
     """Evaluate the round and write a checkpoint, if they are due."""
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
-            recorder.evaluate(at.round, x, own_columns(recorder.setup, at.server, cohort.place(place)))
+            own = own_columns(recorder.setup, at.server, cohort.place(place))
+            recorder.evaluate(at.round, x, own | recorder.setup.evaluate_at_sites(x))
     if checkpoints and checkpoints.due(at.round):
         checkpoints.save(at.round, cohort.checkpoint(at, recorders))
 

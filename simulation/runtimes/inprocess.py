@@ -24,6 +24,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage  # private
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run  # private
 from flwr.supercore.task_identity import TaskIdentity  # private
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
@@ -122,10 +123,10 @@ class InProcessGrid(Grid):
             asked = dict(cast(ConfigRecord, content["getpropertiesins.config"]))
             properties = ConfigRecord(client.get_properties(asked))
             return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
-        parameters = cast(ArrayRecord, content["fitins.parameters"])
-        config = cast(ConfigRecord, content["fitins.config"])
-        answer = client.answer([from_npy(a.data) for a in parameters.values()], dict(config))
-        return Message(_fit_result(answer), reply_to=message)
+        if message.metadata.message_type == "evaluate":
+            told = client.evaluate(*_request(content, "evaluateins"))
+            return Message(_evaluate_result(*told), reply_to=message)
+        return Message(_fit_result(client.answer(*_request(content, "fitins"))), reply_to=message)
 
     def _through_flower(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -134,6 +135,14 @@ class InProcessGrid(Grid):
             return self.setup.client(node - 1, context).to_client()
 
         return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
+
+
+def _request(content: RecordDict, kind: str) -> tuple[list[NDArray[Any]], dict[str, Any]]:
+    """The arrays and the config of a request in the format of a NumPyClient; kind: "fitins" or "evaluateins"."""
+    parameters = cast(ArrayRecord, content[f"{kind}.parameters"])
+    return [from_npy(array.data) for array in parameters.values()], dict(
+        cast(ConfigRecord, content[f"{kind}.config"])
+    )
 
 
 _SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
@@ -150,6 +159,18 @@ def _fit_result(answer: Answer) -> RecordDict:
             "fitres.num_examples": _row_count(answer.rows),
             "fitres.metrics": answer.metrics,
             "fitres.status": _SUCCESS,
+        }
+    )
+
+
+def _evaluate_result(loss: float, rows: int, metrics: dict[str, Any]) -> RecordDict:
+    """The records that Flower makes from the return value of `evaluate`."""
+    return RecordDict(
+        {
+            "evaluateres.loss": MetricRecord({"loss": loss}),
+            "evaluateres.num_examples": _row_count(rows),
+            "evaluateres.metrics": ConfigRecord(metrics),
+            "evaluateres.status": _SUCCESS,
         }
     )
 

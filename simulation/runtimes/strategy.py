@@ -31,6 +31,8 @@ def run_strategy(
     """
     strategy = setup.strategy(deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
+    if setup.held:
+        strategy.evaluates = recorder.wants
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -40,7 +42,7 @@ def run_strategy(
         metrics = None
         if recorder.wants(round_):
             model, own = setup.algorithm.model(strategy.server), own_columns(setup, strategy.server)
-            metrics = MetricRecord(recorder.evaluate(round_, model, own))
+            metrics = MetricRecord(recorder.evaluate(round_, model, own | strategy.site_metrics))
         if checkpoints and checkpoints.due(round_):
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
             strategy.settled = checkpoints.settled()

@@ -201,6 +201,11 @@ def check(config: Config) -> None:
     config.objective.check()
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
+    require(
+        not config.evaluation.held_out or isinstance(config.privacy, NoPrivacy),
+        "evaluation.held-out must be 0 in a private run, because what the clients report about held-out rows would not "
+        f"be covered by the guarantee; got {config.evaluation.held_out:g}",
+    )
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):

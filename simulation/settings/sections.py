@@ -58,6 +58,14 @@ class Evaluation:
     every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
     early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
     reference: Annotated[bool, Setting("compare with the optimum of all rows together")] = False
+    held_out: Annotated[
+        float,
+        Setting(
+            "part of each client's rows that is never trained on, to evaluate the model there; without privacy only",
+            Rule("from 0 (none) to below 1", lambda v: 0 <= v < 1),
+            "share of the rows",
+        ),
+    ] = 0.0
 
 
 @dataclass(frozen=True)

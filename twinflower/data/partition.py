@@ -55,6 +55,31 @@ class Partition:
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
 
+def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
+    """Split every client's rows at random into those to train on and those to evaluate on; return both partitions.
+
+    share in (0, 1): a client with m rows holds out round(share m) of them, but at least one, and all but one at most. A
+    client with a single row holds out none. Which of a client's rows these are depends on m, the seed and the client.
+    """
+    places = [_held_out(int(m), share, stream(seed, "held-out", i)) for i, m in enumerate(partition.sizes)]
+    training, held = (
+        [partition.of(i)[mask if kept else ~mask] for i, mask in enumerate(places)] for kept in (False, True)
+    )
+    return _grouped(training), _grouped(held)
+
+
+def _held_out(size: int, share: float, draw: Generator) -> NDArray[np.bool_]:
+    """A mask (size,) of the rows held out."""
+    mask = np.zeros(size, dtype=bool)
+    mask[draw.permutation(size)[: min(max(round(share * size), 1), size - 1)]] = True
+    return mask
+
+
+def _grouped(rows: Sequence[Ints]) -> Partition:
+    """The partition with these rows of each client."""
+    return Partition(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+
+
 def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
     """A summary of row and label counts in three lines; two for regression (num_classes = 0), without labels."""
     sizes = partition.sizes

@@ -1,0 +1,64 @@
+"""Requests for the evaluation of a model at the sites, and the checks of their replies."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from twinflower.errors import ReplyError
+from twinflower.evaluation import Evaluation
+
+from .nodes import short
+
+
+def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int) -> list[Message]:
+    """One message to each node, in the format of a NumPyClient's `evaluate`."""
+    content = RecordDict(
+        {"evaluateins.parameters": model, "evaluateins.config": ConfigRecord({"round": round_})}
+    )
+    return [Message(content, node, "evaluate", group_id=str(round_)) for node in nodes]
+
+
+def evaluations(
+    replies: Iterable[Message], nodes: Mapping[int, int], round_: int
+) -> tuple[list[Evaluation], dict[int, str]]:
+    """The valid evaluations in the order of the clients, and the reason for every other client.
+
+    nodes: client -> node.
+    """
+    clients = {node: client for client, node in nodes.items()}
+    good: dict[int, Evaluation] = {}
+    rejected = dict.fromkeys(nodes, "no reply")
+    for reply in replies:
+        client = clients.get(reply.metadata.src_node_id)
+        if client not in rejected:
+            continue
+        try:
+            good[client] = _checked(reply, round_)
+            del rejected[client]
+        except ReplyError as error:
+            rejected[client] = short(error)
+    return [good[client] for client in sorted(good)], rejected
+
+
+def _checked(reply: Message, round_: int) -> Evaluation:
+    """The evaluation in a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
+    if reply.has_error():
+        raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
+    metrics = reply.content.config_records.get("evaluateres.metrics", ConfigRecord())
+    rows = _metric(reply, "num_examples")
+    loss, correct = _metric(reply, "loss"), metrics.get("correct")
+    if metrics.get("round") != round_:
+        raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
+    if type(rows) is not int or not 0 <= rows < 2**40:
+        raise ReplyError(f"the number of rows must be a whole number from 0; got {rows!r}")
+    if type(loss) is not float or not math.isfinite(loss):
+        raise ReplyError(f"the loss must be a finite number; got {loss!r}")
+    if type(correct) is not float or correct > rows or correct == -math.inf:
+        raise ReplyError(f"the number of correct rows must be at most {rows}; got {correct!r}")
+    return Evaluation(rows, loss, correct)
+
+
+def _metric(reply: Message, name: str) -> object:
+    """The number in the record evaluateres.NAME, None if it is missing."""
+    return reply.content.metric_records.get(f"evaluateres.{name}", MetricRecord()).get(name)
