@@ -10,6 +10,7 @@ from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
 from .ledger import ContextLedger
+from .mods import for_flower_strategies
 from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
@@ -61,4 +62,5 @@ __all__ = [
     "ScaffoldClient",
     "SumClient",
     "ZCDPNFLClient",
+    "for_flower_strategies",
 ]

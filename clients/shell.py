@@ -18,10 +18,10 @@ from flwr.client import Client, NumPyClient
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
+from twinflower.algorithms.abilities import AveragesModels, Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.batches import LocalSchedule, Shards
-from twinflower.errors import ReplyError, require
+from twinflower.errors import ReplyError, SettingError, require
 from twinflower.evaluation import evaluate
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
@@ -33,6 +33,7 @@ from .store import ContextStore, Kept, StateStore
 
 Arrays = list[NDArray[Any]]
 
+MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
 _STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 
@@ -47,12 +48,14 @@ class Answer(NamedTuple):
 
 class _Asked(NamedTuple):
     """The config of a request. session: the training that it belongs to. settled: rounds up to this one will not be
-    requested again. closing: whether this is the message after the last round."""
+    requested again. closing: whether this is the message after the last round. model_only: whether the server averages
+    models and needs nothing else."""
 
     round: int
     session: str
     settled: int
     closing: bool
+    model_only: bool
 
 
 class AlgorithmClient(NumPyClient):
@@ -134,7 +137,8 @@ class AlgorithmClient(NumPyClient):
         With "closing" in config, parameters are the message after the last round: the client completes its state and
         uploads nothing. A private client whose budget is spent returns no arrays, and "refused" in the metrics. Raises
         ReplyError, and leaves the state unchanged, if the request is malformed or out of date, or if the result is not
-        finite.
+        finite. With "model-only" in config, the upload is the client's model alone, for a server that averages models
+        weighted by rows; ReplyError for an algorithm whose own server does more.
         """
         arrays, rows, metrics = self.answer(parameters, config)
         return [from_npy(array.data) for array in arrays], rows, dict(metrics)
@@ -164,20 +168,22 @@ class AlgorithmClient(NumPyClient):
             kept = (self._finish if asked.closing else self._work)(last, parameters, asked)
         except BudgetSpent as spent:
             log(WARNING, "round %s is refused: %s", asked.round, spent)
+            if asked.model_only:
+                raise ReplyError(f"round {asked.round} is refused: the privacy budget is spent") from None
             return Answer([], 0, ConfigRecord({"round": asked.round, "refused": True}))
         self.store.save(asked.session, kept, asked.settled)
-        return self._answer(kept)
+        return self._answer(kept, asked)
 
     def _again(self, asked: _Asked) -> Answer:
         """Return the stored reply of a completed round; ReplyError if it is no longer stored."""
         kept = self.store.at(asked.session, asked.round)
         if kept is None:
             raise ReplyError(f"round {asked.round} is asked after it was settled")
-        return self._answer(kept)
+        return self._answer(kept, asked)
 
-    def _answer(self, kept: Kept) -> Answer:
+    def _answer(self, kept: Kept, asked: _Asked) -> Answer:
         reply = [array for name, array in kept.arrays.items() if name.startswith(_REPLY)]
-        return Answer(reply, self._num_rows, kept.metrics)
+        return Answer(reply[:1] if asked.model_only else reply, self._num_rows, kept.metrics)
 
     def _read(self, config: dict[str, Any]) -> _Asked:
         """Parse the config of a request; the default session is Flower's run."""
@@ -185,7 +191,10 @@ class AlgorithmClient(NumPyClient):
         session, settled = self._session_of(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
             raise ReplyError("the request's session must be a short text, and its 'settled' a round number")
-        return _Asked(round_, session, settled, config.get("closing") is True)
+        model_only = config.get(MODEL_ONLY) is True
+        if model_only:
+            _check_averaging(self.algorithm)
+        return _Asked(round_, session, settled, config.get("closing") is True, model_only)
 
     def _session_of(self, config: dict[str, Any]) -> str:
         """The session that a request names, by default this run; ReplyError if it is invalid."""
@@ -277,6 +286,19 @@ class AlgorithmClient(NumPyClient):
         arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}
         metrics = {"round": asked.round, "session": asked.session, "born": born, **told}
         return Kept(arrays, ConfigRecord(metrics))
+
+
+def _check_averaging(algorithm: Algorithm) -> None:
+    """Raise ReplyError unless the algorithm's server only averages the clients' models."""
+    if not isinstance(algorithm, AveragesModels):
+        raise ReplyError(
+            f"the server of {algorithm.name} does more than average models, so a strategy that only averages cannot "
+            f"take its place: use twinflower.strategies.STRATEGIES['{algorithm.name}'], or a FedAvg client"
+        )
+    try:
+        algorithm.check_average()
+    except SettingError as error:
+        raise ReplyError(str(error)) from None
 
 
 def _validating(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:

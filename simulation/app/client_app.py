@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.clients import for_flower_strategies
 from twinflower.data.files import read_bytes
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import Data
@@ -139,4 +140,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[discreet])
+app = ClientApp(client_fn, mods=[for_flower_strategies, discreet])

@@ -42,6 +42,15 @@ class SumsUp(ABC):
         a round."""
 
 
+class AveragesModels(ABC):
+    """The first array of an upload is the client's model, and the server's new model is the mean of these, unless
+    `check_average` raises an error. Any server that averages models can then run the method."""
+
+    @abstractmethod
+    def check_average(self) -> None:
+        """Raise SettingError for settings under which the server does more."""
+
+
 class DrawsSteps(ABC):
     """The number of local steps in a round is random, public, and the same for all clients. It is drawn from
     `RunInfo.key`.

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
+from ..errors import require
+from ..regularisers import Zero
 from ..work import LocalWork, Report
+from .abilities import AveragesModels
 from .messages import NOTHING, Nothing, Upload
 from .server_prox import ServerProx
 
@@ -36,7 +39,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averaging(ServerProx):
+class Averaging(ServerProx, AveragesModels):
     """FedAvg's mathematics, shared with FedProx, whose local steps have a proximal term in addition."""
 
     counts_steps: ClassVar[bool] = True
@@ -61,6 +64,18 @@ class Averaging(ServerProx):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Average over the clients that replied, then apply the prox of h."""
         return self.step_to_mean(server, uploads, clients, round_)  # type: ignore[no-any-return]
+
+    def check_average(self) -> None:
+        """Require that h is in the local steps, if there is one, and that messages are dense."""
+        require(
+            isinstance(self.regulariser, Zero) or self.composite == "local-subgradient",
+            "a server that only averages takes no prox: set composite to local-subgradient, or regulariser to none; "
+            f"got composite {self.composite}",
+        )
+        require(
+            self.uplink_ratio == 1,
+            f"a server that only averages takes whole models: set uplink-ratio to 1; got {self.uplink_ratio:g}",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""A Flower mod that lets Flower's own strategies drive our clients.
+
+The strategies of `flwr.serverapp.strategy` send records named "arrays" and "config", and average what they get back.
+Our clients are NumPyClients, whose records have other names, and their replies hold more than a model.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from twinflower.errors import ReplyError
+
+from .shell import MODEL_ONLY
+
+_KINDS = {"train": "fit", "evaluate": "evaluate"}
+
+
+def for_flower_strategies(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Translate a request of one of Flower's own strategies, and the reply to it; pass on other messages unchanged.
+
+    The model is one array (d,). The reply to "train" holds the client's model and its number of rows, "num-examples";
+    that to "evaluate" holds "loss" and "accuracy" on the held-out rows, and their number. Raises ReplyError for an
+    algorithm whose own server does more than average models.
+
+    Use it as `ClientApp(client_fn, mods=[for_flower_strategies])`.
+    """
+    kind = _KINDS.get(message.metadata.message_type)
+    if kind is None or f"{kind}ins.parameters" in message.content:
+        return call_next(message, context)
+    model, config = _records(message.content)
+    request = {"round": config.get("server-round", 0), MODEL_ONLY: True}
+    message.content = RecordDict({f"{kind}ins.parameters": model, f"{kind}ins.config": ConfigRecord(request)})
+    reply = call_next(message, context)
+    if not reply.has_error():
+        reply.content = _TRANSLATED[kind](reply.content, model)
+    return reply
+
+
+def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord]:
+    """The only ArrayRecord and the only ConfigRecord of a request, whatever their names."""
+    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
+    if len(arrays) != 1 or len(arrays[0]) != 1 or len(configs) != 1:
+        raise ReplyError("a request must hold the model as one flat array, and one config")
+    return arrays[0], configs[0]
+
+
+def _fitted(content: RecordDict, model: ArrayRecord) -> RecordDict:
+    """The client's model, under the name of the array that was sent, and its number of rows."""
+    (array,) = content.array_records["fitres.parameters"].values()
+    (name,) = model
+    return RecordDict({"arrays": ArrayRecord({name: array}), "metrics": MetricRecord(_rows(content, "fit"))})
+
+
+def _evaluated(content: RecordDict, model: ArrayRecord) -> RecordDict:
+    """The metrics on the held-out rows, and the number of these rows."""
+    loss = content.metric_records["evaluateres.loss"]["loss"]
+    accuracy = cast(float, content.config_records["evaluateres.metrics"]["accuracy"])
+    return RecordDict(
+        {"metrics": MetricRecord(_rows(content, "evaluate") | {"loss": loss, "accuracy": accuracy})}
+    )
+
+
+def _rows(content: RecordDict, kind: str) -> dict[str, Any]:
+    return {"num-examples": content.metric_records[f"{kind}res.num_examples"]["num_examples"]}
+
+
+_TRANSLATED: dict[str, Callable[[RecordDict, ArrayRecord], RecordDict]] = {
+    "fit": _fitted,
+    "evaluate": _evaluated,
+}
