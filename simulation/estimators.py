@@ -86,7 +86,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self._check_groups(groups, len(X))
         features = inputs.features(X)[order]
         classes = label.get("classes", ())
-        rows = Dataset(ARRAYS, features, y[order], features, y[order], len(classes), sites=sizes)
+        rows = Dataset(
+            ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes
+        )  # fmt: skip
         objective = self._objective(len(classes))
         keys = self._keys(objective, _curvature(features, sizes), seed)
         setup = prepare_rows(parse(keys, dict(self.settings or {})), rows)
