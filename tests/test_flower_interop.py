@@ -8,6 +8,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.strategy import FedAvg as Legacy
 from flwr.serverapp.strategy import FedAvg
 from numpy.testing import assert_allclose, assert_array_equal
 from plug_in_driver import OneProcess
@@ -75,6 +77,20 @@ def test_flowers_evaluation_is_on_the_held_out_rows():
     assert told["loss"] == pytest.approx(known["held_out_loss"])
 
 
+def test_flowers_legacy_fedavg_is_the_same():
+    """Its requests have the names that a NumPyClient knows, and say by their config that it averages."""
+    setup = small("fedavg-group", **NO_PROX)
+    legacy = Legacy(on_fit_config_fn=lambda round_: {"round": round_, "model-only": True})
+    apart = InProcessGrid(setup)
+    everyone = [setup.client(i, apart.context(i + 1)).to_client() for i in range(8)]
+    model = ndarrays_to_parameters([setup.start])
+    for round_ in range(1, 6):
+        request = FitIns(model, legacy.on_fit_config_fn(round_))
+        model, _ = legacy.aggregate_fit(round_, [(None, one.fit(request)) for one in everyone], [])
+    (x,) = parameters_to_ndarrays(model)
+    assert_allclose(x, flowers(setup).arrays["x"].numpy(), rtol=1e-9, atol=1e-12)
+
+
 def ask(setup, message_type="train", arrays=None, config=None):
     """The reply of client 0 to a request of one of Flower's strategies."""
     grid = nodes(setup)
@@ -99,7 +115,8 @@ def test_a_method_whose_server_does_more_than_average_is_refused_in_one_sentence
     ("keys", "words"),
     [
         ({"regulariser__name": "l1"}, "takes no prox"),
-        ({"uplink_ratio": 0.5}, "takes whole models"),
+        ({"uplink_ratio": 0.5}, "whole models"),
+        ({"downlink_ratio": 0.5}, "whole models"),
     ],
 )
 def test_settings_whose_server_does_more_are_refused(keys, words):

@@ -73,8 +73,9 @@ class Averaging(ServerProx, AveragesModels):
             f"got composite {self.composite}",
         )
         require(
-            self.uplink_ratio == 1,
-            f"a server that only averages takes whole models: set uplink-ratio to 1; got {self.uplink_ratio:g}",
+            self.uplink_ratio == self.downlink_ratio == 1,
+            "a server that only averages takes and sends whole models: set uplink-ratio and downlink-ratio to 1; got "
+            f"{self.uplink_ratio:g} and {self.downlink_ratio:g}",
         )
 
 
