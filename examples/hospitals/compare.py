@@ -1,4 +1,4 @@
-"""Four hospitals: together, together with privacy, on one heap, and each alone. Run it in this folder.
+"""Four hospitals: federated, federated with privacy, pooled, and each alone. Run it in this folder.
 
 python compare.py [REPEATS]
 """
@@ -35,7 +35,7 @@ def rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def pooled(X, y, sites, seed):
-    """Logistic regression on one heap."""
+    """Logistic regression on the rows of all hospitals."""
     return LogisticRegression(max_iter=1000).fit(X, y)
 
 

@@ -1,1 +1,1 @@
-"""Robust regression of water demand over works that keep their rows."""
+"""Robust regression of water demand over water utilities that keep their rows."""

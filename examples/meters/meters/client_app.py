@@ -1,4 +1,4 @@
-"""One water works."""
+"""One water utility."""
 
 import numpy as np
 from flwr.app import Context
@@ -16,8 +16,8 @@ ROW_NORM = 1.0  # public: `readings` sees to it
 
 def client_fn(context: Context):
     """Twinflower's client around our rows and our objective."""
-    run, works = context.run_config, context.node_config["partition-id"]
-    chosen, objective, rows = method(run["method"], run["epsilon"] > 0), Huber(FEATURES), readings(works)
+    run, utility = context.run_config, context.node_config["partition-id"]
+    chosen, objective, rows = method(run["method"], run["epsilon"] > 0), Huber(FEATURES), readings(utility)
     guard = None
     if run["epsilon"]:
         bounds, workload = objective.bounds(ROW_NORM), WALK.workload(len(rows.labels))
@@ -27,7 +27,7 @@ def client_fn(context: Context):
         guard = plan.guard(0, ledger, row_norm=ROW_NORM)
     return chosen.client(
         context, chosen.algorithm, objective, rows, np.zeros(FEATURES),
-        works, context.node_config["num-partitions"], WALK, guard=guard,
+        utility, context.node_config["num-partitions"], WALK, guard=guard,
     ).to_client()  # fmt: skip
 
 

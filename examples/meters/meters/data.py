@@ -1,4 +1,4 @@
-"""Readings of water works, made up: 3 of 20 sensors matter, and every tenth meter is stuck."""
+"""Synthetic readings of water utilities: 3 of 20 sensors matter, and every tenth meter is stuck."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ TRUTH = np.zeros(FEATURES)
 TRUTH[[2, 7, 11]] = 2.0, -1.5, 1.0
 
 
-def readings(works: int, rows: int = 400) -> Batch:
-    """The rows of one water works: features of norm at most 1, and the demand."""
-    draw = np.random.default_rng([2026, works])
+def readings(utility: int, rows: int = 400) -> Batch:
+    """The rows of one water utility: features of norm at most 1, and the demand."""
+    draw = np.random.default_rng([2026, utility])
     features = draw.normal(size=(rows, FEATURES))
-    features[:, works % FEATURES] += 1.0  # no two works are alike
+    features[:, utility % FEATURES] += 1.0  # no two utilities are alike
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1.0)
     demand = features @ TRUTH + 0.05 * draw.normal(size=rows)
     demand[::10] += 25.0

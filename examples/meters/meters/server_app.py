@@ -1,4 +1,4 @@
-"""The office that collects what the works send."""
+"""The server, which collects what the water utilities send."""
 
 from pathlib import Path
 
