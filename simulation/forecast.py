@@ -111,6 +111,9 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]
+    if plan.mu_tuning:
+        share = plan.mu_tuning**2 / (plan.mu_tuning**2 + plan.mu_limit**2)
+        rows.append(("spent by tuning before the run", f"{share:.3g} of the budget in mu^2"))
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
     return rows + (_shared(plan) if isinstance(plan, SumsPlan) else []) + _cost(plan)

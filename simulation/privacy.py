@@ -26,8 +26,11 @@ def make_plan(
     privacy = config.privacy
     if not isinstance(privacy, Private):
         return None
-    conversion = privacy.conversion if isinstance(privacy, Gradient) else "exact"
-    target = Target(privacy.epsilon, privacy.delta, privacy.noise_multiplier, conversion, config.unit)
+    amount = privacy.epsilon, privacy.delta, privacy.noise_multiplier
+    if isinstance(privacy, Gradient):
+        target = Target(*amount, privacy.conversion, config.unit, privacy.tune_share)
+    else:
+        target = Target(*amount)
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     if isinstance(privacy, Gradient) and privacy.trust == "sum":
@@ -72,6 +75,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
     worst = float(mu.max())
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
+        "mu_tuning": plan.mu_tuning if plan.provable else None,
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
@@ -114,12 +118,16 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     if isinstance(plan, SumsPlan):
         return _sums_in_words(plan, epsilon, mu, seeded)
     text = (
-        f"for each client, all its messages together are {mu:.4g}-GDP, hence ({epsilon:.4g}, {plan.delta:g})-DP, under "
-        f"replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
+        f"for each client, all its messages together{_with_tuning(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
+        f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
     )
     if seeded:
         text += "; simulation: the noise is seeded, not secret"
     return f"{plan.caveat}; {text}" if plan.caveat else text
+
+
+def _with_tuning(plan: Plan) -> str:
+    return ", those of the tuning before the run included," if plan.mu_tuning else ""
 
 
 def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:

@@ -284,7 +284,8 @@ class Setup:
 
         return self.plan.simulated_guard(number, ledger, draws, run=run, row_norm=self.row_norm)
 
-    def _ledger(self, number: int, context: Context) -> Ledger:
+    def ledger(self, number: int, context: Context) -> Ledger:
+        """The ledger of one simulated client, in output.state-dir or else in Flower's context."""
         config = self.config
         if not config.output.state_dir or self.plan is None:
             return ContextLedger(context.state)
@@ -330,7 +331,7 @@ class Setup:
             self.config.clients.count,
             self.schedule,
             self.config.seed,
-            guard or self.guard(number, self._ledger(number, context), str(context.run_id)),
+            guard or self.guard(number, self.ledger(number, context), str(context.run_id)),
             store,
             self.held_out(number),
         )

@@ -22,38 +22,41 @@ The columns of metrics.csv compare with the optimum, which is unknown in practic
 method can reach.
 
 A point that diverges or has incompatible settings is never chosen. Test rows are not used. The tuned file contains the
-chosen values in its curves, all scores, and the original grids, so it can be run and tuned again. Tuning uses the data:
-the privacy guarantees of the compared runs do not cover it.
+chosen values in its curves, all scores, and the original grids, so it can be run and tuned again.
+
+Tuning uses the data, and the privacy guarantees of the compared runs do not cover this. With privacy.tune-share they
+do: then every candidate is charged (`charged`). Without it, a private run on tables can be tuned only if [tune] has
+public = true, which says that everybody may know these rows.
 """
 
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.batches import Shards
-from twinflower.data.partition import Partition
-from twinflower.data.sets import OWN
+from twinflower.data.sets import OWN, TABLES
 from twinflower.errors import SettingError, require
 from twinflower.objectives import Batch
-from twinflower.randomness import stream
 
+from .charged import Charged
+from .heldout import held_out
 from .record import Result
 from .runtimes import cohort
 from .settings import Config, Value
 from .settings.config import configured
 from .settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
 from .settings.reader import chosen, counting_words, flatten, merge, resolve
-from .setup import Setup, prepare_seeds
+from .settings.sections import Gradient
+from .setup import Setup, prepare, prepare_seeds
 
 _HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "ends")
-_RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective"}
+_RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}
 _HELD_OUT = {
     "objective": "minus the objective on the held-out rows",
     "accuracy": "accuracy on the held-out rows",
@@ -67,15 +70,25 @@ Point = dict[str, Value]
 
 @dataclass(frozen=True)
 class Score:
-    """A point of a grid and its score for every tuning seed; higher is better, -inf if it diverged."""
+    """A point of a grid and its score for every tuning seed; higher is better, -inf if it diverged.
+
+    reached: in a charged tuning, the round up to which the candidate was trained; a candidate that was trained longer
+    is better.
+    """
 
     point: Point
     values: list[float]
+    reached: int = 0
 
     @property
     def mean(self) -> float:
         """The mean score over the seeds."""
         return float(np.mean(self.values))
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What the best point has most of."""
+        return self.reached, self.mean
 
     @property
     def text(self) -> str:
@@ -91,6 +104,7 @@ class Tuning:
     seeds: list[int]
     held_out: float
     by: str
+    public: bool = False
 
     def _algorithm(self, curve: Mapping[str, Any]) -> str:
         return str(self.choices(curve)["algorithm"])
@@ -147,7 +161,7 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
             rules["by"] in _HELD_OUT or "held-out" not in raw["tune"],
             f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out",
         )
-        tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"])
+        tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"], bool(rules["public"]))
         _check_grids(tuning)
         for curve in raw["curve"]:
             _check_measure(tuning, tuning.config(curve, {}, overrides or {}))
@@ -163,6 +177,28 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]",
     )
 
+    share = tune_share(config)
+    require(
+        config.privacy.mode == "none" or config.data.name != TABLES or bool(share) or tuning.public,
+        "tuning a private run looks at rows, which costs privacy: set privacy.tune-share, the part of the budget that "
+        "the candidates take, or [tune] public = true if everybody may know these rows",
+    )
+    require(
+        not (share and tuning.public),
+        f"privacy.tune-share = {share:g} charges the candidates, and [tune] public = true says that nothing is to be "
+        "charged: remove one of them",
+    )
+    require(
+        not share or (tuning.by == "accuracy" and len(tuning.seeds) == 1),
+        "with privacy.tune-share every candidate is charged once and scored by counts of correct predictions: set "
+        f"[tune] by = 'accuracy' and one seed; got '{tuning.by}' and {tuning.seeds}",
+    )
+
+
+def tune_share(config: Config) -> float:
+    """The part of the privacy budget that tuning takes; 0 if nothing is charged."""
+    return config.privacy.tune_share if isinstance(config.privacy, Gradient) else 0.0
+
 
 def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
@@ -174,29 +210,6 @@ def _check_grids(tuning: Tuning) -> None:
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
     unused = sorted(flatten(tuning.raw.get("grid", {})).keys() - set().union(*grids))
     require(not unused, f"grid: no curve knows '{', '.join(unused)}'")
-
-
-def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
-    """Hold out a share of every client's training rows; return the remaining set-up and these rows, weighted as in F.
-
-    The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
-    least one. The original test rows are removed: the set-up's test rows are the held-out ones.
-    """
-    kept, given = [], []
-    for client in range(setup.partition.num_clients):
-        rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
-        size = min(max(1, round(share * len(rows))), len(rows) - 1)
-        kept.append(rows[size:])
-        given.append(rows[:size])
-    held = setup.weighted(_rows_of(setup, [rows for rows in given if len(rows)]))
-    data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
-    partition = Partition(np.concatenate(kept), np.cumsum([0, *map(len, kept)]))
-    return setup.divided(data, partition), held
-
-
-def _rows_of(setup: Setup, parts: Sequence[Any]) -> Shards:
-    offsets = np.cumsum([0, *map(len, parts)])
-    return Shards.grouped(setup.dataset.features, setup.dataset.labels, np.concatenate(parts), offsets)
 
 
 def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
@@ -243,13 +256,67 @@ def tune(
             say(f"{label}: has no grid, stays as it is")
             curves.append(curve)
             continue
-        scores = [_scored(tuning, curve, point, overrides or {}, say) for point in tuning.points(curve)]
-        best = max(scores, key=lambda s: s.mean)
+        scores = _scores(tuning, curve, overrides or {}, say)
+        best = max(scores, key=lambda s: s.rank)
         require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
         say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
         curves.append(tuning.settled(curve, best.point) | _own_grid(curve))
         tables[label] = scores
     return _document(tuning, curves, tables)
+
+
+def _scores(
+    tuning: Tuning, curve: Mapping[str, Any], overrides: Mapping[str, Value], say: Callable[[str], None]
+) -> list[Score]:
+    """The scores of a curve's points, charged if privacy.tune-share says so."""
+    config = tuning.config(curve, {}, overrides)
+    if tune_share(config):
+        return _charged(tuning, curve, overrides, say)
+    if config.privacy.mode != "none":
+        rows = (
+            "[tune] public = true says so"
+            if tuning.public
+            else f"the data set {config.data.name} is published"
+        )
+        say(f"{tuning.label(curve)}: free, because {rows}; the guarantee does not cover the choice")
+    return [_scored(tuning, curve, point, overrides, say) for point in tuning.points(curve)]
+
+
+def _charged(
+    tuning: Tuning, curve: Mapping[str, Any], overrides: Mapping[str, Value], say: Callable[[str], None]
+) -> list[Score]:
+    """The released scores of a charged tuning, each from the last stage that the candidate reached."""
+    label = tuning.label(curve)
+
+    def told(line: str) -> None:
+        say(f"{label}: {line}")
+
+    points = {Score(point, []).text: point for point in tuning.points(curve)}
+    tried = [(text, _tried(tuning, curve, point, overrides, told)) for text, point in points.items()]
+    configs = [(text, config) for text, config in tried if config is not None]
+    require(bool(configs), f"{label}: no point of the grid gives a model")
+    plan = Charged.of(configs, tuning.held_out, tuning.seeds[0])
+    for line in plan.announced():
+        told(line)
+    found = plan.run(told)
+    return [Score(points[c.text], [c.score.value], c.reached) for c in found]
+
+
+def _tried(
+    tuning: Tuning,
+    curve: Mapping[str, Any],
+    point: Point,
+    overrides: Mapping[str, Value],
+    say: Callable[[str], None],
+) -> Config | None:
+    """The configuration of a point; None, and a line that says why, if its settings are incompatible."""
+    try:
+        config = tuning.config(curve, point, overrides)
+        prepare(config)
+    except SettingError as error:  # for example, a step-size that is too large for this mu
+        say(f"{Score(point, []).text}: left out ({error})")
+        return None
+    return config
 
 
 def _scored(
@@ -285,6 +352,7 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
     raw = tuning.raw
     lines = _flat({key: raw[key] for key in _HEAD if key in raw})
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
+    rules |= {"public": True} if tuning.public else {}
     if tuning.by in _COLUMNS:
         del rules["held-out"]
     for name, table in (("tune", rules), ("grid", flatten(raw.get("grid", {}))), *_tables("run", raw["run"])):
@@ -295,9 +363,13 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
         lists = {key: flatten(value) for key, value in words.items() if key in ("sweep", "grid")}
         lines += ["", "[[curve]]", *_flat({**own, **flatten(settings_in(curve)), **lists})]
     sign = _HELD_OUT.get(tuning.by, f"minus {tuning.by}")
-    lines += ["", f"[scores]  # {sign}, mean over the tuning seeds; higher is better"]
+    order = "; longer training first" if any(s.reached for own in tables.values() for s in own) else ""
+    lines += ["", f"[scores]  # {sign}, mean over the tuning seeds; higher is better{order}"]
     for label, scores in tables.items():
-        rows = [f"    [{json.dumps(s.text)}, {s.mean:.6g}]," for s in sorted(scores, key=lambda s: -s.mean)]
+        rows = [
+            f"    [{json.dumps(s.text)}, {s.mean:.6g}],"
+            for s in sorted(scores, key=lambda s: s.rank, reverse=True)
+        ]
         lines += [f"{json.dumps(label)} = [", *rows, "]"]
     return "\n".join(lines) + "\n"
 

@@ -32,6 +32,7 @@ PURPOSES = {
             "split",
             "steps",
             "held-out",
+            "tuning",
         ),
         1,
     )

@@ -263,6 +263,16 @@ def _check_trust(config: Config, privacy: Gradient) -> None:
         f"got {config.server.max_norm:g}",
     )
     require(
+        privacy.epsilon > 0 or not privacy.tune_share,
+        "privacy.tune-share is a share of the budget privacy.epsilon, which it needs; got "
+        f"{privacy.tune_share:g} with privacy.epsilon {privacy.epsilon:g}",
+    )
+    require(
+        not (sums and privacy.tune_share),
+        "privacy.trust = sum has no accounting for tuning: set privacy.tune-share to 0; got "
+        f"{privacy.tune_share:g}",
+    )
+    require(
         not sums or privacy.conversion == "exact",
         f"privacy.trust = sum is accounted for exactly; set privacy.conversion to exact; got {privacy.conversion}",
     )

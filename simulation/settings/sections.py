@@ -129,6 +129,15 @@ class Gradient(Private):
         int, Setting("with protects group, how many records of one person", at_least(0), "records")
     ] = 0
 
+    tune_share: Annotated[
+        float,
+        Setting(
+            "part that `twinflower tune` spends",
+            Rule("from 0 to below 1", lambda v: 0 <= v < 1),
+            "share of the budget",
+        ),
+    ] = 0.0
+
     @property
     def unit(self) -> Unit:
         """What the guarantee protects; SettingError if protects and group-size contradict each other."""

@@ -57,7 +57,8 @@ class Target:
     """The privacy target of a run: either a total epsilon per client at delta, or a noise multiplier; the other is 0.
 
     conversion: how epsilon is converted to mu, one of CONVERSIONS. unit: what is protected; the workloads of the plan
-    must be those of a `LocalSchedule` with group = unit.rows. Raises SettingError unless exactly one is above 0.
+    must be those of a `LocalSchedule` with group = unit.rows. tune_share: the share of the budget, in mu^2, that tuning
+    has taken before the run. Raises SettingError unless exactly one is above 0.
     """
 
     epsilon: float = 0.0
@@ -65,6 +66,7 @@ class Target:
     noise_multiplier: float = 0.0
     conversion: str = "exact"
     unit: Unit = ONE_RECORD
+    tune_share: float = 0.0
 
     def __post_init__(self) -> None:
         require(
@@ -72,10 +74,23 @@ class Target:
             "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
             f"{self.epsilon:g} and {self.noise_multiplier:g}",
         )
+        require(
+            0 <= self.tune_share < 1,
+            f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}",
+        )
 
     @property
     def mu(self) -> float:
-        """The mu that gives epsilon at delta; SettingError if epsilon is too small for a finite noise."""
+        """The mu of the run itself, without tuning; SettingError if epsilon is too small for a finite noise."""
+        return self._total * math.sqrt(1 - self.tune_share)
+
+    @property
+    def mu_tuning(self) -> float:
+        """The mu of the tuning before the run."""
+        return self._total * math.sqrt(self.tune_share) if self.tune_share else 0.0
+
+    @property
+    def _total(self) -> float:
         mu = CONVERSIONS[self.conversion](self.epsilon, self.delta)
         require(mu**2 > 0, f"epsilon must be large enough for a finite noise; got {self.epsilon:g}")
         return mu
@@ -123,6 +138,7 @@ class Plan:
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
     of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched: as in `Load`. mu_limit:
     the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity refers.
+    mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in `budget`.
     For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
     a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
     provable is whether any guarantee remains.
@@ -142,6 +158,7 @@ class Plan:
     claimed_epsilon: float | None = None
     true_costs: Array | None = None
     unit: Unit = ONE_RECORD
+    mu_tuning: float = 0.0
 
     @classmethod
     def of(
@@ -157,11 +174,16 @@ class Plan:
         )
         load = Load.of(algorithm, bounds, workloads, asked)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
+        require(
+            own_rule is None or not target.tune_share,
+            "this method plans its noise by an accounting of its own, which has no place for tuning: set "
+            "privacy.tune-share to 0",
+        )
         multipliers = _multipliers(target, load) if own_rule is None else own_rule
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
         return cls(
             algorithm.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
-            claimed_epsilon=target.epsilon if papers else None, unit=target.unit,
+            claimed_epsilon=target.epsilon if papers else None, unit=target.unit, mu_tuning=target.mu_tuning,
         )  # fmt: skip
 
     @classmethod
@@ -200,7 +222,7 @@ class Plan:
 
     def budget_of(self, client: int) -> Budget:
         """The budget, with `planned` set to what this client will spend in all its rounds."""
-        return replace(self.budget, planned=float(self.mu(self.shares)[client] ** 2))
+        return replace(self.budget, planned=float(self._own_mu(self.shares)[client] ** 2))
 
     @property
     def mu_limit_alone(self) -> float:
@@ -209,20 +231,29 @@ class Plan:
 
     @property
     def epsilon_limit(self) -> float:
-        """The epsilon that corresponds to mu_limit at the run's delta."""
-        return gdp_epsilon(self.mu_limit, self.delta)
+        """The epsilon, at the run's delta, of a client that reaches mu_limit, tuning included."""
+        return gdp_epsilon(math.hypot(self.mu_limit, self.mu_tuning), self.delta)
 
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
         return float(self.multipliers[client]) / math.sqrt(self.weights.max())
 
     def mu(self, shares: Array) -> Array:
-        """mu (N,) of clients whose rounds have these sums of weights (N,).
+        """mu (N,) of clients whose rounds have these sums of weights (N,), tuning included.
 
         With noise as published, the result covers all planned rounds, whatever the shares.
         """
+        return np.hypot(self._own_mu(shares), self.mu_tuning)  # type: ignore[no-any-return]
+
+    def _own_mu(self, shares: Array) -> Array:
+        """`mu` of the run alone."""
         costs = shares * self.touched if self.true_costs is None else self.true_costs
         return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
+
+    def scaled_to(self, mu: float) -> "Plan":
+        """The same plan with noise such that every client that takes part spends exactly mu."""
+        now = self._own_mu(self.shares)
+        return replace(self, multipliers=self.multipliers * np.where(now > 0, now, 1.0) / mu, mu_limit=mu)
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
         """The sum of the weights (N,) of the rounds in which each client was sampled; asked: (round, clients) pairs."""

@@ -60,7 +60,7 @@ class SumsPlan(Plan):
             algorithm, self.bounds, schedule, sizes, sums.rounds, sums.entries, sums.honest, target
         )
 
-    def mu(self, shares: Array) -> Array:
+    def _own_mu(self, shares: Array) -> Array:
         """mu (N,) of clients whose costs mu^2 (N,) are given as shares."""
         return np.sqrt(shares)  # type: ignore[no-any-return]
 

@@ -1,0 +1,55 @@
+"""Rows of every client that are kept from training, on which `twinflower tune` scores its candidates."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from twinflower.arrays import Index
+from twinflower.batches import Shards
+from twinflower.data.partition import Partition
+from twinflower.objectives import Batch
+from twinflower.randomness import stream
+
+from .setup import Setup
+
+
+def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
+    """Hold out a share of every client's training rows; return the remaining set-up and these rows, weighted as in F.
+
+    The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
+    least one. The original test rows are removed: the set-up's test rows are the held-out ones.
+    """
+    kept, given = _parts(setup, share)
+    held = setup.weighted(_rows_of(setup, [rows for rows in given if len(rows)]))
+    return _on(setup, kept, held), held
+
+
+def split(setup: Setup, share: float) -> tuple[Setup, list[Batch]]:
+    """Hold out the same rows as `held_out`; return the remaining set-up and every client's held-out rows."""
+    kept, given = _parts(setup, share)
+    data = setup.dataset
+    tested = Batch(data.test_features, data.test_labels)
+    return _on(setup, kept, tested), [Batch(data.features[rows], data.labels[rows]) for rows in given]
+
+
+def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
+    """The numbers of the rows that every client keeps, and of those that it holds out."""
+    kept, given = [], []
+    for client in range(setup.partition.num_clients):
+        rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
+        size = min(max(1, round(share * len(rows))), len(rows) - 1)
+        kept.append(rows[size:])
+        given.append(rows[:size])
+    return kept, given
+
+
+def _on(setup: Setup, kept: Sequence[Index], held: Batch) -> Setup:
+    """The set-up on the kept rows, tested on the held-out ones."""
+    data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
+    return setup.divided(data, Partition(np.concatenate(kept), np.cumsum([0, *map(len, kept)])))
+
+
+def _rows_of(setup: Setup, parts: Sequence[Index]) -> Shards:
+    offsets = np.cumsum([0, *map(len, parts)])
+    return Shards.grouped(setup.dataset.features, setup.dataset.labels, np.concatenate(parts), offsets)
