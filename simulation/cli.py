@@ -173,6 +173,15 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 
 @app.command()
+def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
+    """Write report.html again from stored results, without training."""
+    from .report.console import say
+    from .report.html.write import rewrite
+
+    say(str(rewrite(folder)))
+
+
+@app.command()
 def privacy(
     experiment: Annotated[Path, typer.Argument(help=_A_FILE)], set_: Set = None, data_dir: DataDir = ""
 ) -> None:
@@ -284,14 +293,18 @@ def identity(
 
 
 @app.command()
-def compare(folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")]) -> None:
-    """Compare finished runs in a table, with mean and standard deviation over seeds."""
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
+    out: Annotated[Path, typer.Option(help="HTML file to write")] = Path("comparison.html"),
+) -> None:
+    """Compare finished runs, with mean and standard deviation over seeds: a table, and a report as an HTML file."""
     from .report.compare import HEADINGS, comparison
     from .report.console import say, table
+    from .report.html.write import report_comparison
 
-    rows, left_out = comparison(folders)
-    table(HEADINGS, rows)
-    say(*left_out)
+    found = comparison(folders)
+    table(HEADINGS, found.rows)
+    say(*found.left_out, f"report: {report_comparison(found, out.absolute())}")
 
 
 @app.command()

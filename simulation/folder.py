@@ -5,7 +5,9 @@ No other module uses the names of these files:
     config.toml, experiment.toml           the configuration, written before the first round
     metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
     summary.json, environment.json         the results and the versions; a run with a summary has ended
+    clients.csv                            what each client took part in and spent
     model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
+    report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs
     checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
     runtime, .run.lock, .command.lock      only while a command works in the folder
@@ -13,6 +15,7 @@ No other module uses the names of these files:
 """
 
 import csv
+import hashlib
 import io
 import itertools
 import json
@@ -24,6 +27,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,13 +52,19 @@ SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
     "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
 )  # fmt: skip
+_NEWER_KEYS = (  # that summaries of older versions may lack
+    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised",
+)  # fmt: skip
 _CONFIG, _EXPERIMENT, _RESUME, _RUNTIME = "config.toml", "experiment.toml", "resume.toml", "runtime"
 _METRICS, _SUMMARY, _MODEL, _MODULE, _FIGURE = (
     "metrics.csv", "summary.json", "model.npz", "model.pt", "figure.png",
 )  # fmt: skip
+_ROUNDS, _CLIENTS, _ENVIRONMENT, _REPORT = "rounds.jsonl", "clients.csv", "environment.json", "report.html"
+_DIGESTED = (_EXPERIMENT, _CONFIG, _SUMMARY, _METRICS, _CLIENTS, _ROUNDS, _ENVIRONMENT, _MODEL, _MODULE)
+_CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 _SEED = "seed-"
 _ROLES = ("command", "run")
-_LIBRARIES = ("flwr", "numpy", "scipy", "scikit-learn", "ray")
+_LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
 _KEPT = 2  # checkpoints
 
 
@@ -164,6 +174,11 @@ def figure_of(folder: Path) -> Path:
     return folder / _FIGURE
 
 
+def report_of(folder: Path) -> Path:
+    """The path of the report on a run or an experiment."""
+    return folder / _REPORT
+
+
 def state_folder(folder: Path) -> Path:
     """The folder in which simulated clients store their states until the run has ended."""
     return folder / "state"
@@ -247,13 +262,21 @@ def write_run(result: Result, folder: Path) -> Path:
         table = csv.DictWriter(file, result.rows[0].keys() if result.rows else COLUMNS)
         table.writeheader()
         table.writerows(result.rows)
-    write_text(folder / "rounds.jsonl", "".join(map(_line, result.rounds)))
-    write_text(folder / "environment.json", json.dumps(_environment(), indent=2))
+    write_text(folder / _ROUNDS, "".join(map(_line, result.rounds)))
+    _write_clients(result, folder / _CLIENTS)
+    write_text(folder / _ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(result, folder)
     write_text(folder / _SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
     resume_file(folder).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
+
+
+def _write_clients(result: Result, path: Path) -> None:
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+        table = csv.DictWriter(file, _CLIENT_COLUMNS)
+        table.writeheader()
+        table.writerows(result.clients())
 
 
 def _write_model(result: Result, folder: Path) -> None:
@@ -288,9 +311,11 @@ def _line(done: Round) -> str:
     return json.dumps(values, allow_nan=False) + "\n"
 
 
-def _environment() -> dict[str, Any]:
-    """The versions of Python and the libraries, the platform and the number of cores, which can affect results."""
+def environment() -> dict[str, Any]:
+    """The versions of Python and the libraries, the platform and the number of cores, which can affect results, and the
+    time."""
     return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -313,9 +338,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
             summary[key] for key in ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds")
         )
         require(all(isinstance(number, int | float | None) for number in numbers), "")
-        optimality = summary.get("optimality")  # summaries of version 0.1 have none
-        require(isinstance(optimality, int | float | None), "")
-        return {key: summary[key] for key in SUMMARY_KEYS} | {"optimality": optimality}
+        require(isinstance(summary.get("optimality"), int | float | None), "")
+        return {key: summary[key] for key in SUMMARY_KEYS} | {key: summary.get(key) for key in _NEWER_KEYS}
     except (OSError, ValueError, KeyError, TypeError, SettingError):
         raise SettingError(f"{folder / _SUMMARY} is missing or not the summary of a run") from None
 
@@ -329,6 +353,65 @@ def read_rows(folder: Path) -> list[dict[str, float]]:
         return rows
     except (OSError, ValueError, KeyError, TypeError, SettingError):
         raise SettingError(f"{folder / _METRICS} is missing or not the metrics of a run") from None
+
+
+def read_clients(folder: Path) -> list[dict[str, float | None]]:
+    """Read clients.csv of a run folder, empty fields as None; empty for a run of an older version, which has none.
+
+    Raises SettingError if it is damaged.
+    """
+    path = folder / _CLIENTS
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            table = csv.DictReader(file)
+            return [{key: float(row[key]) if row[key] else None for key in _CLIENT_COLUMNS} for row in table]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingError(f"{path} is not the list of clients of a run") from None
+
+
+def read_rejections(folder: Path) -> list[tuple[int, int, str]]:
+    """The replies that a run left out, as (round, client, reason), from rounds.jsonl; SettingError if it is damaged."""
+    path = folder / _ROUNDS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rounds = [json.loads(line) for line in lines]
+        return [
+            (int(done["round"]), int(client), str(reason))
+            for done in rounds
+            for client, reason in done["rejected"].items()
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise SettingError(f"{path} is not the list of rounds of a run") from None
+
+
+def read_environment(folder: Path) -> list[tuple[str, str]]:
+    """The content of environment.json as (name, value) pairs; empty if it is missing."""
+    path = folder / _ENVIRONMENT
+    try:
+        return flat(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+    except (OSError, ValueError, AttributeError):
+        raise SettingError(f"{path} is not the environment of a run") from None
+
+
+def flat(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An environment as (name, value) pairs, with the libraries among them."""
+    libraries = {name: number or "not installed" for name, number in found.get("libraries", {}).items()}
+    named = {name: value for name, value in found.items() if name != "libraries"}
+    return [(name, str(value)) for name, value in (named | libraries).items()]
+
+
+def digests(folder: Path) -> list[tuple[str, str]]:
+    """The files of a run or an experiment with their SHA-256 digests, as (name, hexadecimal digits)."""
+    found = [folder / name for name in _DIGESTED]
+    return [(path.name, digest(path)) for path in found if path.is_file()]
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def broken_bounds(folder: Path) -> float | None:

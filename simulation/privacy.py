@@ -91,12 +91,24 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
     }
 
 
+def accounts(plan: Plan, shares: Array) -> dict[str, Array]:
+    """Each client's mu (N,), given its total weight of releases (N,); empty without a guarantee.
+
+    In a run of sums also mu_alone (N,), against the server and all other clients together.
+    """
+    if not plan.provable:
+        return {}
+    mu = plan.mu(shares)
+    return {"mu": mu} | ({"mu_alone": mu * plan.sums.factor} if isinstance(plan, SumsPlan) else {})
+
+
 def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
     """The second guarantee of a run of sums, against the server and all other clients together."""
     alone = mu * plan.sums.factor
     return {
         "trust": "sum",
         "honest_sites": plan.sums.honest,
+        "attacker": plan.attacker,
         "mu_alone": alone,
         "epsilon_alone": gdp_epsilon(alone, plan.delta),
     }

@@ -1,22 +1,23 @@
 """The metrics of a run while it is running, and its result when it has ended."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
-from twinflower.arrays import Array
+from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.networks import NetworkObjective
 from twinflower.objectives import NamedModel
+from twinflower.privacy.plan import Plan
 from twinflower.strategies import Round
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
 from .columns import SITE_COLUMNS
-from .privacy import spent
+from .privacy import accounts, spent
 from .setup import Setup
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
@@ -155,8 +156,21 @@ class Result:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
         if self.setup.plan is None:
             return None
-        shares = self.setup.plan.shares_of((done.round, done.asked) for done in self.rounds)
-        return spent(self.setup.plan, shares, seeded=self.runtime != "deployment")
+        return spent(self.setup.plan, self._shares(self.setup.plan), seeded=self.runtime != "deployment")
+
+    def _shares(self, plan: Plan) -> Array:
+        return plan.shares_of((done.round, done.asked) for done in self.rounds)
+
+    def clients(self) -> Iterator[dict[str, Any]]:
+        """The rows of clients.csv, one for each client that was asked: its rows, in how many rounds it was asked, how
+        many of its replies were used, and what it spent (`accounts`)."""
+        plan, sizes = self.setup.plan, self.setup.partition.sizes
+        asked = _times((done.asked for done in self.rounds), len(sizes))
+        lost = _times((done.rejected for done in self.rounds), len(sizes))
+        columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
+        columns |= accounts(plan, self._shares(plan)) if plan else {}
+        for client in np.flatnonzero(asked):
+            yield {"client": client, **{name: column[client] for name, column in columns.items()}}
 
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
         """Whether the last row satisfies the constraints; None for a run without constraints or without a model."""
@@ -201,6 +215,7 @@ class Result:
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
             "partition": self.setup.report(),
+            "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
         }
@@ -220,6 +235,12 @@ def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
 def finite(value: float | None) -> float | None:
     """The number, or None (null in JSON) if it is not finite."""
     return value if value is not None and np.isfinite(value) else None
+
+
+def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:
+    """How often each client (N,) is in these groups."""
+    numbers = np.fromiter((client for group in clients for client in group), dtype=np.int64)
+    return np.bincount(numbers, minlength=num_clients)
 
 
 def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:

@@ -17,6 +17,7 @@ from .folder import (
     write_runtime,
 )
 from .report.figures import draw_experiment, undrawn
+from .report.html.write import report_begun, report_experiment
 from .resume import begun, runtime_of
 from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
@@ -68,12 +69,26 @@ def run(
         if not plan.single:
             write_experiment(plan, folder)
         write_runtime(runtime, folder)
+        _announce(plan, folder)
         if jobs > 1 and not plan.single:
             failures = parallel.run(plan, folder, observer, runtime, jobs)
         else:
             failures = _RUN[runtime](plan, folder, observer)
         clear_runtime(folder)
-        return failures + ([] if plan.single else undrawn(lambda: draw_experiment(plan, folder)))
+        return failures + ([] if plan.single else _shown(plan, folder))
+
+
+def _announce(plan: Experiment, folder: Path) -> None:
+    """Write the report that says that the results are not there yet."""
+    if plan.single:
+        report_begun(plan.curves[0].config, folder)
+    else:
+        report_experiment(plan, folder)
+
+
+def _shown(plan: Experiment, folder: Path) -> list[str]:
+    """Draw and report the results of an experiment; return an error message for each file that cannot be written."""
+    return [*undrawn(lambda: draw_experiment(plan, folder)), *undrawn(lambda: report_experiment(plan, folder))]
 
 
 def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from twinflower.strategies.nodes import meet
 from ..folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
 from ..record import Result
 from ..report.figures import draw_run, undrawn
+from ..report.html.write import report_begun, report_run
 from ..report.sentences import bounds, guarantee, row_line, warnings
 from ..resume import require_resumable, require_state_dir
 from ..runtimes.strategy import run_strategy
@@ -82,6 +83,7 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     write_run(result, folder)
     _print(f"results: {folder}", *_bounds(result))
     failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]
+    failures += undrawn(lambda: report_run(folder))
     if failures:
         raise RunError("; ".join(failures))
 
@@ -101,6 +103,7 @@ def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
     if runtime == "flower":
         require_state_dir(config)
     write_config(config, folder)
+    report_begun(config, folder)
     if checkpoints.every:
         resume = write_resume(config, folder)
         _print(f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}")

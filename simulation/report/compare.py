@@ -20,16 +20,22 @@ HEADINGS = (
 
 
 class Comparison(NamedTuple):
-    """The rows under `HEADINGS`, and a message for each folder that is left out."""
+    """The ended runs of each curve, by its name, as summaries by their folders, and a message for each folder that is
+    left out."""
 
-    rows: list[tuple[str, ...]]
+    groups: dict[str, dict[Path, dict[str, Any]]]
     left_out: list[str]
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row under `HEADINGS` for each curve: mean +- standard deviation over the seeds, and the largest epsilon."""
+        return [row(name, list(runs.values())) for name, runs in self.groups.items()]
 
 
 def comparison(folders: Sequence[Path]) -> Comparison:
-    """Compare runs, one row per curve: mean +- standard deviation over the seeds, and the largest epsilon.
+    """The runs to compare. No run counts twice.
 
-    No run counts twice. A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
+    A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
     """
     groups: dict[Path, dict[Path, dict[str, Any]]] = defaultdict(dict)
     left_out = []
@@ -42,11 +48,12 @@ def comparison(folders: Sequence[Path]) -> Comparison:
             left_out.append(f"{folder} is left out: no run has ended there")
     require(bool(groups), "; ".join(left_out))
     common = Path(os.path.commonpath([name.parent for name in groups]))
-    rows = [_row(str(name.relative_to(common)), list(runs.values())) for name, runs in groups.items()]
-    return Comparison(rows, list(dict.fromkeys(left_out)))
+    named = {str(name.relative_to(common)): runs for name, runs in groups.items()}
+    return Comparison(named, list(dict.fromkeys(left_out)))
 
 
-def _row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
+def row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The row under `HEADINGS` of a curve with these summaries, at least one."""
     finished = [run for run in runs if run["finished"]]
     note = "" if len(finished) == len(runs) else f" ({len(runs) - len(finished)} failed)"
     method = ", ".join(sorted({run["algorithm"] for run in runs}))

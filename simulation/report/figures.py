@@ -30,7 +30,7 @@ from ..folder import (
 )
 from ..settings.experiment import Curve, Experiment
 from .plot_style import label, log_scale, marked, styles
-from .series import Series, limits, note, series
+from .series import Series, columns_of_run, limits, note, series
 
 _PANEL = (5.2, 3.6)
 _LETTERS = 70  # most characters per line of a panel's title
@@ -48,8 +48,7 @@ def compose_run(folder: Path) -> plt.Figure:
     """The figure of one run: objective, test accuracy and nonzeros by round, and the cost if the run has bounds."""
     rows, summary = read_rows(folder), read_summary(folder)
     curve = read_config(folder)
-    bounded = ["cost" if limits(curve.config, "cost") else "excess"] if limits(curve.config, "excess") else []
-    columns = ["objective", "test_accuracy", "nonzeros", *bounded]
+    columns = columns_of_run(curve.config)
     figure, axes = _canvas(1, len(columns))
     (style,) = styles([curve.config.algorithm])
     x = np.array([row["round"] for row in rows])

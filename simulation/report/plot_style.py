@@ -68,7 +68,7 @@ _WORDS = {
     "rounds": "rounds in total, T",
     "privacy.epsilon": "epsilon per client, in total",
 }
-_BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
+BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
 def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
@@ -129,9 +129,9 @@ def label(ax: Axes, x: str, y: str, config: Config) -> None:
     """Label the axes, with units."""
     ax.set_xlabel(words(x, config))
     ax.set_ylabel(words(y, config))
-    if x in _BITS:
+    if x in BITS:
         ax.xaxis.set_major_formatter(EngFormatter(unit="bit"))
-    if y in _BITS:
+    if y in BITS:
         ax.yaxis.set_major_formatter(EngFormatter(unit="bit"))
     ax.grid(alpha=0.3)
 

@@ -75,18 +75,30 @@ def limits(config: Config, column: str) -> list[float]:
     return [bound.limit for bound in parse_constraints(str(text)) if bound.kind == "cost"]
 
 
+def columns_of_run(config: Config) -> list[str]:
+    """The columns of metrics.csv that are drawn of a single run: the last is the cost, if the run has bounds on it."""
+    bounded = ["cost" if limits(config, "cost") else "excess"] if limits(config, "excess") else []
+    return ["objective", "test_accuracy", "nonzeros", *bounded]
+
+
 def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
-    """The line of a curve by round. It ends with the shortest run, and its label says if that stopped early."""
     runs = _runs(experiment, out, curve, has_metrics)
+    return by_round(_label(curve.label, len(runs), experiment), curve.config, runs, experiment.x, column)
+
+
+def by_round(label: str, config: Config, runs: Sequence[Rows], x: str, column: str) -> Series:
+    """The line of a curve by round. It ends with the shortest run, and its label says if that stopped early.
+
+    runs: the rows of metrics.csv of the curve's seeds, at least one row of each.
+    """
     length = min(map(len, runs), default=0)
-    label, rounds = _label(curve.label, len(runs), experiment), curve.config.rounds
     if not length:
-        return Series(f"{label}, no result", curve.config.algorithm, *np.empty((4, 0)))
-    if runs[0][length - 1]["round"] < rounds:
-        label += f", ends at round {runs[0][length - 1]['round']:.0f} of {rounds}"
-    x = np.mean([_column(rows[:length], experiment.x) for rows in runs], axis=0)
+        return Series(f"{label}, no result", config.algorithm, *np.empty((4, 0)))
+    if runs[0][length - 1]["round"] < config.rounds:
+        label += f", ends at round {runs[0][length - 1]['round']:.0f} of {config.rounds}"
+    across = np.mean([_column(rows[:length], x) for rows in runs], axis=0)
     mean, low, high, cut = spread(np.array([_column(rows[:length], column) for rows in runs]), column)
-    return Series(label, curve.config.algorithm, x, mean, low, high, cut, len(runs))
+    return Series(label, config.algorithm, across, mean, low, high, cut, len(runs))
 
 
 def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:

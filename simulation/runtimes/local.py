@@ -6,6 +6,7 @@ from pathlib import Path
 from ..folder import Checkpoints, curve_folder, run_folder, write_run
 from ..record import Ending, Result
 from ..report.figures import draw_run, undrawn
+from ..report.html.write import report_run
 from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
@@ -41,6 +42,6 @@ def run_part(
 
 
 def _store(result: Result, folder: Path) -> list[str]:
-    """Write a run and draw its figure; return an error message if it cannot be drawn."""
+    """Write a run, its figure and its report; return an error message for each of the latter that cannot be written."""
     write_run(result, folder)
-    return undrawn(lambda: draw_run(folder))
+    return [*undrawn(lambda: draw_run(folder)), *undrawn(lambda: report_run(folder))]

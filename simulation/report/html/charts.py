@@ -1,0 +1,157 @@
+"""Line charts as numbers for the template, which draws them as SVG.
+
+A plot is stretched to the width of the screen, so that places are shares of its width and height, and texts stand
+beside it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
+
+from twinflower.arrays import Array, Mask
+
+from ..series import Series
+
+_MOST_POINTS = 300  # of a line; more cannot be told apart on a screen
+_MOST_DOTS = 12  # points of a line that are marked
+_UNITS = 1000.0  # of a plot's width and height in its drawing
+_TICKS = 5
+_DECADES = 7  # most labels of a log axis
+
+
+class Tick(NamedTuple):
+    """A number on an axis, at this share of the axis's length in percent."""
+
+    place: str
+    text: str
+
+
+class Line(NamedTuple):
+    """A line: the path of its mean, dots at its points if they are few, the outline of its band (empty without one),
+    its points as numbers, and the last of them."""
+
+    label: str
+    path: str
+    dots: str
+    band: str
+    x: str
+    y: str
+    final: str
+
+
+class Chart(NamedTuple):
+    """A chart of lines; bounds are the heights of horizontal lines, in percent, that a result must not exceed."""
+
+    title: str
+    x_label: str
+    lines: Sequence[Line]
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    bounds: Sequence[Tick]
+    remark: str = ""
+
+
+class Axis(NamedTuple):
+    """The range of an axis, on a linear or a log scale."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @classmethod
+    def over(cls, values: Array, log: bool) -> "Axis":
+        """The axis that holds all of these values that can be drawn."""
+        good = values[_drawable(values, log)]
+        if not good.size:
+            return cls(1.0, 10.0, log)
+        low, high = float(good.min()), float(good.max())
+        if log:
+            return cls(low / 1.1, high * 1.1, True)
+        margin = 0.04 * (high - low) or abs(high) / 10 or 1.0
+        return cls(low - margin, high + margin)
+
+    def share(self, values: Array) -> Array:
+        """The places of values on the axis, as shares of its length."""
+        ends = np.array([self.low, self.high])
+        if self.log:
+            values, ends = np.log10(values), np.log10(ends)
+        found: Array = (values - ends[0]) / (ends[1] - ends[0])
+        return found
+
+    def ticks(self, unit: str = "") -> list[Tick]:
+        """The labelled places of the axis."""
+        locator = LogLocator(numticks=_DECADES) if self.log else MaxNLocator(_TICKS, steps=[1, 2, 2.5, 5, 10])
+        values = np.asarray(locator.tick_values(self.low, self.high))
+        values = values[(self.low <= values) & (values <= self.high)]
+        if self.log and len(values) < 2:
+            values = np.array([self.low * 1.1, self.high / 1.1])
+        write = EngFormatter(unit) if unit else "{:.4g}".format
+        return [_tick(self, value, write(value + 0.0)) for value in values]
+
+
+def chart(
+    title: str, x_label: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
+    units: tuple[str, str] = ("", ""), limits: Sequence[float] = (), remark: str = "",
+) -> Chart:  # fmt: skip
+    """A chart of series, each a mean with a band over the seeds.
+
+    logs, units: whether an axis is logarithmic, and its unit, for x and y. limits: bounds on y.
+    """
+    series = [_thinned(one) for one in series]
+    x = Axis.over(_all(one.x for one in series), logs[0])
+    heights = [part for one in series for part in (one.mean, one.low, one.high)]
+    y = Axis.over(_all([*heights, np.asarray(limits, dtype=float)]), logs[1])
+    return Chart(
+        title, x_label, [_line(one, x, y) for one in series], x.ticks(units[0]), y.ticks(units[1]),
+        [_tick(y, limit, f"bound {limit:g}") for limit in limits], remark,
+    )  # fmt: skip
+
+
+def _all(parts: Iterable[Array]) -> Array:
+    return np.concatenate([np.empty(0), *parts])
+
+
+def _drawable(values: Array, log: bool) -> Mask:
+    return np.isfinite(values) & (values > 0) if log else np.isfinite(values)
+
+
+def _thinned(one: Series) -> Series:
+    """The series with at most `_MOST_POINTS` of its points, the first and the last among them."""
+    places = np.linspace(0, len(one.x) - 1, min(len(one.x), _MOST_POINTS))
+    keep = places.round().astype(int)
+    x, mean, low, high = (array[keep] for array in (one.x, one.mean, one.low, one.high))
+    return one._replace(x=x, mean=mean, low=low, high=high)
+
+
+def _line(one: Series, x: Axis, y: Axis) -> Line:
+    good = _drawable(one.x, x.log) & _drawable(one.mean, y.log)
+    places, means = one.x[good], one.mean[good]
+    band = ""
+    if one.seeds > 1:
+        low, high = (np.where(_drawable(end[good], y.log), end[good], means) for end in (one.low, one.high))
+        outline = np.concatenate([places, places[::-1]]), np.concatenate([high, low[::-1]])
+        band = _path(_points(*outline, x, y))
+    final = f"{means[-1]:.5g}" if len(means) else "no result"
+    points = _points(places, means, x, y)
+    dots = "".join(f"M{point}h0" for point in points) if len(points) <= _MOST_DOTS else ""
+    return Line(one.label, _path(points), dots, band, _numbers(places), _numbers(means), final)
+
+
+def _points(across: Array, up: Array, x: Axis, y: Axis) -> list[str]:
+    """Points as the coordinates of an SVG path."""
+    left, top = _UNITS * x.share(across), _UNITS * (1 - y.share(up))
+    return [f"{a:.1f} {b:.1f}" for a, b in zip(left, top, strict=True)]
+
+
+def _path(points: Sequence[str]) -> str:
+    return f"M{'L'.join(points)}" if points else ""
+
+
+def _numbers(values: Array) -> str:
+    return " ".join(f"{value:.7g}" for value in values)
+
+
+def _tick(axis: Axis, value: float, text: str) -> Tick:
+    return Tick(f"{100 * float(axis.share(np.asarray(value))):.3f}", text)

@@ -1,0 +1,193 @@
+"""The report on several runs: the curves of an experiment, or the runs that `compare` finds."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...folder import (
+    digests,
+    has_ended,
+    has_metrics,
+    read_config,
+    read_environment,
+    read_rows,
+    read_summary,
+    run_folder,
+)
+from ...settings import Config
+from ...settings.experiment import Experiment
+from ..compare import HEADINGS, Comparison, row
+from ..plot_style import BITS, words
+from ..series import Series, by_round, limits, note, series
+from .charts import Chart, chart
+from .parts import Page, Section, Table
+from .runs import FOOTER, settings, trained, warned
+from .statement import Case, headline, statement
+
+_COLUMNS = ("objective", "test_accuracy", "nonzeros")  # of a comparison's charts
+
+
+class Curve(NamedTuple):
+    """A curve of a report: its name, its settings, and its ended runs as summaries by their folders."""
+
+    name: str
+    config: Config
+    runs: dict[Path, dict[str, Any]]
+    planned: int = 0
+
+
+def page_of_experiment(plan: Experiment, folder: Path) -> Page:
+    """The report on an experiment, of which any number of runs have ended."""
+    curves = [_curve(plan, folder, nth) for nth in range(len(plan.curves))]
+    told = [f"{name}: {text}" for name, text in (("Claim", plan.claim), ("Found", plan.verdict)) if text]
+    lead = [f"Source: {plan.source}"] * bool(plan.source) + told
+    charts = [
+        one
+        for panel in dict.fromkeys(curve.panel for curve in plan.curves)
+        for one in _panel(plan, folder, panel)
+    ]
+    files = [Table(("SHA-256 of", ""), digests(folder), codes=True)]
+    return Page(
+        "Federated learning experiment",
+        plan.title,
+        _alarm(curves),
+        lead,
+        [],
+        _sections(curves, charts, files),
+        FOOTER,
+    )
+
+
+def page_of_comparison(found: Comparison) -> Page:
+    """The report on finished runs of any experiments."""
+    curves = [Curve(name, read_config(next(iter(runs))).config, runs) for name, runs in found.groups.items()]
+    charts = [_compared(curves, column) for column in _COLUMNS]
+    return Page(
+        "Comparison of federated learning runs", ", ".join(found.groups), _alarm(curves), found.left_out, [],
+        _sections(curves, charts, []), "Made from stored results by Twinflower; `twinflower compare` makes it again.",
+    )  # fmt: skip
+
+
+def _curve(plan: Experiment, folder: Path, nth: int) -> Curve:
+    curve = plan.curves[nth]
+    folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
+    runs = {own: read_summary(own) for own in folders if has_ended(own)}
+    return Curve(": ".join(filter(None, (curve.panel, curve.label))), curve.config, runs, len(folders))
+
+
+def _alarm(curves: Sequence[Curve]) -> str:
+    """How many runs failed or have not ended; empty if all finished."""
+    ended = [summary for curve in curves for summary in curve.runs.values()]
+    total = max(len(ended), sum(curve.planned for curve in curves))
+    failed = sum(not summary["finished"] for summary in ended)
+    told = [f"{failed} of {total} runs failed"] * bool(failed)
+    told += [f"{total - len(ended)} of {total} runs had not ended when this report was written"] * (
+        len(ended) < total
+    )
+    return "; ".join(told) + "." * bool(told)
+
+
+def _sections(curves: Sequence[Curve], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:
+    return [
+        *warned(list(_warnings(curves))), Section("Results", tables=[_results(curves)]),
+        Section("Curves", charts=charts), Section("What was trained", tables=[_methods(curves)]), _privacy(curves),
+        settings([curve.config for curve in curves]), _proofs(curves, files),
+    ]  # fmt: skip
+
+
+def _results(curves: Sequence[Curve]) -> Table:
+    rows = [
+        row(curve.name, list(curve.runs.values()))
+        if curve.runs
+        else (curve.name, curve.config.algorithm, "0", *["-"] * 8)
+        for curve in curves
+    ]
+    remark = "Mean and standard deviation over the seeds; epsilon is the largest that a site spent in any of the runs."
+    return Table(("curve", *HEADINGS[1:]), rows, remark)
+
+
+def _warnings(curves: Sequence[Curve]) -> Iterator[str]:
+    for curve in curves:
+        texts = [text for summary in curve.runs.values() for text in summary["warnings"] or []]
+        yield from (f"{curve.name}: {text.removeprefix('warning: ')}" for text in dict.fromkeys(texts))
+
+
+def _panel(plan: Experiment, folder: Path, panel: str) -> list[Chart]:
+    """The charts of one panel of the experiment's figure."""
+    curves = [curve for curve in plan.curves if curve.panel == panel]
+    config = curves[0].config
+    charts = []
+    for y in plan.y:
+        shown = series(plan, folder, curves, y)
+        bounds = sorted({limit for curve in curves for limit in limits(curve.config, y)})
+        title = f"{panel}: {words(y, config)}" if panel else words(y, config)
+        charts.append(_chart(title, plan.x, y, config, shown, bounds, plan.log_axes))
+    return charts
+
+
+def _compared(curves: Sequence[Curve], column: str) -> Chart:
+    shown = []
+    for curve in curves:
+        runs = [rows for folder in curve.runs if has_metrics(folder) and (rows := read_rows(folder))]
+        shown.append(by_round(curve.name, curve.config, runs, "round", column))
+    return _chart(words(column, curves[0].config), "round", column, curves[0].config, shown, [], [])
+
+
+def _chart(
+    title: str,
+    x: str,
+    y: str,
+    config: Config,
+    shown: Sequence[Series],
+    bounds: Sequence[float],
+    logs: Sequence[str],
+) -> Chart:
+    units = tuple("bit" if column in BITS else "" for column in (x, y))
+    return chart(
+        title, words(x, config), shown, (x in logs, y in logs), (units[0], units[1]), bounds, note(shown)
+    )
+
+
+# --- what belongs to one curve
+
+
+def _methods(curves: Sequence[Curve]) -> Table:
+    return Table(("curve", "what was trained"), [(curve.name, trained(curve.config)) for curve in curves])
+
+
+def _privacy(curves: Sequence[Curve]) -> Section:
+    """The statements of all curves; equal ones once, under the names of their curves."""
+    found: dict[str, tuple[list[str], Case]] = {}
+    for curve in curves:
+        if curve.runs:
+            case = _worst(curve)
+            found.setdefault(repr(statement(case)), ([], case))[0].append(curve.name)
+    headlines = [f"{', '.join(names)}. {headline(case)}" for names, case in found.values()]
+    folded = [
+        Section(f"Statement for {', '.join(names)}", parts=statement(case)) for names, case in found.values()
+    ]
+    return Section("Privacy", points=headlines, folded=folded)
+
+
+def _worst(curve: Curve) -> Case:
+    """The curve's run that spent the most, or that has no guarantee."""
+
+    def cost(folder: Path) -> float:
+        privacy = curve.runs[folder]["privacy"]
+        return -1.0 if privacy is None else math.inf if privacy["mu"] is None else privacy["mu"]
+
+    return Case.of_folder(max(curve.runs, key=cost))
+
+
+def _proofs(curves: Sequence[Curve], files: Sequence[Table]) -> Section:
+    """Versions, and the digests of every run's settings and files."""
+    folders = [(curve, folder) for curve in curves for folder in curve.runs]
+    versions = [Table(("version of", ""), read_environment(folders[0][1]))] if folders else []
+    rows = [
+        (f"{curve.name}, seed {curve.runs[folder]['seed']}: {name}", digest)
+        for curve, folder in folders
+        for name, digest in digests(folder)
+    ]
+    each = Section("Files of the runs", tables=[Table(("SHA-256 of", ""), rows, codes=True)])
+    return Section("Versions and digests", tables=[*versions, *files], folded=[each] if rows else [])

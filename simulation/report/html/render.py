@@ -1,0 +1,50 @@
+"""Reports and statements as text: HTML and Markdown, by the templates in this folder."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from .parts import Page, Section
+
+_HERE = Path(__file__).parent
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
+
+
+def html(page: Page) -> str:
+    """The page as one HTML file with its style and script; every text in it is escaped."""
+    return _template("page.html.md", escaping=True).render(page=page)
+
+
+def markdown(title: str, sections: Sequence[Section]) -> str:
+    """The sections as Markdown, in which every text is escaped but for its `code`."""
+    return _template("statement.md", escaping=False).render(title=title, sections=sections)
+
+
+@cache
+def _template(name: str, escaping: bool) -> Template:
+    """A template of this folder. escaping: whether texts are escaped as HTML."""
+    made = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=escaping,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"markdown": _escaped, "pieces": _pieces}
+    return made.get_template(name)
+
+
+def _pieces(text: str) -> list[str]:
+    """The text, divided at its backquotes: every second piece is code."""
+    return text.split("`") if text.count("`") % 2 == 0 else [text]
+
+
+def _escaped(text: str) -> str:
+    """The text with a backslash before everything that Markdown would take as markup, except in its `code`."""
+    pieces = [
+        _MARKUP.sub(r"\\\1", piece) if n % 2 == 0 else f"`{piece}`" for n, piece in enumerate(_pieces(text))
+    ]
+    return " ".join("".join(pieces).split())

@@ -1,0 +1,214 @@
+"""The report on one run, from the files of its folder."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import EngFormatter
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.data.sets import DATASETS
+
+from ...columns import POINT_COLUMNS
+from ...folder import (
+    has_ended,
+    read_clients,
+    read_config,
+    read_rejections,
+    read_rows,
+    read_summary,
+)
+from ...settings import Config
+from ...settings.catalogue import DEFAULTS
+from ..plot_style import BITS, words
+from ..series import Rows, by_round, columns_of_run, limits
+from .charts import Chart, chart
+from .parts import Fact, Page, Section, Table
+from .sites import grouped, named, ranges
+from .statement import Case, headline, proofs, statement
+
+_MOST_ROWS = 40  # of a table
+_COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
+_BITS = EngFormatter("bit")
+
+FOOTER = "Made from stored results by Twinflower; `twinflower report FOLDER` makes it again."
+
+
+def page_of_run(folder: Path) -> Page:
+    """The report on an ended run, or on one that was begun; SettingError if a file of the run is damaged."""
+    if not has_ended(folder):
+        return page_of_begun(read_config(folder).config)
+    summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
+    case = Case.of_folder(folder)
+    sections = [
+        *warned(summary["warnings"] or []), *_curves(rows, config), _sites(folder, str(summary["partition"] or "")),
+        Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
+    ]  # fmt: skip
+    return Page(
+        "Federated learning run", _title(config), alarm(summary),
+        [trained(config), headline(case)], list(_facts(summary, config)), sections, FOOTER,
+    )  # fmt: skip
+
+
+def page_of_begun(config: Config) -> Page:
+    """The report on a run without results."""
+    alarm = "This run had not ended when this report was written, and has no results yet."
+    return Page(
+        "Federated learning run", _title(config), alarm, [trained(config)], [], [settings([config])], FOOTER
+    )
+
+
+def _title(config: Config) -> str:
+    return f"{config.algorithm} on {config.data.name}"
+
+
+def trained(config: Config) -> str:
+    """What is trained on what, as a sentence or two."""
+    known = DATASETS.get(config.data.name)
+    about = f" ({known[0]})" if known else ""
+    sites = f"{config.clients.count:,} sites" if config.clients.count else "the sites that take part"
+    return (
+        f"A {config.objective.name} model with regulariser {config.regulariser.name}, trained for {config.rounds:,} "
+        f"rounds over {sites} on {config.data.name}{about}. The method: {ALGORITHMS[config.algorithm].title}."
+    )
+
+
+def alarm(summary: Mapping[str, Any]) -> str:
+    """Why an ended run has no model; empty if it has one."""
+    if summary["finished"]:
+        return "The model violates its bounds." if summary["bounds_met"] is False else ""
+    reason = summary["failure"] or "no reason known"
+    return f"The run failed after round {summary['rounds']} and has no model: {reason}"
+
+
+def warned(warnings: Sequence[str]) -> list[Section]:
+    """A section of warnings, if there are any."""
+    texts = [text.removeprefix("warning: ") for text in warnings]
+    return [Section("Warnings", points=texts)] if texts else []
+
+
+# --- results
+
+
+def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
+    place = "" if summary["finished"] else f"in round {summary['rounds']}, the last one evaluated"
+    base = summary["majority_baseline"]
+    guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
+    yield Fact(
+        "Test accuracy" if guess else "Test R^2", number(summary["test_accuracy"], ".4f"), place or guess
+    )
+    yield Fact("Objective", number(summary["objective"], ".5g"), place)
+    yield Fact("Nonzero weights", number(summary["nonzeros"], ",.0f"), f"of {summary['parameters']:,}")
+    yield _budget(summary["privacy"])
+    received = summary["downlink_bits"]
+    yield Fact(
+        "Sent by all sites", bits(summary["uplink_bits"]), f"received: {bits(received)}" if received else ""
+    )
+    yield Fact(
+        "Time",
+        number(summary["seconds"], ".1f") + " s",
+        f"runtime {summary['runtime']}, seed {summary['seed']}",
+    )
+
+
+def _budget(privacy: Mapping[str, Any] | None) -> Fact:
+    if privacy is None:
+        return Fact("Privacy", "none")
+    if privacy["epsilon"] is None:
+        return Fact("Privacy", "no guarantee")
+    return Fact(
+        "Privacy", f"epsilon {privacy['epsilon']:.4g}", f"at delta {privacy['delta']:g}, in total per site"
+    )
+
+
+def number(value: float | None, form: str) -> str:
+    """A number as text; a dash if it was not measured."""
+    return "-" if value is None else f"{value:{form}}"
+
+
+def bits(value: float | None) -> str:
+    """A number of bits as text; a dash if it was not measured."""
+    return "-" if value is None else _BITS(value)
+
+
+def _curves(rows: Rows, config: Config) -> list[Section]:
+    if not rows:
+        return []
+    points = [column for column in POINT_COLUMNS if column in rows[0]]
+    charts = [_chart(rows, config, column, column in points) for column in [*columns_of_run(config), *points]]
+    return [
+        Section("Curves", charts=charts, folded=[Section("The numbers", tables=[_numbers(rows, config)])])
+    ]
+
+
+def _chart(rows: Rows, config: Config, column: str, log: bool) -> Chart:
+    line = by_round(config.algorithm, config, [rows], "round", column)
+    return chart(words(column, config), "round", [line], (False, log), limits=limits(config, column))
+
+
+def _numbers(rows: Rows, config: Config) -> Table:
+    keep = sorted({*np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int)})
+    columns = [*_COLUMNS, *(column for column in columns_of_run(config) if column not in _COLUMNS)]
+    cells = [[bits(rows[n][c]) if c in BITS else f"{rows[n][c]:.5g}" for c in columns] for n in keep]
+    remark = (
+        ""
+        if len(keep) == len(rows)
+        else f"{len(keep)} of {len(rows)} evaluated rounds; all are in metrics.csv."
+    )
+    return Table([column.replace("_", " ") for column in columns], cells, remark)
+
+
+# --- sites
+
+
+def _sites(folder: Path, partition: str) -> Section:
+    sites = read_clients(folder)
+    groups = grouped(sites, ("asked", "used"))
+    rows = [
+        (*named(group), f"{asked:.0f}", f"{used:.0f}", f"{asked - used:.0f}")
+        for (asked, used), group in groups[:_MOST_ROWS]
+    ]
+    remark = "" if len(rows) == len(groups) else "The other sites are in clients.csv."
+    table = Table(("site", "records", "rounds asked", "replies used", "left out"), rows, remark)
+    return Section(
+        "Sites and participation", partition.splitlines(), tables=[table] if rows else [],
+        folded=_lost(read_rejections(folder)),
+    )  # fmt: skip
+
+
+def _lost(rejections: Sequence[tuple[int, int, str]]) -> list[Section]:
+    """The replies that were left out, the most frequent reasons first."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for round_, client, reason in rejections:
+        found.setdefault(reason, []).append((client, round_))
+    rows = [
+        (
+            ranges(sorted({client for client, _ in places})),
+            ranges(sorted({r for _, r in places})),
+            f"{len(places)}",
+            reason,
+        )
+        for reason, places in sorted(found.items(), key=lambda item: -len(item[1]))
+    ]
+    table = Table(("site", "round", "replies", "reason"), rows[:_MOST_ROWS])
+    return [Section("Replies that were left out", tables=[table])] if rows else []
+
+
+# --- settings
+
+
+def settings(configs: Sequence[Config]) -> Section:
+    """The settings that the curves share, first those that are not at their default."""
+    items = [config.items() for config in configs]
+    shared = {
+        key: value for key, value in items[0].items() if all(value == other.get(key) for other in items)
+    }
+    chosen = [
+        (key, f"{value}", f"{DEFAULTS[key]}") for key, value in shared.items() if value != DEFAULTS.get(key)
+    ]
+    every = [(key, f"{value}") for key, value in shared.items() if value != ""]
+    return Section(
+        "Settings", tables=[Table(("setting", "value", "default"), chosen)],
+        folded=[Section("All settings", tables=[Table(("setting", "value"), every)])],
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""The privacy statement of a run: what is protected, against whom, by how much, and what is not.
+
+It is the section "Privacy" of a report, and with `markdown` of `render` a page of its own. The sources of what it
+says: docs/guarantee.md and, for sums, docs/sums.md.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from twinflower.data.sets import OWN
+from twinflower.errors import require
+from twinflower.privacy import best_guess, detection, gdp_epsilon
+
+from ...folder import (
+    digest,
+    digests,
+    environment,
+    flat,
+    has_ended,
+    read_clients,
+    read_config,
+    read_environment,
+    read_summary,
+)
+from ...privacy import accounts, spent
+from ...settings import Config
+from ...setup import Setup
+from ..books import HEADINGS as BOOK_HEADINGS
+from ..books import accounts as lifetimes
+from ..books import read_books
+from . import wording
+from .parts import Chance, Odds, Section, Table
+from .sites import Site, grouped, named
+
+_FALSE_ALARMS = (0.01, 0.05, 0.1)
+_MOST_GROUPS = 20  # of sites in the table of what was charged
+
+
+class Case(NamedTuple):
+    """The run that a statement is about.
+
+    privacy: the entry of summary.json, None without privacy. sites: rows of clients.csv. planned: whether the run is
+    still to come. deployed: whether the noise is secret and the ledgers are at the sites. standardised: whether columns
+    were scaled by statistics of the data. complete: whether the run finished.
+    """
+
+    config: Config
+    privacy: Mapping[str, Any] | None
+    sites: Sequence[Site]
+    planned: bool = False
+    deployed: bool = False
+    standardised: bool = False
+    complete: bool = True
+
+    @property
+    def sums(self) -> bool:
+        """Whether the server sees only sums over the sites."""
+        return self.privacy is not None and self.privacy.get("trust") == "sum"
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Case":
+        """The case of an ended run."""
+        summary = read_summary(folder)
+        return cls(
+            read_config(folder).config, summary["privacy"], read_clients(folder),
+            deployed=summary["runtime"] == "deployment", standardised=bool(summary["standardised"]),
+            complete=bool(summary["finished"]),
+        )  # fmt: skip
+
+    @classmethod
+    def of_setup(cls, setup: Setup) -> "Case":
+        """The case of a run before it starts, if every client that the plan samples takes part."""
+        plan = setup.plan
+        if plan is None:
+            return cls(setup.config, None, [], planned=True)
+        columns = {"rows": setup.partition.sizes, "asked": plan.rounds_in, **accounts(plan, plan.shares)}
+        asked = [client for client, rounds in enumerate(plan.rounds_in) if rounds]
+        sites = [{"client": c} | {name: float(column[c]) for name, column in columns.items()} for c in asked]
+        return cls(
+            setup.config, spent(plan, plan.shares, seeded=False), sites, planned=True,
+            standardised=setup.dataset.standardised,
+        )  # fmt: skip
+
+
+def statement(case: Case) -> list[Section]:
+    """The statement, without what only a page of its own says (`page`)."""
+    if case.privacy is None:
+        return [Section("What is protected", [wording.NO_PRIVACY])]
+    if case.privacy["mu"] is None:
+        return [Section("What is protected", [wording.NO_GUARANTEE, _sentence(case.privacy)])]
+    parts = _protected(case, case.privacy), _against(case), _bounds(case, case.privacy), _uncovered(case)
+    return [*parts, _charged(case, case.privacy)]
+
+
+def headline(case: Case) -> str:
+    """The statement in one or two sentences."""
+    if case.privacy is None:
+        return wording.HEADLINE_NONE
+    if case.privacy["mu"] is None:
+        return wording.HEADLINE_OPEN
+    guesses = [
+        f"at most {one.chances[0].informed:.1%} of the cases for {one.against}" for one in odds(case.privacy)
+    ]
+    return wording.HEADLINE.format(guesses=", and in ".join(guesses))
+
+
+def _sentence(privacy: Mapping[str, Any]) -> str:
+    return f"The sentence that the run reports: {privacy['guarantee']}."
+
+
+def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
+    where = wording.NOISY.get(str(privacy["mode"]), "to what a site sends")
+    flaw = [wording.PUBLISHED] if privacy["mode"] == "as-published" else []
+    return Section("What is protected", [wording.PROTECTED.format(where=where), *flaw])
+
+
+def _against(case: Case) -> Section:
+    return Section("Against whom", [wording.SUMS if case.sums else wording.ANYBODY])
+
+
+def odds(privacy: Mapping[str, Any]) -> list[Odds]:
+    """The chances of every attacker that the run has a bound for."""
+    if privacy.get("trust") != "sum":
+        return [_odds("whoever sees all messages", privacy["mu"])]
+    first = str(privacy.get("attacker", "the server and some of the other clients")).replace("client", "site")
+    return [_odds(first, privacy["mu"]), _odds("everybody else together", privacy["mu_alone"])]
+
+
+def _odds(against: str, mu: float) -> Odds:
+    guess = Chance("which of two equally likely records the site holds", 0.5, best_guess(mu))
+    found = [
+        Chance(f"a given record, with {rate:.0%} false alarms", rate, detection(mu, rate))
+        for rate in _FALSE_ALARMS
+    ]
+    return Odds(against, [guess, *found])
+
+
+def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
+    ends = ["", "_alone"] if case.sums else [""]
+    told = [
+        f"Against {one.against}: epsilon = {privacy[f'epsilon{end}']:.4g} at delta = {privacy['delta']:g}; "
+        f"mu = {privacy[f'mu{end}']:.4g}."
+        for one, end in zip(odds(privacy), ends, strict=True)
+    ]
+    claim = privacy["claimed_epsilon"]
+    claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
+    return Section("By how much", [wording.TOTAL, wording.CHANCES], [*told, *claimed], odds=odds(privacy))
+
+
+def _uncovered(case: Case) -> Section:
+    return Section("What is not covered", points=list(_gaps(case)))
+
+
+def _gaps(case: Case) -> Iterator[str]:
+    if case.standardised:
+        yield "The scaling of the columns: it used statistics of all rows, without noise."
+    if not case.deployed:
+        yield wording.SEED_PLANNED if case.planned else wording.SEED
+    yield wording.OWN_ROWS if case.config.data.name == OWN else wording.EVALUATION
+    if not case.complete:
+        yield wording.EARLY
+    yield from wording.ALWAYS
+    if case.deployed or case.planned:
+        yield from wording.AT_SITES
+
+
+# --- what was charged
+
+
+def _charged(case: Case, privacy: Mapping[str, Any]) -> Section:
+    if not case.sites:
+        return Section("The ledger of each site", ["This run did not record what each site spent."])
+    source = wording.PLANNED if case.planned else wording.DEPLOYED if case.deployed else wording.SIMULATED
+    return Section("The ledger of each site", [source], tables=[_ledger(case.sites, float(privacy["delta"]))])
+
+
+def _ledger(sites: Sequence[Site], delta: float) -> Table:
+    """Sites with equal charges in one row, the largest charges first."""
+    groups = grouped(sites, ("mu", "mu_alone", "asked"))
+    rows = [(*named(group), *_charges(key, delta)) for key, group in groups[:_MOST_GROUPS]]
+    headings = (
+        "site",
+        "records",
+        "rounds charged",
+        "mu",
+        "epsilon",
+        "best guess",
+        "epsilon, against everybody else",
+    )
+    columns = 7 if any(key[1] for key, _ in groups) else 6
+    more = len(groups) - len(rows)
+    remark = f"{more} more rows, with smaller charges, are in clients.csv." if more else ""
+    return Table(headings[:columns], [row[:columns] for row in rows], remark)
+
+
+def _charges(charges: tuple[float, ...], delta: float) -> tuple[str, ...]:
+    mu, alone, rounds = charges
+    epsilons = [f"{gdp_epsilon(each, delta):.4g}" for each in (mu, alone)]
+    return f"{rounds:.0f}", f"{mu:.4g}", epsilons[0], f"{best_guess(mu):.1%}", epsilons[1]
+
+
+# --- a page of its own
+
+
+def page(path: Path, setup: Callable[[], Setup], ledgers: Path | None = None) -> tuple[str, list[Section]]:
+    """Title and sections of the statement on a run's folder, or on the plan of an experiment's file (`setup`).
+
+    ledgers: a site's folder of ledgers, to be shown, too. Raises SettingError if the run has not ended.
+    """
+    if path.is_dir():
+        require(
+            has_ended(path), f"{path} holds no run that has ended: give its config.toml for what it plans"
+        )
+    case = Case.of_folder(path) if path.is_dir() else Case.of_setup(setup())
+    known = [_lifetime(ledgers)] if ledgers else []
+    title = f"Privacy statement: {case.config.algorithm} on {case.config.data.name}"
+    return title, [Section("In short", [headline(case)]), *statement(case), *known, proofs(path, case.config)]
+
+
+def _lifetime(folder: Path) -> Section:
+    return Section(
+        "The lifetime budget", tables=[Table(BOOK_HEADINGS, lifetimes(read_books(folder.expanduser())))]
+    )
+
+
+def proofs(path: Path, config: Config) -> Section:
+    """By what the statement can be checked: versions, and digests of the settings and the files."""
+    inside = path.is_dir()
+    versions = read_environment(path) if inside else flat(environment())
+    files = digests(path) if inside else [(path.name, digest(path))]
+    return Section(
+        "Versions and digests",
+        ["`twinflower privacy config.toml` computes the planned cost from the settings again."],
+        tables=[
+            Table(("version of", ""), versions),
+            Table(("SHA-256 of", ""), [("the settings", config.agreement), *files], codes=True),
+        ],
+    )

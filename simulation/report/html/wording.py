@@ -1,0 +1,86 @@
+"""The sentences of the privacy statement. docs/guarantee.md and docs/sums.md say why they are true."""
+
+HEADLINE = (
+    "Suppose that a site holds one of two records, each as likely as the other. A blind guess at which one is right "
+    "in 50% of the cases; with all that the site sends, the best guess is right in {guesses}."
+)
+HEADLINE_NONE = "This run has no privacy guarantee: no noise is added."
+HEADLINE_OPEN = "This run adds noise, but nothing is guaranteed."
+NO_PRIVACY = (
+    "Nothing is guaranteed, because no noise is added: what a site sends is an exact function of its records, and "
+    "records can sometimes be reconstructed from it. At deployed sites the records themselves stay where they are."
+)
+NO_GUARANTEE = "Noise is added, but no bound holds for what a site sends in all rounds together."
+NOISY = {
+    "public-state": "to the result of the local steps, before anything is carried to the next round",
+    "gradient": "to every gradient, before it is used",
+    "as-published": "to the message only, as the paper does",
+}
+PROTECTED = (
+    "Every record of every site; a record is one row of a site's data. If it were replaced by any other record, all "
+    "that the site sends, in all rounds together, would look nearly the same: how nearly is bounded below. For that, "
+    "noise is added {where}."
+)
+PUBLISHED = (
+    "The papers' proof of this form covers one round only. The bound here is the worst case over all rounds."
+)
+ANYBODY = (
+    "Against anybody who sees every message of the site, such as the server, and against everybody who gets the "
+    "model. This attacker may know all other records, all settings, and who took part; the server may choose what it "
+    "sends in order to learn more. Nothing is assumed about the other sites."
+)
+SUMS = (
+    "There are two bounds. The first is against the server together with a part of the other sites. It rests on the "
+    "sites that keep their noise secret, and on masks, hence on cryptography, so that nobody sees more than sums over"
+    " the sites. The second is against everybody but the site itself, and rests on neither. Both attackers may know "
+    "all other records, all settings, and who took part, and the server may choose what it sends in order to learn "
+    "more."
+)
+TOTAL = (
+    "This is the total of the site with the largest cost, over all rounds of the run together. Other sites are "
+    "protected at least as well."
+)
+CHANCES = (
+    "The guarantee is Gaussian differential privacy with this mu, of which (epsilon, delta) is one consequence and "
+    "the following chances are others. They are those of the best possible attacker, who knows everything but the "
+    "record, beside what guessing without any message achieves."
+)
+SEED = (
+    "Whoever knows the seed: this was a simulation. All records were on one machine, and the noise came from the seed"
+    " among the settings. The bounds hold against those who do not know the seed."
+)
+SEED_PLANNED = (
+    "Whoever knows the seed, if this run is a simulation: its noise comes from the seed among the settings. Deployed "
+    "sites draw their noise in secret."
+)
+EVALUATION = (
+    "The evaluation: objective and accuracy are computed without noise, on all rows in one place, for research. So "
+    "are the numbers of rows and labels per site."
+)
+OWN_ROWS = "The rows that the server evaluates on: objective and accuracy are computed on them without noise."
+EARLY = (
+    "The end of the run, which did not finish: a site charges a round before it computes it, so its own ledger may "
+    "hold one round more than is listed here."
+)
+ALWAYS = (
+    "People with several records: for k records of one person, mu is k times as large.",
+    "Other runs on the same records: their costs add up, as squares of mu.",
+    (
+        "What is public: how many records a site has, the settings, who takes part and when, the columns, the classes"
+        " or the range of the labels, and the bound on a record."
+    ),
+    (
+        "What holds for people in general: if the model shows that a habit goes with a disease, that can be learned "
+        "about a person whose record is not in the data."
+    ),
+)
+AT_SITES = (
+    "Timing: how long a site needs for a round may depend on its records.",
+    "The program: sites run the code that the server sends, unless they install and check it themselves.",
+)
+PLANNED = "What the plan charges to each site:"
+SIMULATED = "What this run charged to each site. Simulated sites keep no ledger beyond the run."
+DEPLOYED = (
+    "What this run charged to each site, by the public participation. The ledger itself, with the budget of a site's "
+    "data over all runs, is on the site's disk, where `twinflower ledger` shows it."
+)
