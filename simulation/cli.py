@@ -183,9 +183,24 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def privacy(
-    experiment: Annotated[Path, typer.Argument(help=_A_FILE)], set_: Set = None, data_dir: DataDir = ""
+    experiment: Annotated[Path, typer.Argument(help=f"{_A_FILE}; with --statement also the run's folder")],
+    set_: Set = None,
+    data_dir: DataDir = "",
+    statement: Annotated[
+        bool, typer.Option(help="a page for people, in Markdown, in place of tables")
+    ] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(help="with --statement: a node's ledgers, to be shown in it, too")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="with --statement: file to write; default the screen")
+    ] = None,
 ) -> None:
     """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
+    if statement:
+        _deliver(_statement(experiment, set_, data_dir, ledger), out, "statement")
+        return
+    require(ledger is None and out is None, "--ledger and --out belong to --statement")
     from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
     from .report.console import say, table, titled
     from .setup import prepare
@@ -232,17 +247,11 @@ def predict(
     """Predict the labels of new rows, in the order of the rows."""
     from twinflower.trained import load, predictions
 
-    from .folder import write_text
-    from .report.console import say
-
     names, predicted = predictions(load(model), rows)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
-    if out is None:
-        print(text.getvalue(), end="")
-        return
-    write_text(out.absolute(), text.getvalue())
-    say(f"{len(predicted)} predictions: {out}")
+    csv.writer(text, lineterminator="
+").writerows([names, *predicted])
+    _deliver(text.getvalue(), out, f"{len(predicted)} predictions")
 
 
 @app.command()
@@ -256,7 +265,6 @@ def schema(
     from twinflower.data.schema import read_schema
     from twinflower.data.tables import describe_fit, drafted
 
-    from .folder import write_text
     from .report.console import say, table
 
     if check:
@@ -271,12 +279,8 @@ def schema(
         say(f"digest of {check}: {known.digest}")
         return
     text = drafted(files, label)
-    if out is None:
-        print(text, end="")
-        return
-    require(not out.exists(), f"{out} is there already: choose another file, or remove it")
-    write_text(out.absolute(), text)
-    say(f"schema: {out}; it was made from the data, see its first lines")
+    require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
+    _deliver(text, out, "schema (it was made from the data, see its first lines)")
 
 
 @app.command()
@@ -354,6 +358,32 @@ def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
     say(f"results: {folder}", *broken(plan, folder))
     if failures:
         raise RunError("; ".join(failures))
+
+
+def _deliver(text: str, out: Path | None, told: str) -> None:
+    """Print a text, or write it to a file and say so."""
+    from .folder import write_text
+    from .report.console import say
+
+    if out is None:
+        print(text, end="")
+        return
+    write_text(out.absolute(), text)
+    say(f"{told}: {out}")
+
+
+def _statement(path: Path, set_: list[str] | None, data_dir: str, ledgers: Path | None) -> str:
+    """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
+    from .report.html.case import Case
+    from .report.html.render import markdown
+    from .report.html.statement import page
+    from .setup import prepare
+
+    require(not (path.is_dir() and set_), f"the run in {path} stays as it was: leave out --set")
+    curves = [] if path.is_dir() else _plan(path, set_, data_dir, "").curves
+    require(len(curves) < 2, f"a statement is on one run: {path} has {len(curves)} curves")
+    case = Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)
+    return markdown(*page(case, path, ledgers))
 
 
 def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> "Experiment":

@@ -88,7 +88,10 @@ def _announce(plan: Experiment, folder: Path) -> None:
 
 def _shown(plan: Experiment, folder: Path) -> list[str]:
     """Draw and report the results of an experiment; return an error message for each file that cannot be written."""
-    return [*undrawn(lambda: draw_experiment(plan, folder)), *undrawn(lambda: report_experiment(plan, folder))]
+    return [
+        *undrawn(lambda: draw_experiment(plan, folder)),
+        *undrawn(lambda: report_experiment(plan, folder)),
+    ]
 
 
 def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:

@@ -1,9 +1,11 @@
 """The report on several runs: the curves of an experiment, or the runs that `compare` finds."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...folder import (
     digests,
@@ -20,10 +22,11 @@ from ...settings.experiment import Experiment
 from ..compare import HEADINGS, Comparison, row
 from ..plot_style import BITS, words
 from ..series import Series, by_round, limits, note, series
+from .case import Case
 from .charts import Chart, chart
 from .parts import Page, Section, Table
-from .runs import FOOTER, settings, trained, warned
-from .statement import Case, headline, statement
+from .runs import FOOTER, bits, settings, trained, warned
+from .statement import headline, statement
 
 _COLUMNS = ("objective", "test_accuracy", "nonzeros")  # of a comparison's charts
 
@@ -91,20 +94,25 @@ def _alarm(curves: Sequence[Curve]) -> str:
 def _sections(curves: Sequence[Curve], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:
     return [
         *warned(list(_warnings(curves))), Section("Results", tables=[_results(curves)]),
-        Section("Curves", charts=charts), Section("What was trained", tables=[_methods(curves)]), _privacy(curves),
-        settings([curve.config for curve in curves]), _proofs(curves, files),
+        Section("Curves", charts=charts), _methods(curves), _privacy(curves),
+        _settings(curves), _proofs(curves, files),
     ]  # fmt: skip
 
 
 def _results(curves: Sequence[Curve]) -> Table:
+    """The table of `compare`, without the columns that no run measured."""
+    missing = ["0", *["-"] * (len(HEADINGS) - 3)]
     rows = [
         row(curve.name, list(curve.runs.values()))
         if curve.runs
-        else (curve.name, curve.config.algorithm, "0", *["-"] * 8)
+        else (curve.name, curve.config.algorithm, *missing)
         for curve in curves
     ]
-    remark = "Mean and standard deviation over the seeds; epsilon is the largest that a site spent in any of the runs."
-    return Table(("curve", *HEADINGS[1:]), rows, remark)
+    kept = [place for place in range(len(HEADINGS)) if any(cells[place] != "-" for cells in rows)]
+    headings = ["curve", *HEADINGS[1:]]
+    texts = [[cells[place].replace(" +- ", " ± ") for place in kept] for cells in rows]
+    remark = "Mean ± standard deviation over the seeds; epsilon is the largest that a site spent in any of the runs."
+    return Table([headings[place] for place in kept], texts, remark)
 
 
 def _warnings(curves: Sequence[Curve]) -> Iterator[str]:
@@ -152,22 +160,66 @@ def _chart(
 # --- what belongs to one curve
 
 
-def _methods(curves: Sequence[Curve]) -> Table:
-    return Table(("curve", "what was trained"), [(curve.name, trained(curve.config)) for curve in curves])
+def _methods(curves: Sequence[Curve]) -> Section:
+    """What was trained, on what, and who took part; equal texts once, under the names of their curves."""
+    found = _shared((curve.name, f"{trained(curve.config)} {_partition(curve)}".strip()) for curve in curves)
+    texts = (
+        list(found) if len(found) == 1 else [f"{', '.join(names)}: {text}" for text, names in found.items()]
+    )
+    rows = [(curve.name, *_participation(curve)) for curve in curves if curve.runs]
+    table = Table(
+        ("curve", "replies left out", "sent by all sites", "received by all sites"),
+        rows,
+        "Means over the seeds.",
+    )
+    return Section("Training, sites and participation", texts, tables=[table] if rows else [])
+
+
+def _shared(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The texts of (name, text) pairs, with the names of each."""
+    found: dict[str, list[str]] = {}
+    for name, text in pairs:
+        found.setdefault(text, []).append(name)
+    return found
+
+
+def _partition(curve: Curve) -> str:
+    texts = [str(summary["partition"] or "") for summary in curve.runs.values()]
+    return "; ".join(texts[0].splitlines()) + "." if texts and texts[0] else ""
+
+
+def _participation(curve: Curve) -> tuple[str, ...]:
+    keys = ("rejected_replies", "uplink_bits", "downlink_bits")
+    means = [np.mean([summary[key] or 0 for summary in curve.runs.values()]) for key in keys]
+    return f"{means[0]:.4g}", bits(means[1]), bits(means[2])
+
+
+def _settings(curves: Sequence[Curve]) -> Section:
+    """The settings that all curves share, and each curve's own."""
+    items = [curve.config.items() for curve in curves]
+    own = [
+        ", ".join(
+            f"{key} = {value}"
+            for key, value in mine.items()
+            if any(value != other.get(key) for other in items)
+        )
+        for mine in items
+    ]
+    table = Table(
+        ("curve", "its own settings"), [(curve.name, text) for curve, text in zip(curves, own, strict=True)]
+    )
+    shared = settings([curve.config for curve in curves])
+    return shared._replace(tables=[*([table] if any(own) else []), *shared.tables])
 
 
 def _privacy(curves: Sequence[Curve]) -> Section:
     """The statements of all curves; equal ones once, under the names of their curves."""
-    found: dict[str, tuple[list[str], Case]] = {}
-    for curve in curves:
-        if curve.runs:
-            case = _worst(curve)
-            found.setdefault(repr(statement(case)), ([], case))[0].append(curve.name)
-    headlines = [f"{', '.join(names)}. {headline(case)}" for names, case in found.values()]
-    folded = [
-        Section(f"Statement for {', '.join(names)}", parts=statement(case)) for names, case in found.values()
-    ]
-    return Section("Privacy", points=headlines, folded=folded)
+    cases = {curve.name: _worst(curve) for curve in curves if curve.runs}
+    found = _shared((name, repr(statement(case))) for name, case in cases.items())
+    groups = [(", ".join(names), cases[names[0]]) for names in found.values()]
+    points = [f"{names}: {headline(case)}" for names, case in groups]
+    folded = [Section(f"Statement for {names}", parts=statement(case)) for names, case in groups]
+    return Section("Privacy", points=points, folded=folded)
 
 
 def _worst(curve: Curve) -> Case:
@@ -183,7 +235,7 @@ def _worst(curve: Curve) -> Case:
 def _proofs(curves: Sequence[Curve], files: Sequence[Table]) -> Section:
     """Versions, and the digests of every run's settings and files."""
     folders = [(curve, folder) for curve in curves for folder in curve.runs]
-    versions = [Table(("version of", ""), read_environment(folders[0][1]))] if folders else []
+    versions = [Table(("made with", ""), read_environment(folders[0][1]))] if folders else []
     rows = [
         (f"{curve.name}, seed {curve.runs[folder]['seed']}: {name}", digest)
         for curve, folder in folders

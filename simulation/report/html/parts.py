@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from .charts import Chart
 
-_NUMBER = re.compile(r"[-+~]?[\d.,]+(e[-+]?\d+)?( ?%| \+- \S+)?|-|inf")
+_ONE = r"-?[\d.,]+(e[-+]?\d+)?(%| .?bit)?"
+_NUMBER = re.compile(rf"{_ONE}(( ± | to ){_ONE})?|-|-?inf|nan")
 
 
 class Table(NamedTuple):
@@ -33,9 +34,10 @@ class Chance(NamedTuple):
 
 
 class Odds(NamedTuple):
-    """The chances of one attacker, named in `against`."""
+    """The chances of one attacker, named in `against`, and the bound that they follow from, in symbols."""
 
     against: str
+    bound: str
     chances: Sequence[Chance]
 
 

@@ -23,10 +23,11 @@ from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ..plot_style import BITS, words
 from ..series import Rows, by_round, columns_of_run, limits
+from .case import Case
 from .charts import Chart, chart
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
-from .statement import Case, headline, proofs, statement
+from .statement import headline, proofs, statement
 
 _MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
@@ -144,7 +145,9 @@ def _curves(rows: Rows, config: Config) -> list[Section]:
 
 def _chart(rows: Rows, config: Config, column: str, log: bool) -> Chart:
     line = by_round(config.algorithm, config, [rows], "round", column)
-    return chart(words(column, config), "round", [line], (False, log), limits=limits(config, column))
+    return chart(
+        words(column, config), words("round", config), [line], (False, log), limits=limits(config, column)
+    )
 
 
 def _numbers(rows: Rows, config: Config) -> Table:
@@ -172,7 +175,7 @@ def _sites(folder: Path, partition: str) -> Section:
     remark = "" if len(rows) == len(groups) else "The other sites are in clients.csv."
     table = Table(("site", "records", "rounds asked", "replies used", "left out"), rows, remark)
     return Section(
-        "Sites and participation", partition.splitlines(), tables=[table] if rows else [],
+        "Sites and participation", points=partition.splitlines(), tables=[table] if rows else [],
         folded=_lost(read_rejections(folder)),
     )  # fmt: skip
 

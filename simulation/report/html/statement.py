@@ -4,83 +4,25 @@ It is the section "Privacy" of a report, and with `markdown` of `render` a page 
 says: docs/guarantee.md and, for sums, docs/sums.md.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from twinflower.data.sets import OWN
-from twinflower.errors import require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 
-from ...folder import (
-    digest,
-    digests,
-    environment,
-    flat,
-    has_ended,
-    read_clients,
-    read_config,
-    read_environment,
-    read_summary,
-)
-from ...privacy import accounts, spent
+from ...folder import digest, digests, environment, flat, read_environment
 from ...settings import Config
-from ...setup import Setup
 from ..books import HEADINGS as BOOK_HEADINGS
 from ..books import accounts as lifetimes
 from ..books import read_books
 from . import wording
+from .case import Case
 from .parts import Chance, Odds, Section, Table
 from .sites import Site, grouped, named
 
 _FALSE_ALARMS = (0.01, 0.05, 0.1)
 _MOST_GROUPS = 20  # of sites in the table of what was charged
-
-
-class Case(NamedTuple):
-    """The run that a statement is about.
-
-    privacy: the entry of summary.json, None without privacy. sites: rows of clients.csv. planned: whether the run is
-    still to come. deployed: whether the noise is secret and the ledgers are at the sites. standardised: whether columns
-    were scaled by statistics of the data. complete: whether the run finished.
-    """
-
-    config: Config
-    privacy: Mapping[str, Any] | None
-    sites: Sequence[Site]
-    planned: bool = False
-    deployed: bool = False
-    standardised: bool = False
-    complete: bool = True
-
-    @property
-    def sums(self) -> bool:
-        """Whether the server sees only sums over the sites."""
-        return self.privacy is not None and self.privacy.get("trust") == "sum"
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> "Case":
-        """The case of an ended run."""
-        summary = read_summary(folder)
-        return cls(
-            read_config(folder).config, summary["privacy"], read_clients(folder),
-            deployed=summary["runtime"] == "deployment", standardised=bool(summary["standardised"]),
-            complete=bool(summary["finished"]),
-        )  # fmt: skip
-
-    @classmethod
-    def of_setup(cls, setup: Setup) -> "Case":
-        """The case of a run before it starts, if every client that the plan samples takes part."""
-        plan = setup.plan
-        if plan is None:
-            return cls(setup.config, None, [], planned=True)
-        columns = {"rows": setup.partition.sizes, "asked": plan.rounds_in, **accounts(plan, plan.shares)}
-        asked = [client for client, rounds in enumerate(plan.rounds_in) if rounds]
-        sites = [{"client": c} | {name: float(column[c]) for name, column in columns.items()} for c in asked]
-        return cls(
-            setup.config, spent(plan, plan.shares, seeded=False), sites, planned=True,
-            standardised=setup.dataset.standardised,
-        )  # fmt: skip
 
 
 def statement(case: Case) -> list[Section]:
@@ -89,7 +31,7 @@ def statement(case: Case) -> list[Section]:
         return [Section("What is protected", [wording.NO_PRIVACY])]
     if case.privacy["mu"] is None:
         return [Section("What is protected", [wording.NO_GUARANTEE, _sentence(case.privacy)])]
-    parts = _protected(case, case.privacy), _against(case), _bounds(case, case.privacy), _uncovered(case)
+    parts = _protected(case.privacy), _against(case), _bounds(case.privacy), _uncovered(case)
     return [*parts, _charged(case, case.privacy)]
 
 
@@ -109,7 +51,7 @@ def _sentence(privacy: Mapping[str, Any]) -> str:
     return f"The sentence that the run reports: {privacy['guarantee']}."
 
 
-def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
+def _protected(privacy: Mapping[str, Any]) -> Section:
     where = wording.NOISY.get(str(privacy["mode"]), "to what a site sends")
     flaw = [wording.PUBLISHED] if privacy["mode"] == "as-published" else []
     return Section("What is protected", [wording.PROTECTED.format(where=where), *flaw])
@@ -120,32 +62,29 @@ def _against(case: Case) -> Section:
 
 
 def odds(privacy: Mapping[str, Any]) -> list[Odds]:
-    """The chances of every attacker that the run has a bound for."""
+    """The bound against every attacker that the run has one for."""
     if privacy.get("trust") != "sum":
-        return [_odds("whoever sees all messages", privacy["mu"])]
+        return [_odds("whoever sees all messages", privacy, "")]
     first = str(privacy.get("attacker", "the server and some of the other clients")).replace("client", "site")
-    return [_odds(first, privacy["mu"]), _odds("everybody else together", privacy["mu_alone"])]
+    return [_odds(first, privacy, ""), _odds("everybody else together", privacy, "_alone")]
 
 
-def _odds(against: str, mu: float) -> Odds:
+def _odds(against: str, privacy: Mapping[str, Any], end: str) -> Odds:
+    epsilon, mu = privacy[f"epsilon{end}"], privacy[f"mu{end}"]
     guess = Chance("which of two equally likely records the site holds", 0.5, best_guess(mu))
     found = [
         Chance(f"a given record, with {rate:.0%} false alarms", rate, detection(mu, rate))
         for rate in _FALSE_ALARMS
     ]
-    return Odds(against, [guess, *found])
+    return Odds(
+        against, f"epsilon = {epsilon:.4g} at delta = {privacy['delta']:g}; mu = {mu:.4g}", [guess, *found]
+    )
 
 
-def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
-    ends = ["", "_alone"] if case.sums else [""]
-    told = [
-        f"Against {one.against}: epsilon = {privacy[f'epsilon{end}']:.4g} at delta = {privacy['delta']:g}; "
-        f"mu = {privacy[f'mu{end}']:.4g}."
-        for one, end in zip(odds(privacy), ends, strict=True)
-    ]
+def _bounds(privacy: Mapping[str, Any]) -> Section:
     claim = privacy["claimed_epsilon"]
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
-    return Section("By how much", [wording.TOTAL, wording.CHANCES], [*told, *claimed], odds=odds(privacy))
+    return Section("By how much", [wording.TOTAL, *claimed, wording.CHANCES], odds=odds(privacy))
 
 
 def _uncovered(case: Case) -> Section:
@@ -203,37 +142,31 @@ def _charges(charges: tuple[float, ...], delta: float) -> tuple[str, ...]:
 # --- a page of its own
 
 
-def page(path: Path, setup: Callable[[], Setup], ledgers: Path | None = None) -> tuple[str, list[Section]]:
-    """Title and sections of the statement on a run's folder, or on the plan of an experiment's file (`setup`).
+def page(case: Case, path: Path, ledgers: Path | None = None) -> tuple[str, list[Section]]:
+    """Title and sections of a statement. path: the folder of the run, or the file of its settings.
 
-    ledgers: a site's folder of ledgers, to be shown, too. Raises SettingError if the run has not ended.
+    ledgers: the folder of a site's ledgers, which are then shown, too; see `read_books`.
     """
-    if path.is_dir():
-        require(
-            has_ended(path), f"{path} holds no run that has ended: give its config.toml for what it plans"
-        )
-    case = Case.of_folder(path) if path.is_dir() else Case.of_setup(setup())
-    known = [_lifetime(ledgers)] if ledgers else []
     title = f"Privacy statement: {case.config.algorithm} on {case.config.data.name}"
+    known = [_lifetime(ledgers)] if ledgers else []
     return title, [Section("In short", [headline(case)]), *statement(case), *known, proofs(path, case.config)]
 
 
 def _lifetime(folder: Path) -> Section:
-    return Section(
-        "The lifetime budget", tables=[Table(BOOK_HEADINGS, lifetimes(read_books(folder.expanduser())))]
-    )
+    table = Table(BOOK_HEADINGS, lifetimes(read_books(folder.expanduser())))
+    return Section("The lifetime budget of a site", tables=[table])
 
 
 def proofs(path: Path, config: Config) -> Section:
-    """By what the statement can be checked: versions, and digests of the settings and the files."""
+    """By what a report can be checked: versions, and digests of the settings and the files."""
     inside = path.is_dir()
     versions = read_environment(path) if inside else flat(environment())
     files = digests(path) if inside else [(path.name, digest(path))]
     return Section(
         "Versions and digests",
-        ["`twinflower privacy config.toml` computes the planned cost from the settings again."],
+        [wording.CHECK],
         tables=[
-            Table(("version of", ""), versions),
+            Table(("made with", ""), versions),
             Table(("SHA-256 of", ""), [("the settings", config.agreement), *files], codes=True),
         ],
     )

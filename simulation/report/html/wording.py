@@ -84,3 +84,4 @@ DEPLOYED = (
     "What this run charged to each site, by the public participation. The ledger itself, with the budget of a site's "
     "data over all runs, is on the site's disk, where `twinflower ledger` shows it."
 )
+CHECK = "`twinflower privacy config.toml` computes the planned cost from the settings again."
