@@ -249,8 +249,7 @@ def predict(
 
     names, predicted = predictions(load(model), rows)
     text = io.StringIO()
-    csv.writer(text, lineterminator="
-").writerows([names, *predicted])
+    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
     _deliver(text.getvalue(), out, f"{len(predicted)} predictions")
 
 
@@ -360,8 +359,8 @@ def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
         raise RunError("; ".join(failures))
 
 
-def _deliver(text: str, out: Path | None, told: str) -> None:
-    """Print a text, or write it to a file and say so."""
+def _deliver(text: str, out: Path | None, name: str) -> None:
+    """Print a text, or write it to a file and print what it is and where."""
     from .folder import write_text
     from .report.console import say
 
@@ -369,7 +368,7 @@ def _deliver(text: str, out: Path | None, told: str) -> None:
         print(text, end="")
         return
     write_text(out.absolute(), text)
-    say(f"{told}: {out}")
+    say(f"{name}: {out}")
 
 
 def _statement(path: Path, set_: list[str] | None, data_dir: str, ledgers: Path | None) -> str:

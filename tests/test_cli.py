@@ -50,13 +50,20 @@ def call(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.fixture
+def compare(call, tmp_path):
+    """Run `twinflower compare` on these folders."""
+    return lambda *folders: call("compare", *folders, "--out", tmp_path / "comparison.html")
+
+
 def test_a_run_leaves_a_complete_folder(call, tmp_path):
     out = tmp_path / "run"
     status, text, err = call("run", DIGITS, "--set", "rounds=4", "--out", out)
     assert (status, err) == (0, "")
     assert f"results: {out}" in text
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "metrics.csv", "rounds.jsonl", "summary.json", "model.npz", "figure.png", "environment.json",
+        "config.toml", "metrics.csv", "rounds.jsonl", "clients.csv", "summary.json", "model.npz", "figure.png",
+        "environment.json", "report.html",
     }  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     rows = read_rows(out)
@@ -104,7 +111,7 @@ regulariser.weight = 0.1
 
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
-def test_an_experiment_runs_every_curve_and_seed_and_draws(call, tmp_path, runtime):
+def test_an_experiment_runs_every_curve_and_seed_and_draws(call, compare, tmp_path, runtime):
     out = tmp_path / "out"
     status, _, _ = call("run", experiment(tmp_path, CURVES), "--runtime", runtime, "--out", out)
     assert status == 0
@@ -114,7 +121,7 @@ def test_an_experiment_runs_every_curve_and_seed_and_draws(call, tmp_path, runti
     (out / "figure.png").unlink()
     assert call("figure", out)[0] == 0
     assert (out / "figure.png").read_bytes() == picture
-    status, text, _ = call("compare", out)
+    status, text, _ = compare(out)
     assert status == 0
     assert "l1-0.1" in text.replace("\n", "")
     assert "+-" in text
@@ -365,7 +372,7 @@ def test_a_figure_is_redrawn_for_the_seeds_that_ran(call, tmp_path):
     np.testing.assert_array_equal(*models)
 
 
-def test_compare_has_the_optimality_of_runs_that_measured_it(call, tmp_path):
+def test_compare_has_the_optimality_of_runs_that_measured_it(call, compare, tmp_path):
     ridge = """
 [run]
 algorithm = "isrl-dp"
@@ -397,21 +404,21 @@ step-size = 0.5
     old = tmp_path / "unknown" / "summary.json"  # of version 0.1
     old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "optimality"}))
     assert comparison([tmp_path / "unknown"]).rows[0][place] == "-"
-    status, text, _ = call("compare", tmp_path / "known")
+    status, text, _ = compare(tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
 
 
-def test_runs_of_the_same_name_are_not_taken_for_seeds(call, tmp_path):
+def test_runs_of_the_same_name_are_not_taken_for_seeds(call, compare, tmp_path):
     for name in "ab":
         call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / name / "digits")
-    _, text, _ = call("compare", tmp_path / "a" / "digits", tmp_path / "b" / "digits")
+    _, text, _ = compare(tmp_path / "a" / "digits", tmp_path / "b" / "digits")
     assert "a/digits" in text
     assert "b/digits" in text
     assert "+-" not in text
     assert "8 (delta 0.0001; 82% guessed)" in text
 
 
-def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_path):
+def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, compare, tmp_path):
     settings = {
         "published": ["privacy.mode=as-published", "noise-multiplier=1"],
         "open": ["privacy.mode=none"],
@@ -420,7 +427,7 @@ def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, tmp_
     for name, keys in settings.items():
         words = [word for key in [*keys, "rounds=1"] for word in ("--set", key)]
         assert call("run", DIGITS, *words, "--out", tmp_path / name)[0] == 0
-    _, text, _ = call("compare", tmp_path / "published", tmp_path / "open")
+    _, text, _ = compare(tmp_path / "published", tmp_path / "open")
     assert text.count("no guarantee") == 1
 
 
@@ -489,11 +496,11 @@ def test_seeds_are_named_once(call, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_compare_says_which_algorithm(call, tmp_path):
+def test_compare_says_which_algorithm(call, compare, tmp_path):
     for name in ("fedavg", "feddyn"):
         words = ["--set", f"algorithm={name}", "--set", "rounds=1", "--out", tmp_path / name[-3:]]
         assert call("run", DIGITS, *words)[0] == 0
-    _, table, _ = call("compare", tmp_path / "avg", tmp_path / "dyn")
+    _, table, _ = compare(tmp_path / "avg", tmp_path / "dyn")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
     assert [row[:2] for row in rows] == [["avg", "fedavg"], ["dyn", "feddyn"]]
 
@@ -639,7 +646,9 @@ def test_a_run_without_out_takes_a_folder_that_nobody_works_in(tmp_path, monkeyp
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("name", ["metrics.csv", "model.npz", "summary.json", "figure.png", "runtime"])
+@pytest.mark.parametrize(
+    "name", ["metrics.csv", "model.npz", "summary.json", "figure.png", "report.html", "runtime"]
+)
 def test_a_full_disk_names_the_file(call, tmp_path, name):
     (tmp_path / f".{name}.tmp").symlink_to("/dev/full")
     status, _, error = call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path)
@@ -725,28 +734,29 @@ def test_an_operating_system_error_without_a_file_is_still_a_sentence(call, monk
     assert call("run", DIGITS)[::2] == (1, "error: No space left on device\n")
 
 
-def test_compare_names_a_summary_that_is_none(call, tmp_path):
+def test_compare_names_a_summary_that_is_none(call, compare, tmp_path):
     assert call("run", DIGITS, "--set", "rounds=1", "--out", tmp_path / "run")[0] == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"test_accuracy": "abc"}))
-    status, _, told = call("compare", tmp_path / "run")
+    status, _, told = compare(tmp_path / "run")
     assert status == 2
     assert "summary.json is missing or not the summary of a run" in told
 
 
-def test_compare_leaves_out_what_has_not_ended_and_counts_no_run_twice(call, tmp_path):
+def test_compare_leaves_out_what_has_not_ended_and_counts_no_run_twice(call, compare, tmp_path):
     done, begun = tmp_path / "done", tmp_path / "begun"
     begun.mkdir()
     two = experiment(tmp_path, CURVES.replace("seeds = [0, 1]", "seeds = [3]"))
     assert call("run", two, "--set", "rounds=1", "--out", done)[0] == 0
-    rows, left_out = comparison([done, begun, done, done / "l1-0.1" / "seed-3", begun])
+    found = comparison([done, begun, done, done / "l1-0.1" / "seed-3", begun])
+    rows, left_out = found.rows, found.left_out
     assert [row[HEADINGS.index("runs")] for row in rows] == ["1", "1"]
     assert left_out == [f"{begun} is left out: no run has ended there"]
-    status, text, error = call("compare", begun, done)
+    status, text, error = compare(begun, done)
     assert (status, error) == (0, "")
     assert text.endswith(f"{left_out[0]}\n")
-    assert call("compare", begun) == (2, "", f"error: {left_out[0]}\n")
-    status, _, error = call("compare", done, tmp_path / "nowhere")
+    assert compare(begun) == (2, "", f"error: {left_out[0]}\n")
+    status, _, error = compare(done, tmp_path / "nowhere")
     assert (status, error) == (
         2, f"error: {tmp_path / 'nowhere'} is not a folder: give the folder of a run or an experiment\n",
     )  # fmt: skip

@@ -4,6 +4,7 @@ A plot is stretched to the width of the screen, so that places are shares of its
 beside it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -54,11 +55,12 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The range of an axis, on a linear or a log scale."""
+    """The range of an axis, on a linear or a log scale. whole: whether its values are whole numbers."""
 
     low: float
     high: float
     log: bool = False
+    whole: bool = False
 
     @classmethod
     def over(cls, values: Array, log: bool) -> "Axis":
@@ -70,7 +72,7 @@ class Axis(NamedTuple):
         if log:
             return cls(low / 1.1, high * 1.1, True)
         margin = 0.04 * (high - low) or abs(high) / 10 or 1.0
-        return cls(low - margin, high + margin)
+        return cls(low - margin, high + margin, whole=bool((good == good.round()).all()))
 
     def share(self, values: Array) -> Array:
         """The places of values on the axis, as shares of its length."""
@@ -87,7 +89,7 @@ class Axis(NamedTuple):
         values = values[(self.low <= values) & (values <= self.high)]
         if self.log and len(values) < 2:
             values = np.array([self.low * 1.1, self.high / 1.1])
-        write = EngFormatter(unit) if unit else "{:.4g}".format
+        write = EngFormatter(unit) if unit else f"{{:.{_digits(values)}g}}".format
         return [_tick(self, value, write(value + 0.0)) for value in values]
 
 
@@ -151,6 +153,11 @@ def _path(points: Sequence[str]) -> str:
 
 def _numbers(values: Array) -> str:
     return " ".join(f"{value:.7g}" for value in values)
+
+
+def _digits(values: Array) -> int:
+    """The significant digits, at least 4, that tell these ascending numbers apart."""
+    return max(4, 2 + math.ceil(math.log10(np.abs(values).max() / np.diff(values).min())))
 
 
 def _tick(axis: Axis, value: float, text: str) -> Tick:

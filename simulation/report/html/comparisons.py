@@ -58,7 +58,7 @@ def page_of_experiment(plan: Experiment, folder: Path) -> Page:
         lead,
         [],
         _sections(curves, charts, files),
-        FOOTER,
+        FOOTER.format("report"),
     )
 
 
@@ -68,7 +68,7 @@ def page_of_comparison(found: Comparison) -> Page:
     charts = [_compared(curves, column) for column in _COLUMNS]
     return Page(
         "Comparison of federated learning runs", ", ".join(found.groups), _alarm(curves), found.left_out, [],
-        _sections(curves, charts, []), "Made from stored results by Twinflower; `twinflower compare` makes it again.",
+        _sections(curves, charts, []), FOOTER.format("compare"),
     )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ class Table(NamedTuple):
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether a column holds nothing but numbers, which are then aligned to the right."""
+        """Whether a column, but for the first, holds nothing but numbers, which are then aligned to the right."""
         columns = zip(*self.rows, strict=True)
-        return [all(_NUMBER.fullmatch(cell) for cell in column) for column in columns]
+        return [place > 0 and all(map(_NUMBER.fullmatch, column)) for place, column in enumerate(columns)]
 
 
 class Chance(NamedTuple):

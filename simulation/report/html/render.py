@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from .parts import Page, Section
 
 _HERE = Path(__file__).parent
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&])")
 
 
 def html(page: Page) -> str:
@@ -19,7 +19,7 @@ def html(page: Page) -> str:
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """The sections as Markdown, in which every text is escaped but for its `code`."""
+    """The sections as Markdown, in which every text is escaped."""
     return _template("statement.md", escaping=False).render(title=title, sections=sections)
 
 
@@ -33,18 +33,10 @@ def _template(name: str, escaping: bool) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"markdown": _escaped, "pieces": _pieces}
+    made.filters["markdown"] = _escaped
     return made.get_template(name)
 
 
-def _pieces(text: str) -> list[str]:
-    """The text, divided at its backquotes: every second piece is code."""
-    return text.split("`") if text.count("`") % 2 == 0 else [text]
-
-
 def _escaped(text: str) -> str:
-    """The text with a backslash before everything that Markdown would take as markup, except in its `code`."""
-    pieces = [
-        _MARKUP.sub(r"\\\1", piece) if n % 2 == 0 else f"`{piece}`" for n, piece in enumerate(_pieces(text))
-    ]
-    return " ".join("".join(pieces).split())
+    """The text on one line, with a backslash before everything that Markdown would take as markup."""
+    return " ".join(_MARKUP.sub(r"\\\1", text).split())

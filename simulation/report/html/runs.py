@@ -33,7 +33,7 @@ _MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
 _BITS = EngFormatter("bit")
 
-FOOTER = "Made from stored results by Twinflower; `twinflower report FOLDER` makes it again."
+FOOTER = "Made from stored results by Twinflower; the command twinflower {} makes it again."
 
 
 def page_of_run(folder: Path) -> Page:
@@ -48,7 +48,7 @@ def page_of_run(folder: Path) -> Page:
     ]  # fmt: skip
     return Page(
         "Federated learning run", _title(config), alarm(summary),
-        [trained(config), headline(case)], list(_facts(summary, config)), sections, FOOTER,
+        [trained(config), headline(case)], list(_facts(summary, config)), sections, FOOTER.format("report"),
     )  # fmt: skip
 
 
@@ -56,7 +56,13 @@ def page_of_begun(config: Config) -> Page:
     """The report on a run without results."""
     alarm = "This run had not ended when this report was written, and has no results yet."
     return Page(
-        "Federated learning run", _title(config), alarm, [trained(config)], [], [settings([config])], FOOTER
+        "Federated learning run",
+        _title(config),
+        alarm,
+        [trained(config)],
+        [],
+        [settings([config])],
+        FOOTER.format("report"),
     )
 
 

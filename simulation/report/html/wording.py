@@ -82,6 +82,6 @@ PLANNED = "What the plan charges to each site:"
 SIMULATED = "What this run charged to each site. Simulated sites keep no ledger beyond the run."
 DEPLOYED = (
     "What this run charged to each site, by the public participation. The ledger itself, with the budget of a site's "
-    "data over all runs, is on the site's disk, where `twinflower ledger` shows it."
+    "data over all runs, is on the site's disk; the command twinflower ledger shows it."
 )
-CHECK = "`twinflower privacy config.toml` computes the planned cost from the settings again."
+CHECK = "The command twinflower privacy config.toml computes the planned cost from the settings again."
