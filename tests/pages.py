@@ -1,6 +1,9 @@
-"""Reports read as a reader sees them, by the parser of the standard library."""
+"""Reports read as a reader sees them, by the parser of the standard library, and the command line that writes them."""
 
+import sys
 from html.parser import HTMLParser
+
+from twinflower.simulation import cli
 
 VOID = {"meta", "link", "br", "path"}
 
@@ -54,3 +57,15 @@ class Page(HTMLParser):
     def table(self, heading):
         """The rows below the headings of the first table whose first heading is this one."""
         return next(rows[1:] for rows in self.tables if rows[0][0] == heading)
+
+
+def command(*words):
+    """Run the command line; returns its exit status."""
+    before, sys.argv = sys.argv, ["twinflower", *map(str, words)]
+    try:
+        cli.main()
+        return 0
+    except SystemExit as end:
+        return end.code or 0
+    finally:
+        sys.argv = before

@@ -27,6 +27,26 @@ def test_no_generic_name_enters_site_packages(wheel):
     assert (wheel / "twinflower" / "clients" / "fedpdm.py").exists()
 
 
+TEMPLATES = {path.name for path in (ROOT / "simulation" / "report" / "html").glob("*.md")}
+
+
+def test_the_wheel_brings_the_templates_of_reports(wheel):
+    assert len(TEMPLATES) == 4
+    assert {path.name for path in (wheel / "twinflower/simulation/report/html").glob("*.md")} == TEMPLATES
+
+
+def test_flowers_bundle_brings_the_templates_of_reports():
+    """By Flower's own choice of files, which refuses kinds of files that it does not know."""
+    from flwr.cli.build import get_filtered_fab_paths
+
+    folders = ("twinflower", "strategies", "clients", "simulation")
+    paths = [ROOT / "README.md", ROOT / "LICENSE", ROOT / "pyproject.toml"]
+    paths += [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    files = {str(path.relative_to(ROOT)): path for path in paths}
+    chosen = get_filtered_fab_paths(files, tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    assert {Path(path).name for path in chosen if "report/html" in path and path.endswith(".md")} == TEMPLATES
+
+
 def test_the_wheel_brings_the_command_line(wheel):
     done = subprocess.run(
         [sys.executable, "-m", "twinflower", "list"], cwd=wheel, capture_output=True, text=True

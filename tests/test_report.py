@@ -6,16 +6,15 @@ import itertools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import Page
+from pages import Page, command
 
 from twinflower.errors import DiskError
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.simulation import cli, running
+from twinflower.simulation import running
 from twinflower.simulation.folder import digest, read_rows
 from twinflower.simulation.report.html import wording
 from twinflower.simulation.report.html.case import Case
@@ -66,18 +65,6 @@ def run_of(tmp_path_factory):
         return known[text, words]
 
     return run
-
-
-def command(*words):
-    """The exit status of the command line."""
-    before, sys.argv = sys.argv, ["twinflower", *map(str, words)]
-    try:
-        cli.main()
-        return 0
-    except SystemExit as end:
-        return end.code or 0
-    finally:
-        sys.argv = before
 
 
 def read(folder):

@@ -15,7 +15,7 @@ from twinflower.arrays import Array, Mask
 
 from ..series import Series
 
-_MOST_POINTS = 300  # of a line; more cannot be told apart on a screen
+_MOST_POINTS = 300  # of a line; a screen shows no more
 _MOST_DOTS = 12  # points of a line that are marked
 _UNITS = 1000.0  # of a plot's width and height in its drawing
 _TICKS = 5
@@ -156,7 +156,7 @@ def _numbers(values: Array) -> str:
 
 
 def _digits(values: Array) -> int:
-    """The significant digits, at least 4, that tell these ascending numbers apart."""
+    """The significant digits, at least 4, by which these ascending numbers differ."""
     return max(4, 2 + math.ceil(math.log10(np.abs(values).max() / np.diff(values).min())))
 
 

@@ -43,8 +43,8 @@ class Curve(NamedTuple):
 def page_of_experiment(plan: Experiment, folder: Path) -> Page:
     """The report on an experiment, of which any number of runs have ended."""
     curves = [_curve(plan, folder, nth) for nth in range(len(plan.curves))]
-    told = [f"{name}: {text}" for name, text in (("Claim", plan.claim), ("Found", plan.verdict)) if text]
-    lead = [f"Source: {plan.source}"] * bool(plan.source) + told
+    claims = [f"{name}: {text}" for name, text in (("Claim", plan.claim), ("Found", plan.verdict)) if text]
+    lead = [f"Source: {plan.source}"] * bool(plan.source) + claims
     charts = [
         one
         for panel in dict.fromkeys(curve.panel for curve in plan.curves)
@@ -84,11 +84,11 @@ def _alarm(curves: Sequence[Curve]) -> str:
     ended = [summary for curve in curves for summary in curve.runs.values()]
     total = max(len(ended), sum(curve.planned for curve in curves))
     failed = sum(not summary["finished"] for summary in ended)
-    told = [f"{failed} of {total} runs failed"] * bool(failed)
-    told += [f"{total - len(ended)} of {total} runs had not ended when this report was written"] * (
+    missing = [f"{failed} of {total} runs failed"] * bool(failed)
+    missing += [f"{total - len(ended)} of {total} runs had not ended when this report was written"] * (
         len(ended) < total
     )
-    return "; ".join(told) + "." * bool(told)
+    return "; ".join(missing) + "." * bool(missing)
 
 
 def _sections(curves: Sequence[Curve], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:

@@ -32,6 +32,6 @@ def between(low: int, high: int) -> str:
 def ranges(numbers: Sequence[int]) -> str:
     """Ascending numbers as text, such as "0 to 3, 7"; after some ranges only how many more there are."""
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    told = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_MOST_RANGES]]
+    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_MOST_RANGES]]
     more = sum(map(len, runs[_MOST_RANGES:]))
-    return ", ".join(told) + (f" and {more} more" if more else "")
+    return ", ".join(parts) + (f" and {more} more" if more else "")
