@@ -29,11 +29,6 @@ class Case(NamedTuple):
     standardised: bool = False
     complete: bool = True
 
-    @property
-    def sums(self) -> bool:
-        """Whether the server sees only sums over the sites."""
-        return self.privacy is not None and self.privacy.get("trust") == "sum"
-
     @classmethod
     def of_folder(cls, folder: Path) -> "Case":
         """The case of an ended run; SettingError if none has ended in this folder."""

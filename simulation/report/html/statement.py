@@ -31,7 +31,7 @@ def statement(case: Case) -> list[Section]:
         return [Section("What is protected", [wording.NO_PRIVACY])]
     if case.privacy["mu"] is None:
         return [Section("What is protected", [wording.NO_GUARANTEE, _sentence(case.privacy)])]
-    parts = _protected(case.privacy), _against(case), _bounds(case.privacy), _uncovered(case)
+    parts = _protected(case.privacy), _against(case.privacy), _bounds(case.privacy), _uncovered(case)
     return [*parts, _charged(case, case.privacy)]
 
 
@@ -57,8 +57,11 @@ def _protected(privacy: Mapping[str, Any]) -> Section:
     return Section("What is protected", [wording.PROTECTED.format(where=where), *flaw])
 
 
-def _against(case: Case) -> Section:
-    return Section("Against whom", [wording.SUMS if case.sums else wording.ANYBODY])
+def _against(privacy: Mapping[str, Any]) -> Section:
+    if privacy.get("trust") != "sum":
+        return Section("Against whom", [wording.ANYBODY])
+    first = odds(privacy)[0].against
+    return Section("Against whom", [wording.SUMS.format(first=first, honest=privacy["honest_sites"])])
 
 
 def odds(privacy: Mapping[str, Any]) -> list[Odds]:
@@ -73,7 +76,9 @@ def _odds(against: str, privacy: Mapping[str, Any], end: str) -> Odds:
     epsilon, mu = privacy[f"epsilon{end}"], privacy[f"mu{end}"]
     guess = Chance("which of two equally likely records the site holds", 0.5, best_guess(mu))
     found = [
-        Chance(f"a given record, with {rate:.0%} false alarms", rate, detection(mu, rate))
+        Chance(
+            f"whether the site holds a given record, with {rate:.0%} false alarms", rate, detection(mu, rate)
+        )
         for rate in _FALSE_ALARMS
     ]
     return Odds(

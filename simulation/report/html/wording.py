@@ -30,11 +30,10 @@ ANYBODY = (
     "sends in order to learn more. Nothing is assumed about the other sites."
 )
 SUMS = (
-    "There are two bounds. The first is against the server together with a part of the other sites. It rests on the "
-    "sites that keep their noise secret, and on masks, hence on cryptography, so that nobody sees more than sums over"
-    " the sites. The second is against everybody but the site itself, and rests on neither. Both attackers may know "
-    "all other records, all settings, and who took part, and the server may choose what it sends in order to learn "
-    "more."
+    "There are two bounds. The first is against {first}. It rests on at least {honest} sites, this one among them, "
+    "whose noise nobody else knows, and on masks, hence on cryptography, so that nobody sees more than sums over the sites. "
+    "The second is against everybody but the site itself, and rests on neither. Both attackers may know all other "
+    "records, all settings, and who took part, and the server may choose what it sends in order to learn more."
 )
 TOTAL = (
     "This is the total of the site with the largest cost, over all rounds of the run together. Other sites are "
@@ -64,6 +63,7 @@ EARLY = (
 )
 ALWAYS = (
     "People with several records: for k records of one person, mu is k times as large.",
+    "What was chosen by looking at the records before the run, such as a tuned step size or the ranges of a schema.",
     "Other runs on the same records: their costs add up, as squares of mu.",
     (
         "What is public: how many records a site has, the settings, who takes part and when, the columns, the classes"
