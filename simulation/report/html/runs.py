@@ -124,9 +124,10 @@ def _budget(privacy: Mapping[str, Any] | None) -> Fact:
         return Fact("Privacy", "none")
     if privacy["epsilon"] is None:
         return Fact("Privacy", "no guarantee")
-    return Fact(
-        "Privacy", f"epsilon {privacy['epsilon']:.4g}", f"at delta {privacy['delta']:g}, in total per site"
-    )
+    remark = f"at delta {privacy['delta']:g}, in total per site"
+    if privacy.get("trust") == "sum":
+        remark += f"; {privacy['epsilon_alone']:.4g} against everybody else"
+    return Fact("Privacy", f"epsilon {privacy['epsilon']:.4g}", remark)
 
 
 def number(value: float | None, form: str) -> str:

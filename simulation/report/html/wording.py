@@ -31,9 +31,10 @@ ANYBODY = (
 )
 SUMS = (
     "There are two bounds. The first is against {first}. It rests on at least {honest} sites, this one among them, "
-    "whose noise nobody else knows, and on masks, hence on cryptography, so that nobody sees more than sums over the sites. "
-    "The second is against everybody but the site itself, and rests on neither. Both attackers may know all other "
-    "records, all settings, and who took part, and the server may choose what it sends in order to learn more."
+    "whose noise nobody else knows, and on masks, hence on cryptography, so that nobody sees more than sums over the "
+    "sites. The second is against everybody but the site itself, and rests on neither. Both attackers may know "
+    "all other records, all settings, and who took part, and the server may choose what it sends in order to learn "
+    "more."
 )
 TOTAL = (
     "This is the total of the site with the largest cost, over all rounds of the run together. Other sites are "
