@@ -1,7 +1,7 @@
 """The report on several runs: the curves of an experiment, or the runs that `compare` finds."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from ...folder import (
     read_summary,
     run_folder,
 )
-from ...settings import Config
+from ...settings import Config, Value
+from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
 from ..compare import HEADINGS, Comparison, row
 from ..plot_style import BITS, words
@@ -197,19 +198,19 @@ def _participation(curve: Curve) -> tuple[str, ...]:
 def _settings(curves: Sequence[Curve]) -> Section:
     """The settings that all curves share, and each curve's own."""
     items = [curve.config.items() for curve in curves]
-    own = [
-        ", ".join(
-            f"{key} = {value}"
-            for key, value in mine.items()
-            if any(value != other.get(key) for other in items)
-        )
-        for mine in items
-    ]
-    table = Table(
-        ("curve", "its own settings"), [(curve.name, text) for curve, text in zip(curves, own, strict=True)]
-    )
+    own = [", ".join(f"{key} = {mine[key]}" for key in mine if _differs(key, mine, items)) for mine in items]
+    rows = [(curve.name, text) for curve, text in zip(curves, own, strict=True)]
+    table = Table(("curve", "its own settings"), rows)
     shared = settings([curve.config for curve in curves])
     return shared._replace(tables=[*([table] if any(own) else []), *shared.tables])
+
+
+def _differs(key: str, mine: Mapping[str, Value], items: Sequence[Mapping[str, Value]]) -> bool:
+    """Whether other curves have another value of a setting, or none and this one is not its default."""
+    others = [other[key] for other in items if key in other]
+    return any(value != mine[key] for value in others) or (
+        len(others) < len(items) and mine[key] != DEFAULTS[key]
+    )
 
 
 def _privacy(curves: Sequence[Curve]) -> Section:
