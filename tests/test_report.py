@@ -21,7 +21,7 @@ from twinflower.simulation.report.html.case import Case
 from twinflower.simulation.report.html.charts import Axis
 from twinflower.simulation.report.html.render import markdown
 from twinflower.simulation.report.html.sites import ranges
-from twinflower.simulation.report.html.statement import page, statement
+from twinflower.simulation.report.html.statement import headline, page, statement
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 
@@ -330,6 +330,21 @@ def test_noise_as_published_has_the_bound_that_holds_or_none():
     assert section.paragraphs[0] == wording.NO_GUARANTEE
     assert lost.privacy["guarantee"] in section.paragraphs[1]
     assert not odds_of(lost)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "text"),
+    [("record", 0, "for a record"), ("group", 3, "for 3 records"), ("site", 0, "for all records")],
+)
+def test_the_statement_says_who_is_protected(kind, size, text):
+    """And the noise is for that: the total epsilon is the same, whatever it refers to."""
+    case = case_of(privacy__protects=kind, privacy__group_size=size)
+    assert gdp_epsilon(case.privacy["mu"], 1e-4) == pytest.approx(2)
+    (one,) = odds_of(case)
+    assert one.chances[0].task.endswith(text)
+    assert text in headline(case)
+    several = "People with several records: for k records of one person, mu is k times as large."
+    assert (several in gaps(case)) == (kind == "record")
 
 
 def gaps(case):

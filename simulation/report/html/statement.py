@@ -31,7 +31,12 @@ def statement(case: Case) -> list[Section]:
         return [Section("What is protected", [wording.NO_PRIVACY])]
     if case.privacy["mu"] is None:
         return [Section("What is protected", [wording.NO_GUARANTEE, _sentence(case.privacy)])]
-    parts = _protected(case.privacy), _against(case.privacy), _bounds(case.privacy), _uncovered(case)
+    parts = (
+        _protected(case, case.privacy),
+        _against(case, case.privacy),
+        _bounds(case, case.privacy),
+        _uncovered(case),
+    )
     return [*parts, _charged(case, case.privacy)]
 
 
@@ -42,39 +47,47 @@ def headline(case: Case) -> str:
     if case.privacy["mu"] is None:
         return wording.HEADLINE_OPEN
     guesses = [
-        f"at most {one.chances[0].informed:.1%} of the cases for {one.against}" for one in odds(case.privacy)
+        f"at most {one.chances[0].informed:.1%} of the cases for {one.against}"
+        for one in odds(case, case.privacy)
     ]
-    return wording.HEADLINE.format(guesses=", and in ".join(guesses))
+    return wording.HEADLINE.format(one=_words(case).one, guesses=", and in ".join(guesses))
+
+
+def _words(case: Case) -> wording.Words:
+    return wording.words_for(case.config.unit)
 
 
 def _sentence(privacy: Mapping[str, Any]) -> str:
     return f"The sentence that the run reports: {privacy['guarantee']}."
 
 
-def _protected(privacy: Mapping[str, Any]) -> Section:
+def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
     where = wording.NOISY.get(str(privacy["mode"]), "to what a site sends")
     flaw = [wording.PUBLISHED] if privacy["mode"] == "as-published" else []
-    return Section("What is protected", [wording.PROTECTED.format(where=where), *flaw])
+    return Section(
+        "What is protected", [wording.PROTECTED.format(protected=_words(case).protected, where=where), *flaw]
+    )
 
 
-def _against(privacy: Mapping[str, Any]) -> Section:
+def _against(case: Case, privacy: Mapping[str, Any]) -> Section:
     if privacy.get("trust") != "sum":
         return Section("Against whom", [wording.ANYBODY])
-    first = odds(privacy)[0].against
+    first = odds(case, privacy)[0].against
     return Section("Against whom", [wording.SUMS.format(first=first, honest=privacy["honest_sites"])])
 
 
-def odds(privacy: Mapping[str, Any]) -> list[Odds]:
+def odds(case: Case, privacy: Mapping[str, Any]) -> list[Odds]:
     """The bound against every attacker that the run has one for."""
     if privacy.get("trust") != "sum":
-        return [_odds("whoever sees all messages", privacy, "")]
+        return [_odds(case, "whoever sees all messages", privacy, "")]
     first = str(privacy.get("attacker", "the server and some of the other clients")).replace("client", "site")
-    return [_odds(first, privacy, ""), _odds("everybody else together", privacy, "_alone")]
+    return [_odds(case, first, privacy, ""), _odds(case, "everybody else together", privacy, "_alone")]
 
 
-def _odds(against: str, privacy: Mapping[str, Any], end: str) -> Odds:
+def _odds(case: Case, against: str, privacy: Mapping[str, Any], end: str) -> Odds:
     epsilon, mu = privacy[f"epsilon{end}"], privacy[f"mu{end}"]
-    guess = Chance("which of two equally likely records the site holds", 0.5, best_guess(mu))
+    words = _words(case)
+    guess = Chance(f"the right one of two equally likely candidates for {words.one}", 0.5, best_guess(mu))
     found = [
         Chance(
             f"whether the site holds a given record, with {rate:.0%} false alarms", rate, detection(mu, rate)
@@ -86,10 +99,10 @@ def _odds(against: str, privacy: Mapping[str, Any], end: str) -> Odds:
     )
 
 
-def _bounds(privacy: Mapping[str, Any]) -> Section:
+def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
     claim = privacy["claimed_epsilon"]
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
-    return Section("By how much", [wording.TOTAL, *claimed, wording.CHANCES], odds=odds(privacy))
+    return Section("By how much", [wording.TOTAL, *claimed, wording.CHANCES], odds=odds(case, privacy))
 
 
 def _uncovered(case: Case) -> Section:
@@ -104,6 +117,7 @@ def _gaps(case: Case) -> Iterator[str]:
     yield wording.OWN_ROWS if case.config.data.name == OWN else wording.EVALUATION
     if not case.complete:
         yield wording.EARLY
+    yield _words(case).beyond
     yield from wording.ALWAYS
     if case.deployed or case.planned:
         yield from wording.AT_SITES

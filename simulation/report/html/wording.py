@@ -1,7 +1,49 @@
 """The sentences of the privacy statement. docs/guarantee.md and docs/sums.md say why they are true."""
 
+from typing import NamedTuple
+
+from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
+
+
+class Words(NamedTuple):
+    """What depends on the unit that a run protects; k is the number of records of a group.
+
+    one: the unit. protected: it, and what is done with it. given: what an attacker looks for. beyond: what is not
+    covered about people with several records.
+    """
+
+    one: str
+    protected: str
+    given: str
+    beyond: str
+
+
+_WORDS = {
+    RECORD: Words(
+        "a record",
+        "Every record of every site; a record is one row of a site's data. If it were replaced by any other record",
+        "a given record", "People with several records: for k records of one person, mu is k times as large.",
+    ),
+    GROUP: Words(
+        "{k} records",
+        "Any {k} records of a site together, such as those of one person; a record is one row of a site's data. If "
+        "they were replaced by any other records",
+        "{k} given records", "People with more than {k} records at a site.",
+    ),
+    SITE: Words(
+        "all records", "All records of a site together. If they were replaced by any others, equally many",
+        "a given set of all its records", "The number of a site's records, which is public.",
+    ),
+}  # fmt: skip
+
+
+def words_for(unit: Unit) -> Words:
+    """The words for what a run protects."""
+    return Words(*(text.format(k=unit.size) for text in _WORDS[unit.kind]))
+
+
 HEADLINE = (
-    "Suppose that a site holds one of two records, each as likely as the other. A blind guess at which one is right "
+    "Suppose that there are two equally likely candidates for {one} of a site. A blind guess at the right one is right "
     "in 50% of the cases; with all that the site sends, the best guess is right in {guesses}."
 )
 HEADLINE_NONE = "This run has no privacy guarantee: no noise is added."
@@ -17,9 +59,8 @@ NOISY = {
     "as-published": "to the message only, as the paper does",
 }
 PROTECTED = (
-    "Every record of every site; a record is one row of a site's data. If it were replaced by any other record, all "
-    "that the site sends, in all rounds together, would look nearly the same: how nearly is bounded below. For that, "
-    "noise is added {where}."
+    "{protected}, all that the site sends, in all rounds together, would look nearly the same: how nearly is bounded "
+    "below. For that, noise is added {where}."
 )
 PUBLISHED = (
     "The papers' proof of this form covers one round only. The bound here is the worst case over all rounds."
@@ -42,8 +83,8 @@ TOTAL = (
 )
 CHANCES = (
     "The guarantee is Gaussian differential privacy with this mu, of which (epsilon, delta) is one consequence and "
-    "the following chances are others. They are those of the best possible attacker, who knows everything but the "
-    "record, beside what guessing without any message achieves."
+    "the following chances are others. They are those of the best possible attacker, who knows everything "
+    "else, beside what guessing without any message achieves."
 )
 SEED = (
     "Whoever knows the seed: this was a simulation. All records were on one machine, and the noise came from the seed"
@@ -63,7 +104,7 @@ EARLY = (
     "hold one round more than is listed here."
 )
 ALWAYS = (
-    "People with several records: for k records of one person, mu is k times as large.",
+    "People with records at several sites: the costs at these sites add up, as squares of mu.",
     "What was chosen by looking at the records before the run, such as a tuned step size or the ranges of a schema.",
     "Other runs on the same records: their costs add up, as squares of mu.",
     (
