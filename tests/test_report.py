@@ -347,6 +347,14 @@ def test_the_statement_says_who_is_protected(kind, size, text):
     assert (several in gaps(case)) == (kind == "record")
 
 
+def test_the_cost_of_tuning_is_in_the_total():
+    case = case_of(privacy__tune_share=0.2)
+    assert gdp_epsilon(case.privacy["mu"], 1e-4) == pytest.approx(2)
+    tuning = wording.TUNING.format(mu=case.privacy["mu"] * math.sqrt(0.2))
+    assert tuning in statement(case)[2].paragraphs
+    assert not any(text.startswith("The tuning") for text in statement(case_of())[2].paragraphs)
+
+
 def gaps(case):
     return next(section.points for section in statement(case) if section.title == "What is not covered")
 

@@ -102,7 +102,11 @@ def _odds(case: Case, against: str, privacy: Mapping[str, Any], end: str) -> Odd
 def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
     claim = privacy["claimed_epsilon"]
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
-    return Section("By how much", [wording.TOTAL, *claimed, wording.CHANCES], odds=odds(case, privacy))
+    tuning = privacy.get("mu_tuning")
+    tuned = [wording.TUNING.format(mu=tuning)] if tuning else []
+    return Section(
+        "By how much", [wording.TOTAL, *tuned, *claimed, wording.CHANCES], odds=odds(case, privacy)
+    )
 
 
 def _uncovered(case: Case) -> Section:

@@ -81,6 +81,7 @@ TOTAL = (
     "This is the total of the site with the largest cost, over all rounds of the run together. Other sites are "
     "protected at least as well."
 )
+TUNING = "The tuning before the run is a part of this total: without the run, mu is {mu:.4g}."
 CHANCES = (
     "The guarantee is Gaussian differential privacy with this mu, of which (epsilon, delta) is one consequence and "
     "the following chances are others. They are those of the best possible attacker, who knows everything "
@@ -105,7 +106,8 @@ EARLY = (
 )
 ALWAYS = (
     "People with records at several sites: the costs at these sites add up, as squares of mu.",
-    "What was chosen by looking at the records before the run, such as a tuned step size or the ranges of a schema.",
+    "What was chosen by looking at the records without a charge, such as a step size that was tried out or the "
+    "ranges of a schema.",
     "Other runs on the same records: their costs add up, as squares of mu.",
     (
         "What is public: how many records a site has, the settings, who takes part and when, the columns, the classes"
