@@ -443,7 +443,7 @@ def test_settings_that_look_at_single_messages_are_refused():
     """Sampling and a limit on messages."""
     with pytest.raises(SettingError, match="all clients in every round"):
         Study().strategy(clients_per_round=2)
-    with pytest.raises(SettingError, match="single messages"):
+    with pytest.raises(SettingError, match="a single message"):
         Study().strategy(max_norm=3.0)
 
 
