@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -86,7 +85,7 @@ class Losing(InProcessGrid):
 
 
 def expected(config, lost=(), idle=()):
-    setup = prepare(replace(config, state_dir="", resume_from="", out=""))
+    setup = prepare(config.put(dict.fromkeys(("output.state-dir", "output.resume-from", "output.dir"), "")))
     return run_strategy(setup, Losing(setup, set(lost), set(idle)), "inprocess")
 
 
