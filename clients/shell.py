@@ -8,6 +8,7 @@ no longer stored is refused.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -29,12 +30,14 @@ from twinflower.privacy.ledger import BudgetSpent
 from twinflower.wire import checked, dtype_name, from_npy, to_npy
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
+from .ranges import COUNTS_ROUND, PrivateColumns
 from .store import ContextStore, Kept, StateStore
 
 Arrays = list[NDArray[Any]]
 
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
+_NOT_SCALED: object = object()  # equal to the ranges of no request
 _STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 
 
@@ -49,13 +52,14 @@ class Answer(NamedTuple):
 class _Asked(NamedTuple):
     """The config of a request. session: the training that it belongs to. settled: rounds up to this one will not be
     requested again. closing: whether this is the message after the last round. model_only: whether the server averages
-    models and needs nothing else."""
+    models and needs nothing else. ranges: of the columns with private ranges, as bytes."""
 
     round: int
     session: str
     settled: int
     closing: bool
     model_only: bool
+    ranges: object
 
 
 class AlgorithmClient(NumPyClient):
@@ -66,7 +70,8 @@ class AlgorithmClient(NumPyClient):
     num_clients: partition number and count. schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`; only without
-    a guard.
+    a guard. columns: the columns with private ranges, if there are any; the client then releases counts in round 0, and
+    scales its rows by the ranges that every further request carries.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -85,6 +90,7 @@ class AlgorithmClient(NumPyClient):
         guard: Guard | None = None,
         store: StateStore | None = None,
         held_out: Batch | None = None,
+        columns: PrivateColumns | None = None,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -102,6 +108,8 @@ class AlgorithmClient(NumPyClient):
         self.guard = guard
         self.held_out = held_out
         self.store = store or ContextStore(context.state)
+        self.columns = columns
+        self._ranges = _NOT_SCALED
         if isinstance(algorithm, RestrictsObjective):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
@@ -165,7 +173,7 @@ class AlgorithmClient(NumPyClient):
         if last and asked.round <= last.round:
             return self._again(asked)
         try:
-            kept = (self._finish if asked.closing else self._work)(last, parameters, asked)
+            kept = self._step(asked)(last, parameters, asked)
         except BudgetSpent as spent:
             log(WARNING, "round %s is refused: %s", asked.round, spent)
             if asked.model_only:
@@ -173,6 +181,15 @@ class AlgorithmClient(NumPyClient):
             return Answer([], 0, ConfigRecord({"round": asked.round, "refused": True}))
         self.store.save(asked.session, kept, asked.settled)
         return self._answer(kept, asked)
+
+    def _step(self, asked: _Asked) -> Callable[[Kept | None, Arrays, _Asked], Kept]:
+        """The function that computes what is asked; the rows are scaled for it."""
+        if asked.round == COUNTS_ROUND:
+            return self._count
+        if self.columns and asked.ranges != self._ranges:
+            self.shards = replace(self.shards, features=self.columns.features(asked.ranges))
+            self._ranges = asked.ranges
+        return self._finish if asked.closing else self._work
 
     def _again(self, asked: _Asked) -> Answer:
         """Return the stored reply of a completed round; ReplyError if it is no longer stored."""
@@ -187,14 +204,15 @@ class AlgorithmClient(NumPyClient):
 
     def _read(self, config: dict[str, Any]) -> _Asked:
         """Parse the config of a request; the default session is Flower's run."""
-        round_ = _round_of(config)
+        round_ = _round_of(config, COUNTS_ROUND if self.columns else 1)
         session, settled = self._session_of(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
             raise ReplyError("the request's session must be a short text, and its 'settled' a round number")
         model_only = config.get(MODEL_ONLY) is True
         if model_only:
             _check_averaging(self.algorithm)
-        return _Asked(round_, session, settled, config.get("closing") is True, model_only)
+        closing = config.get("closing") is True
+        return _Asked(round_, session, settled, closing, model_only, config.get("ranges"))
 
     def _session_of(self, config: dict[str, Any]) -> str:
         """The session that a request names, by default this run; ReplyError if it is invalid."""
@@ -246,6 +264,13 @@ class AlgorithmClient(NumPyClient):
     def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
         """The reply as it is stored and sent; a subclass may mask it here."""
         return reply
+
+    def _count(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
+        """Release the counts of the columns with private ranges; the state is the initial one."""
+        assert self.columns
+        self._bind(asked.session)
+        noise = self.columns.open(self.guard, asked.session)
+        return self._kept(self._state(None), [self.columns.counts(noise)], last, asked, {})
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the closing message; it depends only on earlier releases and public values."""
@@ -321,8 +346,8 @@ def _encoded(array: NDArray[Any]) -> WireArray:
     return WireArray(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
 
 
-def _round_of(config: dict[str, Any]) -> int:
+def _round_of(config: dict[str, Any], first: int) -> int:
     round_ = config.get("round")
-    if type(round_) is not int or round_ < 1:
-        raise ReplyError(f"the request must carry its round, a whole number from 1; got {round_!r}")
+    if type(round_) is not int or round_ < first:
+        raise ReplyError(f"the request must carry its round, a whole number from {first}; got {round_!r}")
     return round_

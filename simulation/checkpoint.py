@@ -70,6 +70,7 @@ def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
         "session": snapshot.session,
         "rounds": [done._asdict() for done in snapshot.rounds],
         "born": list(snapshot.born.items()),
+        "ranges": snapshot.ranges.hex(),
         "rows": rows,
     }
     return Checkpoint(named("server-", flatten(snapshot.server)), info)
@@ -81,7 +82,8 @@ def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dic
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in info["rounds"]]
-    return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"])), info["rows"]
+    ranges = bytes.fromhex(info.get("ranges", ""))  # a checkpoint of an earlier version has none
+    return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"]), ranges), info["rows"]
 
 
 def to_round(stored: dict[str, Any]) -> Round:

@@ -258,6 +258,10 @@ def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
     out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
+    private_ranges: Annotated[
+        bool,
+        typer.Option("--private-ranges", help="draft range = private for numbers, not the range of the data"),
+    ] = False,
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
@@ -268,8 +272,8 @@ def schema(
 
     if check:
         require(
-            not label and out is None,
-            "--check only validates an existing schema: leave out --label and --out",
+            not label and out is None and not private_ranges,
+            "--check only validates an existing schema: leave out --label, --out and --private-ranges",
         )
         known = read_schema(check)
         for path in files:
@@ -277,7 +281,7 @@ def schema(
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
         say(f"digest of {check}: {known.digest}")
         return
-    text = drafted(files, label)
+    text = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     _deliver(text, out, "schema (it was made from the data, see its first lines)")
 

@@ -8,6 +8,7 @@ import numpy as np
 from twinflower.arrays import Index
 from twinflower.batches import Shards
 from twinflower.data.partition import Partition
+from twinflower.errors import require
 from twinflower.objectives import Batch
 from twinflower.randomness import stream
 
@@ -35,6 +36,10 @@ def split(setup: Setup, share: float) -> tuple[Setup, list[Batch]]:
 
 def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
     """The numbers of the rows that every client keeps, and of those that it holds out."""
+    require(
+        setup.dataset.unscaled is None,
+        "tuning on held-out rows needs a schema with public ranges; private ones are found anew in every run",
+    )
     kept, given = [], []
     for client in range(setup.partition.num_clients):
         rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))

@@ -9,6 +9,7 @@ from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule
 from twinflower.arrays import Array, Index
 from twinflower.batches import LocalSchedule
+from twinflower.errors import require
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan, Target
@@ -20,9 +21,17 @@ from .settings.sections import AsPublished, Gradient, Private
 
 
 def make_plan(
-    config: Config, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index
+    config: Config,
+    algorithm: Algorithm,
+    objective: Model,
+    schedule: LocalSchedule,
+    sizes: Index,
+    for_ranges: float = 0.0,
 ) -> Plan | None:
-    """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise)."""
+    """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
+
+    for_ranges: the share of the budget for private ranges, 0 if there are none.
+    """
     privacy = config.privacy
     if not isinstance(privacy, Private):
         return None
@@ -33,11 +42,17 @@ def make_plan(
         target = Target(*amount)
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
-    if isinstance(privacy, Gradient) and privacy.trust == "sum":
+    sums = isinstance(privacy, Gradient) and privacy.trust == "sum"
+    require(
+        not for_ranges or not (sums or isinstance(privacy, AsPublished)),
+        "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges "
+        "follow: give the schema's columns public ranges",
+    )
+    if isinstance(privacy, Gradient) and sums:
         honest, d = privacy.honest_sites, objective.d
         return SumsPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(algorithm, bounds, workloads, asked, target)
+        return Plan.of(algorithm, bounds, workloads, asked, target, for_ranges)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
@@ -130,7 +145,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     if isinstance(plan, SumsPlan):
         return _sums_in_words(plan, epsilon, mu, seeded)
     text = (
-        f"for each client, all its messages together{_with_tuning(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
+        f"for each client, all its messages together{_included(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
         f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
     )
     if seeded:
@@ -138,8 +153,11 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
     return f"{plan.caveat}; {text}" if plan.caveat else text
 
 
-def _with_tuning(plan: Plan) -> str:
-    return ", those of the tuning before the run included," if plan.mu_tuning else ""
+def _included(plan: Plan) -> str:
+    """The messages before round 1 that the guarantee covers, as a clause; empty if there are none."""
+    told = ["those of the tuning before the run"] * bool(plan.mu_tuning)
+    told += ["the counts for private ranges"] * bool(plan.ranges.any())
+    return f", {' and '.join(told)} included," if told else ""
 
 
 def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:

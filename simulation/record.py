@@ -9,6 +9,7 @@ import numpy as np
 
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
+from twinflower.data.schema import Range
 from twinflower.errors import RunError
 from twinflower.networks import NetworkObjective
 from twinflower.objectives import NamedModel
@@ -18,6 +19,7 @@ from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trai
 
 from .columns import SITE_COLUMNS
 from .privacy import accounts, spent
+from .ranges import scaled
 from .setup import Setup
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
@@ -48,6 +50,10 @@ class Recorder:
             or round_ % config.evaluation.every == 0
             or round_ == config.rounds
         )
+
+    def scale(self, ranges: tuple[Range, ...]) -> None:
+        """Evaluate on rows that are scaled by these ranges from now on."""
+        self.setup = scaled(self.setup, ranges)
 
     def note(self, done: Round) -> None:
         """Record a finished round."""
@@ -214,6 +220,7 @@ class Result:
             "warnings": self.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
+            "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
             "partition": self.setup.report(),
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,

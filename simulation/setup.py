@@ -29,9 +29,9 @@ from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
 from twinflower.data.partition import Partition, describe, divide, hold_out
-from twinflower.data.schema import Schema
+from twinflower.data.schema import Range
 from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
-from twinflower.data.sites import load_own_table
+from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
 from twinflower.evaluation import evaluate, pooled
@@ -56,6 +56,7 @@ from twinflower.sums.plan import SumPlan
 from twinflower.sums.runs import SumsPlan
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
+from . import ranges
 from .privacy import make_plan, uncoupled
 from .settings import DEFAULT_CLIENTS, Config, check
 
@@ -64,8 +65,9 @@ from .settings import DEFAULT_CLIENTS, Config, check
 class Setup:
     """A checked run, ready to start in any runtime.
 
-    partition: the rows that each client trains on. held: those on which it evaluates, None for none. own_held: in the
-    process of a site with rows of its own, the latter rows themselves.
+    partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
+    held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
+    the latter rows themselves. ranges: private ranges, once they are found.
     """
 
     config: Config
@@ -79,6 +81,7 @@ class Setup:
     site: int = 0
     held: Partition | None = None
     own_held: Batch | None = None
+    ranges: tuple[tuple[str, Range], ...] = ()
 
     @cached_property
     def shards(self) -> Shards:
@@ -88,6 +91,12 @@ class Setup:
         return Shards.grouped(
             self.dataset.features, self.dataset.labels, self.partition.rows, self.partition.offsets
         )
+
+    def places(self, number: int) -> Index:
+        """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
+        if self.config.data.name == OWN:
+            return np.arange(len(self.dataset.labels))
+        return self.partition.of(number)
 
     @property
     def method(self) -> Algorithm:
@@ -181,7 +190,7 @@ class Setup:
         """
         if self.plan is None:
             return []
-        advice = uncoupled(self.plan, self.method, self.schedule, self.partition.sizes)
+        advice = uncoupled(self.plan, self.method, self.schedule, self.partition.sizes) + ranges.advice(self)
         return self._expected(self.plan) + [("warning", text) for text in advice]
 
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
@@ -334,6 +343,7 @@ class Setup:
             guard or self.guard(number, self.ledger(number, context), str(context.run_id)),
             store,
             self.held_out(number),
+            ranges.columns_of(self, number),
         )
 
     def _masks(
@@ -408,16 +418,16 @@ def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
     if data.schema:
-        _check_people(config, data.schema)
+        _check_people(config)
         config = config.put({"data.schema-digest": data.schema.digest})
     return _assembled(config, data, graph)
 
 
-def _check_people(config: Config, schema: Schema) -> None:
+def _check_people(config: Config) -> None:
     """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
     if isinstance(config.data, TableData) and config.unit.size:
         for file in table_files(config.data.files):
-            check_groups(file, schema, config.unit.size)
+            check_groups(file, schema_to_read(config.data), config.unit.size)
 
 
 def prepare_rows(config: Config, data: Dataset) -> Setup:
@@ -441,6 +451,11 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
             f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
             f"statistics of all rows, the held-out ones included; got {config.evaluation.held_out:g}",
         )
+        require(
+            data.unscaled is None,
+            "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
+            f"that they train on; got {config.evaluation.held_out:g}",
+        )
         division, held = hold_out(division, config.evaluation.held_out, config.seed)
     algorithm = _with_info(replace(config.method, regulariser=h), config, division, graph(config))
     if isinstance(algorithm, RestrictsObjective):
@@ -448,7 +463,8 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
-    plan = make_plan(config, algorithm, objective, schedule, division.sizes)
+    for_ranges = getattr(config.data, "range_share", 0.0) if data.unscaled else 0.0
+    plan = make_plan(config, algorithm, objective, schedule, division.sizes, for_ranges)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)
     return Setup(
         config, data, division, objective, algorithm, schedule, _start(config, objective), plan, held=held
@@ -483,16 +499,17 @@ def _dataset(data: Data | TableData | ArrayData) -> Dataset:
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:
     """The rows of this process's data-file: a node trains on them, the server evaluates on them."""
-    schema, num_classes = None, data.num_classes
     if data.schema:
-        schema, rows = load_own_table(data)
-        num_classes = schema.num_classes
+        loaded = load_own_table(data)
     else:
-        rows = load_own(data.file, data.num_features, num_classes, bias=data.bias, row_norm=data.row_norm)
-    note = (
-        f"{config.clients.count} sites with rows of their own; the server evaluates on {len(rows[1])} others"
+        rows = load_own(
+            data.file, data.num_features, data.num_classes, bias=data.bias, row_norm=data.row_norm
+        )
+        loaded = Dataset(OWN, *rows, *rows, data.num_classes)
+    sites, others = config.clients.count, len(loaded.labels)
+    return replace(
+        loaded, note=f"{sites} sites with rows of their own; the server evaluates on {others} others"
     )
-    return Dataset(OWN, *rows, *rows, num_classes, note, schema=schema)
 
 
 def _divide(config: Config, data: Dataset) -> Partition:

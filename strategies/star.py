@@ -31,6 +31,7 @@ from twinflower.wire import from_npy
 
 from .evaluation import evaluation_requests, evaluations
 from .nodes import meet, note_partition, question, short
+from .ranges import Agreement
 from .records import record_of
 
 
@@ -57,7 +58,8 @@ class Snapshot(NamedTuple):
     """What a strategy needs to resume a run.
 
     round: the last completed round. session: the name of the training session. server: the algorithm's server state.
-    rounds: the statistics of all rounds. born: the round in which each client's state began.
+    rounds: the statistics of all rounds. born: the round in which each client's state began. ranges: those that the
+    clients agreed on, empty without private ranges.
     """
 
     round: int
@@ -65,6 +67,7 @@ class Snapshot(NamedTuple):
     server: Any
     rounds: list[Round]
     born: dict[int, int]
+    ranges: bytes = b""
 
 
 _NO_REPLY = "no reply"
@@ -132,6 +135,8 @@ class StarStrategy(Strategy):
         self.evaluates = evaluates
         self.site_metrics: dict[str, float] = {}
         self.settled: int | None = None
+        self.agreement: Agreement | None = None
+        self._ranges = b""
         self.server: Any = None
         self.rounds: list[Round] = []
         self._nodes: dict[int, int] = {}
@@ -170,6 +175,9 @@ class StarStrategy(Strategy):
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         self._grid, self._send = grid, partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
+        if self.agreement and not self._ranges:
+            asked = self._send, self._nodes, self._session, self.retries + 1, self.min_replies
+            self._ranges = self.agreement.reach(*asked)
         if not self._first and self.evaluates(0):
             self.aggregate_evaluate(
                 0, self._send(self.configure_evaluate(0, initial_arrays, ConfigRecord(), grid))
@@ -190,7 +198,7 @@ class StarStrategy(Strategy):
         self.rounds.clear()
         self._born.clear()
         self._waiting.clear()
-        self._session, self._first = secrets.token_hex(8), 0
+        self._session, self._first, self._ranges = secrets.token_hex(8), 0, b""
         self.server = self.algorithm.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
         if self._snapshot:
             self._restore(self._snapshot)
@@ -206,7 +214,9 @@ class StarStrategy(Strategy):
 
     def snapshot(self) -> Snapshot:
         """The state that `resume` needs; may be called after any round."""
-        return Snapshot(self.done, self._session, self.server, list(self.rounds), dict(self._born))
+        return Snapshot(
+            self.done, self._session, self.server, list(self.rounds), dict(self._born), self._ranges
+        )
 
     @property
     def done(self) -> int:
@@ -217,6 +227,7 @@ class StarStrategy(Strategy):
         self._first, self._session, self.server = snapshot.round, snapshot.session, snapshot.server
         self.rounds.extend(snapshot.rounds)
         self._born |= snapshot.born
+        self._ranges = snapshot.ranges
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -232,10 +243,11 @@ class StarStrategy(Strategy):
     def _stamp(self, server_round: int) -> dict[str, Any]:
         """The fields of every request: round, session, and the last settled round, whose replies may be deleted.
 
-        Without checkpoints a round is settled when the next one begins.
+        Without checkpoints a round is settled when the next one begins. Private ranges are part of every request.
         """
         settled = server_round - 1 if self.settled is None else self.settled
-        return {"round": server_round, "session": self._session, "settled": settled}
+        ranges = {"ranges": self._ranges} if self._ranges else {}
+        return {"round": server_round, "session": self._session, "settled": settled, **ranges}
 
     def _meet_again(
         self, grid: Grid, silent: Set[int] = frozenset(), patience: float = _GREETING

@@ -126,6 +126,91 @@ def test_the_schema_is_part_of_the_run(sites, tmp_path):
     assert replace(other, rounds=20).digest != first.digest
 
 
+# ------------------------------------------------------------------------------------------ one table with all sites
+
+
+@pytest.fixture
+def together(sites, tmp_path):
+    """The same rows in one table, in another order, with a column that names the site; and the keys of its run."""
+    lines = []
+    for number, name in enumerate(("9", "10", "11")):
+        head, *own = (tmp_path / f"site-{number}.csv").read_text().splitlines()
+        lines.append([f"{name},{line}" for line in own])
+    mixed = [line for part in zip(*(own[:40] for own in lines), strict=True) for line in reversed(part)]
+    rest = [line for own in lines for line in own[40:]]
+    (tmp_path / "all.csv").write_text("\n".join([f"hospital,{head}", *mixed, *rest]) + "\n")
+    return sites | {"data.files": str(tmp_path / "all.csv"), "data.site-column": "hospital"}
+
+
+def test_one_table_with_a_site_column_is_as_one_file_for_each_site(sites, together):
+    """Sites are in numerical order, which is that of the files, and the rows of a site in the order of the table."""
+    one, other = (prepare(parse(keys)) for keys in (sites, together))
+    assert other.config.clients.count == 3
+    for number in range(3):
+        np.testing.assert_array_equal(one.shards.rows(number).features, other.shards.rows(number).features)
+    np.testing.assert_array_equal(cohort.train([one])[0].model, cohort.train([other])[0].model)
+    del together["data.test-file"], sites["data.test-file"]
+    held = [prepare(parse(keys)).dataset for keys in (sites, together)]
+    np.testing.assert_array_equal(held[0].test_features, held[1].test_features)
+    assert held[1].note == "tested on 0.2 of the rows of every site"
+
+
+def test_sites_with_names_are_in_alphabetical_order(together, tmp_path):
+    text = (tmp_path / "all.csv").read_text()
+    for number, name in (("9", "north"), ("10", "East"), ("11", "hill")):
+        text = text.replace(f"\n{number},", f"\n{name},")
+    (tmp_path / "all.csv").write_text(text)
+    assert prepare(parse(together)).partition.sizes.tolist() == [60, 50, 40]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data.site-column": "clinic"}, "all.csv has no column 'clinic', which data.site-column names$"),
+        ({"data.site-column": "pain"}, "data.site-column is 'pain', which is a feature in .*schema.toml"),
+        ({"data.site-column": "ill"}, "data.site-column is 'ill', which is the label in .*schema.toml"),
+        ({"clients.count": 4}, "clients.count must be 3, the number of sites in column 'hospital'; got 4"),
+        ({"partition.name": "labels"}, "the rows of 3 sites are divided already, one site for each client"),
+        (
+            {"data.files": "site-*.csv"},
+            "data.site-column divides the rows of one table; data.files matches 3",
+        ),
+        ({"data.site-column": ""}, "all.csv has a column 'hospital' that the schema does not know"),
+    ],
+)
+def test_what_a_site_column_needs(together, tmp_path, monkeypatch, change, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((SettingError, DataError), match=sentence):
+        prepare(parse(together | change))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("\n9,", "\n,", "all.csv, row 3, column 'hospital' is missing, and every row needs its site"),
+        ("\n9,", "\nNA,", "all.csv, row 3, column 'hospital' is missing"),
+    ],
+)
+def test_every_row_needs_its_site(together, tmp_path, old, new, sentence):
+    (tmp_path / "all.csv").write_text((tmp_path / "all.csv").read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=sentence):
+        prepare(parse(together))
+
+
+def test_a_table_of_one_site_has_nothing_to_divide(together, tmp_path):
+    head, *lines = (tmp_path / "all.csv").read_text().splitlines()
+    (tmp_path / "all.csv").write_text("\n".join([head, *(line for line in lines if line.startswith("9,"))]))
+    with pytest.raises(
+        DataError, match="all.csv has one value, 9, in column 'hospital', and data.site-column needs"
+    ):
+        prepare(parse(together))
+
+
+def test_a_table_of_several_sites_is_not_deployed(together):
+    with pytest.raises(SettingError, match="deploy needs one table for each node"):
+        at_sites(prepare(parse(together)))
+
+
 # ------------------------------------------------------------------------------------------ deployment
 
 

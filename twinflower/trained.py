@@ -135,10 +135,13 @@ class Inputs:
             for key in ("centre", "spread")
         }
         number, text = document["num_features"], document["schema"]
+        schema = None if text is None else parse_schema(text)
+        if schema and schema.private:
+            raise ValueError(f"its schema has no range for {schema.private[0]}")
         if any(own is not None and own.shape != (number,) for own in arrays.values()):
             raise ValueError("centre and spread")
         return cls(
-            int(number), None if text is None else parse_schema(text), **arrays, clipped=bool(document["clipped"]),
+            int(number), schema, **arrays, clipped=bool(document["clipped"]),
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
         )  # fmt: skip
 

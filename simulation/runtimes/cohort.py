@@ -29,6 +29,7 @@ from twinflower.sums.plan import SimulatedSums
 
 from ..checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
 from ..folder import Checkpoints, curve_folder, write_config
+from ..ranges import simulated
 from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
@@ -215,12 +216,14 @@ def train(
     """Run all seeds together and return their results in order.
 
     With checkpoints, which hold all seeds, the run resumes from the newest one. The seeds run one by one instead if one
-    of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, or if the
-    server sees only sums.
+    of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, if the
+    schema has private ranges, or if the server sees only sums.
     """
     try:
-        if len(setups) > 1 and isinstance(setups[0].algorithm, DrawsSteps | Summed):
+        alike = not isinstance(setups[0].algorithm, DrawsSteps | Summed) and not setups[0].dataset.unscaled
+        if len(setups) > 1 and not alike:
             raise Uneven
+        setups = [simulated(setup) for setup in setups]
         with threadpool_limits(1), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):

@@ -73,12 +73,12 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
     """
     config, data = setup.config, cast(TableData, setup.config.data)
     require(
-        bool(setup.dataset.sites and data.test_file),
+        bool(setup.dataset.sites and data.test_file and not data.site_column),
         "deploy needs one table for each node, and data.test-file, the rows that the server evaluates on",
     )
     own = OwnData(
         file=_from_here(data.test_file), schema=_from_here(data.schema), schema_digest=data.schema_digest,
-        bias=data.bias, row_norm=data.row_norm,
+        range_share=data.range_share, bias=data.bias, row_norm=data.row_norm,
     )  # fmt: skip
     sizes = Sizes("sizes", sizes=", ".join(map(str, setup.dataset.sites)))
     allowed: dict[str, Value] = {} if setup.plan else {"allow-non-private": True}

@@ -11,6 +11,7 @@ from twinflower.errors import RunError
 from twinflower.strategies import StarStrategy
 from twinflower.strategies.records import record_of
 
+from .. import ranges
 from ..checkpoint import of_strategy, to_strategy
 from ..folder import Checkpoints
 from ..record import Progress, Recorder, Result, own_columns
@@ -33,6 +34,7 @@ def run_strategy(
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
     if setup.held:
         strategy.evaluates = recorder.wants
+    strategy.agreement = ranges.agreement(setup, recorder.scale)
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
     def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -41,7 +43,7 @@ def run_strategy(
             return None  # this round was evaluated before the checkpoint
         metrics = None
         if recorder.wants(round_):
-            model, own = setup.algorithm.model(strategy.server), own_columns(setup, strategy.server)
+            model, own = setup.algorithm.model(strategy.server), own_columns(recorder.setup, strategy.server)
             metrics = MetricRecord(recorder.evaluate(round_, model, own | strategy.site_metrics))
         if checkpoints and checkpoints.due(round_):
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
@@ -65,7 +67,7 @@ def run_strategy(
     except RunError as error:
         failure = str(error)
     seconds = time.perf_counter() - began
-    return Result(setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
+    return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
 
 
 def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
@@ -81,5 +83,7 @@ def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoin
     snapshot, rows = to_strategy(found, template)
     strategy.resume(snapshot)
     recorder.take_up(rows)
+    if snapshot.ranges:
+        recorder.scale(ranges.read(setup, snapshot.ranges))
     strategy.settled = checkpoints.settled()
     return snapshot.round

@@ -224,13 +224,18 @@ def _check_tables(config: Config, data: TableData) -> None:
     sites, partition, count = data.num_sites, config.partition, config.clients.count
     require(
         not sites or partition == replace(PARTITIONERS["iid"](), name="iid"),
-        f"the rows of {sites} tables are divided already, one table for each client: leave partition out; got "
-        f"{partition.name}",
+        f"the rows of {sites} {'sites' if data.site_column else 'tables'} are divided already, one "
+        f"{'site' if data.site_column else 'table'} for each client: leave partition out; got {partition.name}",
     )
     require(
         not sites or count in (0, sites),
-        f"clients.count must be {sites}, the number of files that data.files matches; got {count}",
+        f"clients.count must be {sites}, the number of {_whose(data)}; got {count}",
     )
+
+
+def _whose(data: TableData) -> str:
+    """What makes a client of a run on tables."""
+    return f"sites in column '{data.site_column}'" if data.site_column else "files that data.files matches"
 
 
 def _check_weighting(weighting: str, method: Any) -> None:

@@ -10,16 +10,18 @@
 
     [columns]
     age = { range = [20, 80] }
+    dose = { range = "private" }
     pain = { categories = ["none", "mild", "severe"], missing = "indicator" }
 
-A number becomes one feature, (value - middle) / half the width of its public range, clipped to [-1, 1]. A category
+A number becomes one feature, (value - middle) / half the width of its range, clipped to [-1, 1]. A range is public, or
+"private": then the clients of a run release noisy counts first, from which its range follows (`ranges`). A category
 becomes one feature of 0 or 1 for each of its categories. What a missing value becomes is the column's `missing`:
 "refuse" (the default), "zero" (all of the column's features are 0, which is the middle of a range), or "indicator",
 which also appends a feature that is 1 where the value is missing.
 
-The features of a row therefore depend only on this row and the public schema, not on statistics of other rows, and a
-privacy guarantee for the features holds for the table as well. This module validates schemas and encodes columns;
-`tables` reads the files.
+The features of a row therefore depend only on this row, the public schema and released ranges, not on statistics of
+other rows, and a privacy guarantee for the features holds for the table as well. This module validates schemas and
+encodes columns; `tables` reads the files.
 """
 
 import hashlib
@@ -27,7 +29,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,6 +44,7 @@ Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
 
 VERSION = 1
+PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 LARGEST = 1e100  # largest magnitude of a number in a table
@@ -95,15 +98,20 @@ class Range:
 
     def scaled(self, values: Floats) -> Floats:
         """The values scaled from the range to [-1, 1] and clipped; NaN stays NaN."""
-        return np.clip((values - self.middle) / self.half, -1.0, 1.0)
+        with np.errstate(over="ignore"):  # far outside a narrow range
+            return np.clip((values - self.middle) / self.half, -1.0, 1.0)
+
+    def features(self, values: Floats) -> Floats:
+        """The scaled values with 0 in place of NaN."""
+        return np.nan_to_num(self.scaled(values))
 
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers with a public range."""
+    """A column of numbers with a public range; None: the range is private, and not known yet."""
 
     name: str
-    range: Range
+    range: Range | None
     missing: str = REFUSE
 
     @property
@@ -112,11 +120,14 @@ class Number:
         return (self.name, *_indicator(self))
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
-        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
-        values = self.range.scaled(numbers(cells, absent))
+        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell.
+
+        Without a range the numbers themselves are written, NaN where they are missing.
+        """
+        values = numbers(cells, absent)
         gone = np.isnan(values)
         _check_missing(self.missing, gone)
-        out[:, 0] = np.where(gone, 0.0, values)
+        out[:, 0] = values if self.range is None else self.range.features(values)
         if self.missing == INDICATOR:
             out[:, 1] = gone
 
@@ -279,6 +290,27 @@ class Schema:
         """Names of all features, in order."""
         return tuple(name for column in self.columns for name in column.features)
 
+    @cached_property
+    def private(self) -> tuple[str, ...]:
+        """Names of the columns with private ranges."""
+        return tuple(
+            column.name for column in self.columns if isinstance(column, Number) and column.range is None
+        )
+
+    @cached_property
+    def private_places(self) -> list[int]:
+        """The indices of the features of these columns."""
+        return [self.features.index(name) for name in self.private]
+
+    def with_ranges(self, ranges: Sequence[Range]) -> "Schema":
+        """The schema with these ranges in place of the private ones."""
+        found = dict(zip(self.private, ranges, strict=True))
+        columns = tuple(
+            replace(own, range=found[own.name]) if isinstance(own, Number) and own.range is None else own
+            for own in self.columns
+        )
+        return replace(self, columns=columns)
+
     @property
     def num_classes(self) -> int:
         """Number of classes of the label; 0 for a numeric label."""
@@ -290,7 +322,10 @@ class Schema:
         return frozenset(text.strip() for text in self.missing_texts)
 
     def encode(self, cells: Mapping[str, Cells]) -> Floats:
-        """The features (rows, features) of a table given by columns; DataError names the row and column."""
+        """The features (rows, features) of a table given by columns; DataError names the row and column.
+
+        Columns with private ranges are not scaled, and are NaN where a value is missing.
+        """
         out = np.empty((_rows(cells[self.names[0]]), len(self.features)))
         first = 0
         for column in self.columns:
@@ -359,7 +394,7 @@ def _label_table(label: Classes | Target) -> dict[str, Any]:
 
 def _column_table(column: Column) -> dict[str, Any]:
     kind: dict[str, Any] = (
-        {"range": [column.range.low, column.range.high]}
+        {"range": PRIVATE if column.range is None else [column.range.low, column.range.high]}
         if isinstance(column, Number)
         else {"categories": list(column.categories)}
     )
@@ -453,7 +488,8 @@ class _Reader:
             missing in MISSING, f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}"
         )
         if "range" in table:
-            return Number(name, self._range(place, table["range"]), missing)
+            private = table["range"] == PRIVATE
+            return Number(name, None if private else self._range(place, table["range"]), missing)
         return Category(name, tuple(self._values(f"{place}: categories", table["categories"])), missing)
 
     def _label(self, table: Any) -> Classes | Target:
@@ -465,6 +501,10 @@ class _Reader:
         )
         self._need(("range" in table) != ("classes" in table), "label needs either classes or range")
         if "range" in table:
+            self._need(
+                table["range"] != PRIVATE,
+                "the range of a label must be public, [low, high]; it has no counts",
+            )
             return Target(column, self._range("label", table["range"]))
         return self._classes(column, table["classes"])
 

@@ -36,7 +36,8 @@ from .files import (
     read_idx,
     read_libsvm,
 )
-from .schema import Classes, Schema
+from .ranges import Unscaled
+from .schema import Classes, Range, Schema
 
 Floats = NDArray[np.float64]
 LARGEST = 1e100  # largest magnitude of a site's own features; squares of much larger ones overflow
@@ -60,6 +61,7 @@ class Dataset:
     schema                    the schema of the table that the features come from, if they come from one
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
+    unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
     """
 
     name: str
@@ -74,6 +76,7 @@ class Dataset:
     schema: Schema | None = None
     scaling: tuple[Floats, Floats] | None = None
     class_names: tuple[Any, ...] = ()
+    unscaled: Unscaled | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -86,6 +89,13 @@ class Dataset:
         object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]
         _expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
+
+    def scaled(self, ranges: Sequence[Range]) -> "Dataset":
+        """The data set with these ranges in place of the private ones."""
+        assert self.unscaled is not None
+        features, others = self.unscaled.scaled(ranges)
+        schema = self.unscaled.schema.with_ranges(ranges)
+        return replace(self, features=features, test_features=others, schema=schema, unscaled=None)
 
 
 def _expect(condition: bool, text: str) -> None:
@@ -184,9 +194,18 @@ SchemaDigest = Annotated[
 ]
 
 
+RangeShare = Annotated[
+    float,
+    Setting(
+        "share of a private run's budget for the ranges of columns whose schema says range = private",
+        between(0.001, 0.999),
+    ),
+]
+
+
 @dataclass(frozen=True)
 class TableData:
-    """The settings of tables with named columns and a schema; with several files, each file is one client."""
+    """The settings of tables with named columns and a schema; each file is one client, or each value of site-column."""
 
     name: str = TABLES
     files: Annotated[
@@ -194,18 +213,25 @@ class TableData:
     ] = ""
     schema: SchemaFile = ""
     schema_digest: SchemaDigest = ""
+    site_column: Annotated[
+        str, Setting("column that names the site of each row of a single file; empty: one file, one client")
+    ] = ""
     test_file: Annotated[
         str, Setting("table to test on; empty: a share of the rows of every file", unit="path")
     ] = ""
     test_fraction: Annotated[float, Setting("that share", PROBABILITY)] = 0.2
+    range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
     @property
     def num_sites(self) -> int:
-        """Number of clients, one per file; 0 for a single file, whose rows are not yet divided among clients."""
+        """Number of clients, one per file or per site; 0 if the rows of a single file are not divided yet."""
+        from .sites import site_names
         from .tables import table_files
 
+        if self.site_column:
+            return len(site_names(self))
         count = len(table_files(self.files))
         return count if count > 1 else 0
 
@@ -244,6 +270,7 @@ class OwnData:
     num_classes: Annotated[int, Setting("classes; 0: regression", at_least(0))] = 0
     schema: SchemaFile = ""
     schema_digest: SchemaDigest = ""
+    range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
 

@@ -1,6 +1,8 @@
 """Data sets from the tables of sites: one file per client, or a site's own file, with a schema shared by all."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
+from .ranges import Unscaled
 from .schema import Schema, read_schema
 from .sets import Dataset, Floats, OwnData, TableData, appended_one, held_out, limited_norm
-from .tables import read_rows, table_files
+from .tables import read_names, read_rows, table_files
 
 Rows = tuple[Floats, NDArray[Any]]
 
@@ -33,31 +36,95 @@ def load_tables(data: TableData) -> Dataset:
     The test rows are those of data.test-file or, without one, a fraction of each class in every file, chosen with a
     fixed seed. Raises DataError and SettingError.
     """
-    schema, files = schema_of(data), table_files(data.files)
-    tables = [read_rows(file, schema) for file in files]
+    schema, reading = schema_of(data), schema_to_read(data)
+    tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
+    names, parts = list(tables), list(tables.values())
     if data.test_file:
-        test, note = read_rows(data.test_file, schema), f"tested on {Path(data.test_file).name}"
+        test, note = read_rows(data.test_file, reading), f"tested on {Path(data.test_file).name}"
     else:
-        tables, test = _divided(files, tables, data.test_fraction, schema.num_classes)
-        note = f"tested on {data.test_fraction:g} of the rows of every file"
-    (features, labels), sizes = _stacked(tables), tuple(len(labels) for _, labels in tables)
-    features, others = (_finished(part, data) for part in (features, test[0]))
-    return Dataset(
-        data.name, features, labels, others, test[1], schema.num_classes, note,
-        sites=sizes if len(files) > 1 else (), schema=schema,
-    )  # fmt: skip
+        parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
+        note = (
+            f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
+        )
+    sizes = tuple(len(labels) for _, labels in parts)
+    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes if len(sizes) > 1 else ())
 
 
-def load_own_table(data: OwnData) -> tuple[Schema, Rows]:
-    """The schema, and the features and labels of the table in data.file; raises DataError and SettingError."""
+def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
+    """The rows of every file, by its name."""
+    return {str(file): read_rows(file, schema) for file in table_files(data.files)}
+
+
+def _by_column(data: TableData, schema: Schema) -> dict[str, Rows]:
+    """The rows of every site, by its name, in the order of `site_names`."""
+    file = _only_file(data)
+    (features, labels), owners = read_rows(file, schema), np.array(read_names(file, schema, data.site_column))
+    sites = {name: owners == name for name in site_names(data)}
+    return {f"{file}, {data.site_column} {name}": (features[own], labels[own]) for name, own in sites.items()}
+
+
+def site_names(data: TableData) -> list[str]:
+    """The values of data.site-column, ascending, as numbers if all are; DataError if there is only one."""
+    file = _only_file(data)
+    names = _distinct(file, file.stat().st_mtime_ns, schema_to_read(data), data.site_column)
+    if len(names) < 2:
+        raise DataError(
+            f"{file} has one value, {names[0]}, in column '{data.site_column}', and data.site-column needs two: leave "
+            "it out to divide the rows of one site"
+        )
+    return names
+
+
+@lru_cache(maxsize=2)
+def _distinct(file: Path, changed: int, schema: Schema, column: str) -> list[str]:
+    """The different texts of a column in order; changed: when the file was written."""
+    names = sorted(set(read_names(file, schema, column)))
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return names
+
+
+def _only_file(data: TableData) -> Path:
+    files = table_files(data.files)
+    require(
+        len(files) == 1,
+        f"data.site-column divides the rows of one table; data.files matches {len(files)}: leave one of them out",
+    )
+    return files[0]
+
+
+def schema_to_read(data: TableData) -> Schema:
+    """The schema of tables that may also have the column of the sites; SettingError if it is used otherwise."""
+    schema, column = schema_of(data), data.site_column
+    used = {**dict.fromkeys(schema.names, "a feature"), schema.label.column: "the label"}
+    require(
+        column not in used,
+        f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot be both",
+    )
+    return replace(schema, ignore=(*schema.ignore, column)) if column else schema
+
+
+def load_own_table(data: OwnData) -> Dataset:
+    """The table in data.file, whose rows are both training and test rows; raises DataError and SettingError."""
     schema = schema_of(data)
     if not data.schema_digest:
         raise SettingError(
             f"data.schema needs data.schema-digest: set it to {schema.digest}, the digest of {data.schema}, which "
             "every node compares with that of its own file"
         )
-    features, labels = read_rows(data.file, schema)
-    return schema, (_finished(features, data), labels)
+    rows = read_rows(data.file, schema)
+    return _dataset(data, schema, rows, rows)
+
+
+def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, **others: Any) -> Dataset:
+    """The data set of these encoded rows; private ranges are [-1, 1] for the time being."""
+    unscaled = Unscaled(schema, rows[0], test[0], partial(_finished, data=data))
+    features, test_features = unscaled.scaled()
+    return Dataset(
+        data.name, features, rows[1], test_features, test[1], schema.num_classes, schema=schema,
+        unscaled=unscaled if schema.private else None, **others,
+    )  # fmt: skip
 
 
 def _finished(features: Floats, data: TableData | OwnData) -> Floats:
@@ -73,18 +140,18 @@ def _stacked(tables: Sequence[Rows]) -> Rows:
 
 
 def _divided(
-    files: Sequence[Path], tables: Sequence[Rows], fraction: float, num_classes: int
+    names: Sequence[str], tables: Sequence[Rows], fraction: float, num_classes: int
 ) -> tuple[list[Rows], Rows]:
-    """The training rows of each file, and the test rows of all files together; DataError if a part is empty."""
+    """The training rows of each table, and the test rows of all tables together; DataError if a part is empty."""
     masks = [
         held_out(labels if num_classes else np.zeros(len(labels)), fraction, stream(0, "split", site))
         for site, (_, labels) in enumerate(tables)
     ]
-    for file, mask in zip(files, masks, strict=True):
+    for name, mask in zip(names, masks, strict=True):
         if mask.all():
-            raise DataError(f"{file} has too few rows to hold {fraction:g} of them out: set data.test-file")
+            raise DataError(f"{name} has too few rows to hold {fraction:g} of them out: set data.test-file")
     if not any(mask.any() for mask in masks):
-        raise DataError(f"{fraction:g} of the rows of every file is none to test on: set data.test-file")
+        raise DataError(f"{fraction:g} of the rows of every table is none to test on: set data.test-file")
     parts = list(zip(tables, masks, strict=True))
     train = [(features[~mask], labels[~mask]) for (features, labels), mask in parts]
     return train, _stacked([(features[mask], labels[mask]) for (features, labels), mask in parts])

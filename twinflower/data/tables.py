@@ -18,6 +18,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def read_features(path: str | Path, schema: Schema) -> Floats:
 def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[Floats, NDArray[Any]]]:
     """Yield features and labels piece by piece; DataError if the table does not fit or has no rows."""
     file, row = Path(path).expanduser(), 0
-    for piece in _pieces(file, schema, labelled):
+    for piece in _pieces(file, schema, _needed(schema, labelled)):
         try:
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
@@ -88,7 +89,7 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
     Does nothing for a schema without a group column.
     """
     file, seen, row = Path(path).expanduser(), Counter[str](), 0
-    for piece in _pieces(file, schema, labelled=True) if schema.group else ():
+    for piece in _pieces(file, schema, _needed(schema, labelled=True)) if schema.group else ():
         cells = np.asarray(piece[schema.group]).tolist()
         texts = ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
         seen.update(texts)
@@ -119,6 +120,17 @@ def _joined(parts: list[Floats]) -> Floats:
     return whole
 
 
+def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
+    """The canonical texts of a column (rows,) that the schema ignores; DataError if one is missing."""
+    file = Path(path).expanduser()
+    names: list[str] = []
+    for piece in _pieces(file, schema, (column,)):
+        names += map(as_text, piece[column])
+    absent = next((row for row, name in enumerate(names, 1) if name in schema.absent or name == "None"), 0)
+    expect(not absent, f"{file}, row {absent}, column '{column}' is missing, and every row needs its site")
+    return names
+
+
 def table_files(pattern: str) -> list[Path]:
     """The files that match a pattern such as site-*.csv, sorted by name; DataError if there are none."""
     paths = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser())))
@@ -126,9 +138,13 @@ def table_files(pattern: str) -> list[Path]:
     return paths
 
 
-def _pieces(file: Path, schema: Schema, labelled: bool) -> Iterator[Piece]:
-    """Yield the used columns of a table in pieces of some rows, after checking the header."""
-    needed = (*schema.names, schema.label.column, *filter(None, [schema.group])) if labelled else schema.names
+def _needed(schema: Schema, labelled: bool) -> tuple[str, ...]:
+    """The columns that are read from a table."""
+    return (*schema.names, schema.label.column, *filter(None, [schema.group])) if labelled else schema.names
+
+
+def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
+    """Yield the needed columns of a table in pieces of some rows, after checking the header."""
     kind = file.suffix.lower()
     expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
     if kind == ".csv":
@@ -145,8 +161,9 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
         expect(name not in seen, f"{file} has two columns called '{name}'")
         seen.add(name)
     absent = [name for name in needed if name not in seen]
-    hint = "; is its first line a header?" if len(absent) == len(needed) else ""
-    expect(not absent, f"{file} has no column {_quoted(absent)}, which the schema names{hint}")
+    hint = "; is its first line a header?" if len(absent) == len(needed) > 1 else ""
+    who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
+    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}{hint}")
     known = {*schema.names, schema.label.column, *schema.ignore, schema.group}
     extra = [name for name in header if name not in known]
     expect(
@@ -345,12 +362,13 @@ def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 # ------------------------------------------------------------------------------------- a first draft
 
 
-def draft(paths: Sequence[str | Path], label: str = "") -> Schema:
+def draft(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> Schema:
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
     label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
-    of their values, rounded outwards to two digits. Text columns, and columns with few distinct integers, become
-    categories. A column with missing values gets an indicator. Text columns with too many values are ignored.
+    of their values, rounded outwards to two digits, or with private_ranges no range but "private". Text columns, and
+    columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
+    with too many values are ignored.
     """
     tables = [_everything(Path(path).expanduser()) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table))
@@ -358,7 +376,11 @@ def draft(paths: Sequence[str | Path], label: str = "") -> Schema:
     expect(label in names, f"there is no column '{label}' in {', '.join(map(str, paths))}")
     seen = {name: _Seen.of([cell for table in tables for cell in table.get(name, [None])]) for name in names}
     columns = [seen[name].column(name) for name in names if name != label]
-    used = tuple(column for column in columns if isinstance(column, Number | Category))
+    used = tuple(
+        replace(own, range=None) if private_ranges and isinstance(own, Number) else own
+        for own in columns
+        if isinstance(own, Number | Category)
+    )
     expect(bool(used), f"no column of {paths[0]} but the label can be used")
     return Schema(used, seen[label].label(label), tuple(name for name in columns if isinstance(name, str)))
 
@@ -372,10 +394,10 @@ _DRAFTED = """\
 """
 
 
-def drafted(paths: Sequence[str | Path], label: str = "") -> str:
+def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
     """The text of a draft schema, with a comment at the top that says that it was made from the data."""
     names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
-    return _DRAFTED.format(files=" ".join(names.split())) + draft(paths, label).to_toml()
+    return _DRAFTED.format(files=" ".join(names.split())) + draft(paths, label, private_ranges).to_toml()
 
 
 def _everything(file: Path) -> dict[str, list[Any]]:
@@ -479,7 +501,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
     file, tally = Path(path).expanduser(), {column.name: [0, 0, 0] for column in schema.columns}
     for _ in encoded(file, schema, labelled=True):
         pass
-    for piece in _pieces(file, schema, labelled=True):
+    for piece in _pieces(file, schema, _needed(schema, labelled=True)):
         for column in schema.columns:
             counts = _fit(column, piece[column.name], schema.absent)
             tally[column.name] = [total + own for total, own in zip(tally[column.name], counts, strict=True)]
@@ -492,5 +514,7 @@ def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int
         places = {category: place for place, category in enumerate(column.categories)}
         return len(cells), int((coded(cells, places, absent, "") < 0).sum()), 0
     values = numbers(cells, absent)
+    if column.range is None:
+        return len(cells), int(np.isnan(values).sum()), 0
     outside = (values < column.range.low) | (values > column.range.high)
     return len(cells), int(np.isnan(values).sum()), int(outside.sum())

@@ -101,17 +101,29 @@ class Load(NamedTuple):
 
     weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
     rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
-    releases of one round a single record can affect.
+    releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts that a
+    client releases before round 1 (`data.ranges`).
     """
 
     weights: Array
     rounds_in: Array
     shares: Array
     touched: Index
+    ranges: Array
 
     @classmethod
-    def of(cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked) -> "Load":
-        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity."""
+    def of(
+        cls,
+        algorithm: Planned,
+        bounds: Bounds,
+        workloads: Sequence[Workload],
+        asked: Asked,
+        for_ranges: float = 0.0,
+    ) -> "Load":
+        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity.
+
+        for_ranges: the share in [0, 1) of every client's budget that its counts take.
+        """
         releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
         require(
             all(math.isfinite(r.sensitivity) for r in releases.values()),
@@ -124,7 +136,8 @@ class Load(NamedTuple):
         rounds_in, shares = (
             _shares(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
         )
-        return cls(weights, rounds_in, shares, touched)
+        ranges = np.where(rounds_in > 0, shares, weights.max()) * (for_ranges / (1 - for_ranges))
+        return cls(weights, rounds_in, shares + ranges, touched, ranges)
 
     def mu(self, multipliers: Array) -> float:
         """The largest mu over all clients, which have these noise multipliers (N,)."""
@@ -136,9 +149,10 @@ class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched: as in `Load`. mu_limit:
-    the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity refers.
-    mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in `budget`.
+    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched, ranges: as in `Load`.
+    mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
+    refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
+    `budget`.
     For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
     a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
     provable is whether any guarantee remains.
@@ -152,6 +166,7 @@ class Plan:
     rounds_in: Array
     shares: Array
     touched: Index
+    ranges: Array
     mu_limit: float
     caveat: str = ""
     provable: bool = True
@@ -162,22 +177,29 @@ class Plan:
 
     @classmethod
     def of(
-        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked, target: Target
-    ) -> "Plan":
+        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked, target: Target,
+        for_ranges: float = 0.0,
+    ) -> "Plan":  # fmt: skip
         """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
 
         bounds: of the objective on allowed rows. asked: for each round, the numbers of the sampled clients, from 0.
+        for_ranges: the share in [0, 1) of the budget for counts that every client releases before round 1.
         Raises SettingError if no amount of noise can give this algorithm the target.
         """
         require(
             algorithm.privacy in ("public-state", "gradient"), f"no plan for privacy '{algorithm.privacy}'"
         )
-        load = Load.of(algorithm, bounds, workloads, asked)
+        load = Load.of(algorithm, bounds, workloads, asked, for_ranges)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
         require(
             own_rule is None or not target.tune_share,
             "this method plans its noise by an accounting of its own, which has no place for tuning: set "
             "privacy.tune-share to 0",
+        )
+        require(
+            own_rule is None or not for_ranges,
+            "this method plans its noise by an accounting of its own, which has no place for private ranges: give the "
+            "schema's columns public ranges, or set noise-multiplier",
         )
         multipliers = _multipliers(target, load) if own_rule is None else own_rule
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
@@ -236,7 +258,12 @@ class Plan:
 
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
-        return float(self.multipliers[client]) / math.sqrt(self.weights.max())
+        largest = max(self.weights.max(), self.ranges[client] * self.touched[client])
+        return float(self.multipliers[client]) / math.sqrt(largest)
+
+    def counts_release(self, client: int, sensitivity: float) -> Release:
+        """The release of a client's counts before round 1, which have this sensitivity."""
+        return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
 
     def mu(self, shares: Array) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning included.
@@ -256,8 +283,11 @@ class Plan:
         return replace(self, multipliers=self.multipliers * np.where(now > 0, now, 1.0) / mu, mu_limit=mu)
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
-        """The sum of the weights (N,) of the rounds in which each client was sampled; asked: (round, clients) pairs."""
-        return _shares(self.weights, asked, len(self.touched))
+        """The sum of the weights (N,) of the rounds in which each client was sampled, and of its counts before round 1.
+
+        asked: (round, clients) pairs.
+        """
+        return self.ranges + _shares(self.weights, asked, len(self.touched))
 
     def guard(
         self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf
@@ -294,7 +324,7 @@ def _multipliers(target: Target, load: Load) -> Array:
     """
     if target.noise_multiplier:
         return np.full(len(load.shares), target.noise_multiplier)
-    units = np.where(load.rounds_in > 0, load.shares, load.weights.max()) * load.touched
+    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + load.ranges) * load.touched
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 
 

@@ -49,7 +49,7 @@ class SumsPlan(Plan):
         return cls(
             algorithm.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
             np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
-            float(sums.mu.max()), unit=target.unit, sums=sums, counts=counts,
+            np.zeros(sums.sites), float(sums.mu.max()), unit=target.unit, sums=sums, counts=counts,
         )  # fmt: skip
 
     def resized(self, algorithm: Any, schedule: LocalSchedule, sizes: Sequence[int] | Index) -> "SumsPlan":

@@ -1,0 +1,192 @@
+"""Private ranges: the ranges of columns whose schema says range = "private", from noisy counts of all clients.
+
+Before the first round every client counts, for each such column, its values in the bins of a public `Grid` and adds
+Gaussian noise. The server adds up the counts and computes one range per column (`find_ranges`), with which all clients
+and the model then scale. This is post-processing of what the clients released, and costs no further privacy.
+
+Sensitivity. A value is in exactly one bin of its column: a magnitude with a sign, zero, or missing. Replacing a record
+therefore changes at most two counts of a column, each by 1, and the counts of all c columns together by at most
+sqrt(2 c) in Euclidean norm, however many bins there are. Replacing k records changes them by at most k times as much.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ReplyError
+from .schema import LARGEST, Range, Schema
+
+Floats = NDArray[np.float64]
+
+_LOWEST, _HIGHEST = -30, 40  # exponents of 2: magnitudes from 1e-9 to 1e12
+_INNER = (
+    3  # octaves below the largest magnitude in which a range can begin or end; smaller values are one bin
+)
+_DEVIATIONS = 2.0  # of a column from its mean that its range has room for
+_UNKNOWN = Range(-1.0, 1.0)  # if no magnitude stands out
+RESOLUTIONS = (8, 4, 2, 1)
+_MOST_NOISE = 0.05  # largest standard deviation of an octave's total count, as a share of the rows
+
+
+def sensitivity(columns: int, records: int = 1) -> float:
+    """How far replacing this many records can move the counts of this many columns, records * sqrt(2 columns)."""
+    return records * math.sqrt(2 * columns)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The public bins of a column: zero, missing, and per sign `per_octave` magnitudes in every octave.
+
+    Magnitudes below 2^-30 count as zero, those above 2^40 belong to the last bin.
+    """
+
+    per_octave: int = 1
+
+    @classmethod
+    def for_noise(cls, share: float) -> "Grid":
+        """The finest grid for which an octave's total count is known well enough.
+
+        share: the standard deviation of the noise in the total count of one bin, as a share of all rows. The noise of
+        an octave of r bins is sqrt(r) times as large.
+        """
+        fits = (r for r in RESOLUTIONS if math.sqrt(r) * share <= _MOST_NOISE)
+        return cls(next(fits, RESOLUTIONS[-1]))
+
+    @cached_property
+    def edges(self) -> Floats:
+        """The ascending edges of the magnitudes, (K + 1,)."""
+        return np.exp2(np.arange(_LOWEST * self.per_octave, _HIGHEST * self.per_octave + 1) / self.per_octave)
+
+    @property
+    def magnitudes(self) -> int:
+        """The number K of magnitudes."""
+        return (_HIGHEST - _LOWEST) * self.per_octave
+
+    @property
+    def bins(self) -> int:
+        """The number of bins of a column, 2 K + 2: negative, zero, positive, missing."""
+        return 2 * self.magnitudes + 2
+
+    def counts(self, values: Floats) -> Floats:
+        """How many of the values (rows, columns), NaN where missing, are in each bin: (columns, bins)."""
+        sizes = np.searchsorted(self.edges, np.abs(values), side="right")
+        codes = self.magnitudes + np.where(values < 0, -1, 1) * np.minimum(sizes, self.magnitudes)
+        codes = np.where(np.isnan(values), self.bins - 1, codes)
+        return np.stack([np.bincount(own, minlength=self.bins) for own in codes.T]).astype(np.float64)
+
+    def find_ranges(self, counts: Floats, rows: int) -> tuple[Range, ...]:
+        """A range for each column from the (noisy) counts (columns, bins) of altogether so many rows.
+
+        The mean plus and minus two standard deviations of the column's densest interval.
+        """
+        return tuple(self._range(own, rows) for own in counts)
+
+    def _range(self, counts: Floats, rows: int) -> Range:
+        """The range of one column.
+
+        The densest window of magnitudes gives the largest one. Up to that the values are divided into the bins of the
+        last octaves, of both signs, and one bin for everything nearer to zero, whose count is that of all other rows
+        because a sum over its many bins would add up their noise.
+        """
+        k = self.magnitudes
+        negative, zero, positive, missing = counts[:k][::-1], counts[k], counts[k + 1 : -1], counts[-1]
+        present = max(rows - zero - missing, 0.0)
+        window = _densest(negative + positive, np.arange(k + 1.0), present)
+        if window is None:
+            return _UNKNOWN
+        outer = slice(max(window[1] - _INNER * self.per_octave, 0), window[1])
+        below, above, edges = negative[outer][::-1], positive[outer], self.edges[outer.start : outer.stop + 1]
+        inner = present - below.sum() - above.sum()
+        bins, places = np.concatenate([below, [inner], above]), np.concatenate([-edges[::-1], edges])
+        found = _densest(bins, places, present)
+        return _around(bins, places, *found) if found else _UNKNOWN
+
+
+def _densest(counts: Floats, edges: Floats, rows: float) -> tuple[int, int] | None:
+    """The pair of edges with the largest (count between them - rows / 2) / distance; None if no count exceeds rows / 2.
+
+    For equally likely bins of equal width this is the maximum-likelihood window; a bell-shaped density it cuts at about
+    its 5% and 95% quantiles. No setting depends on the noise.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(counts)])
+    excess = sums[None, :] - sums[:, None] - rows / 2
+    width = edges[None, :] - edges[:, None]
+    scores = np.divide(excess, width, out=np.full_like(width, -np.inf), where=width > 0)
+    first, last = np.unravel_index(scores.argmax(), scores.shape)
+    return (int(first), int(last)) if scores[first, last] > 0 else None
+
+
+def _around(counts: Floats, edges: Floats, first: int, last: int) -> Range:
+    """Mean -+ `_DEVIATIONS` standard deviations of the bins between two edges and one more bin on either side, with
+    values spread evenly within each bin."""
+    own = slice(max(first - 1, 0), last + 1)
+    shares = np.maximum(counts[own], 0.0)
+    shares = shares / shares.sum()
+    low, high = edges[:-1][own], edges[1:][own]
+    mean = float(shares @ (low + high)) / 2
+    reach = _DEVIATIONS * math.sqrt(float(shares @ (low * low + low * high + high * high)) / 3 - mean * mean)
+    return Range(mean - reach, mean + reach)
+
+
+# ----------------------------------------------------------------------------------------- the message
+
+
+def pack_ranges(ranges: Sequence[Range]) -> bytes:
+    """The ranges as bytes, two little-endian numbers of 64 bits for each."""
+    return np.array([(own.low, own.high) for own in ranges], dtype="<f8").tobytes()
+
+
+def unpack_ranges(content: Any, columns: int) -> tuple[Range, ...]:
+    """Inverse of `pack_ranges`; ReplyError unless there is a valid range for each of the columns."""
+    if type(content) is not bytes or len(content) != 16 * columns:
+        raise ReplyError(f"a request must carry the ranges of {columns} columns")
+    pairs = np.frombuffer(content, dtype="<f8").reshape(columns, 2).tolist()
+    ranges = tuple(Range(low, high) for low, high in pairs)
+    if not all(-LARGEST <= own.low < own.high <= LARGEST and own.half > 0 for own in ranges):
+        raise ReplyError("the ranges of columns must be finite, each with low < high")
+    return ranges
+
+
+# -------------------------------------------------------------------------------------------- the rows
+
+
+@dataclass(frozen=True, eq=False)
+class Unscaled:
+    """Rows whose columns with private ranges are not scaled yet.
+
+    rows, test_rows (rows, n): features by `schema`, with the numbers of these columns as they are and NaN where they
+    are missing. finish: what follows the scaling, such as the column of ones and the limit on row norms.
+    """
+
+    schema: Schema
+    rows: Floats
+    test_rows: Floats
+    finish: Callable[[Floats], Floats]
+
+    @property
+    def values(self) -> Floats:
+        """The numbers of the columns with private ranges, (rows, columns)."""
+        return self.rows[:, self.schema.private_places]
+
+    def taken(self, places: Any) -> "Unscaled":
+        """Some of the rows, which are also the test rows."""
+        rows = self.rows[places]
+        return Unscaled(self.schema, rows, rows, self.finish)
+
+    def scaled(self, ranges: Sequence[Range] | None = None) -> tuple[Floats, Floats]:
+        """Features and test features as the objective receives them; without ranges, with [-1, 1] for all."""
+        ranges = ranges or [_UNKNOWN] * len(self.schema.private)
+        features = self.finish(self._with(self.rows, ranges))
+        same = self.test_rows is self.rows
+        return features, features if same else self.finish(self._with(self.test_rows, ranges))
+
+    def _with(self, rows: Floats, ranges: Sequence[Range]) -> Floats:
+        out = rows.copy() if ranges else rows
+        for place, own in zip(self.schema.private_places, ranges, strict=True):
+            out[:, place] = own.features(out[:, place])
+        return out
