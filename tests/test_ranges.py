@@ -34,6 +34,7 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.folder import Checkpoints, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
+from twinflower.simulation.heldout import held_out
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
@@ -304,16 +305,21 @@ def test_what_has_no_private_ranges_costs_what_it_did(sites, tmp_path):
         ),
         ({"privacy.mode": "as-published"}, "as-published have no plan for the counts"),
         ({"algorithm": "dp-nfl", "topology.name": "ring"}, "an accounting of its own, which has no place"),
-        (
-            {"privacy.mode": "none", "evaluation.held-out": 0.2},
-            "evaluation.held-out must be 0 with a schema that has",
-        ),
         ({"data.range-share": 1.0}, "data.range-share must be from 0.001 to 0.999; got 1"),
     ],
 )
 def test_runs_that_cannot_account_for_counts_are_refused(sites, change, sentence):
     with pytest.raises(SettingError, match=sentence):
         prepare(parse(sites | PRIVATE | change))
+
+
+def test_rows_that_are_held_out_of_training_need_public_ranges(sites):
+    with pytest.raises(
+        SettingError, match="evaluation.held-out must be 0 with a schema that has private ranges"
+    ):
+        prepare(parse(sites | {"evaluation.held-out": 0.2}))
+    with pytest.raises(SettingError, match="tuning on held-out rows needs a schema with public ranges"):
+        held_out(prepare(parse(sites | PRIVATE)), 0.2)
 
 
 def test_the_plan_shows_the_counts(sites):
