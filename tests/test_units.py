@@ -25,6 +25,7 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site, sentence
 from twinflower.simulation.forecast import forecast
 from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.rehearsal import node_config
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.sums.audit import replay_sums
@@ -347,6 +348,12 @@ def test_a_site_takes_part_in_runs_that_protect_at_least_as_much(run, tmp_path):
     ):
         joining(run, tmp_path, {}, **GROUP)
     assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_a_rehearsals_nodes_protect_what_the_run_does(run):
+    setup = prepare(parse(run | GROUP))
+    site = read_site({"partition-id": 0, "num-partitions": 2} | node_config(setup.config, setup.plan))
+    assert site.unit == setup.plan.unit == Unit("group", 3)
 
 
 def test_the_cap_is_the_sites_own_and_the_server_does_not_learn_what_exceeds_it(run, tmp_path):

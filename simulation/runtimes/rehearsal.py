@@ -44,7 +44,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     """
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
-    own = _node_config(config, setup.plan)
+    own = node_config(config, setup.plan)
     with deployment(secure, _empty(logs_folder(folder.absolute())), say) as running:
         circle = acquainted(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
@@ -55,7 +55,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
         say("ending all processes")
 
 
-def _node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
+def node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
     """The node config shared by all nodes, without partition, state-dir and table."""
     own: dict[str, Value] = {}
     if plan:
