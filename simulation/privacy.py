@@ -48,6 +48,11 @@ def make_plan(
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges "
         "follow: give the schema's columns public ranges",
     )
+    require(
+        not (for_ranges and target.tune_share),
+        "privacy.tune-share and private ranges share no budget, because every candidate would need ranges of its own: "
+        "set privacy.tune-share to 0, or give the schema's columns public ranges",
+    )
     if isinstance(privacy, Gradient) and sums:
         honest, d = privacy.honest_sites, objective.d
         return SumsPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)

@@ -315,3 +315,17 @@ def test_tables_are_not_tuned_on_for_free_unless_their_rows_are_public(file, tmp
     text = tune(read_tuning(file), say=said.append)
     assert said[0].startswith("avg: free, because [tune] public = true says so;")
     assert tomllib.loads(text)["tune"]["public"] is True
+
+
+def test_a_run_with_private_ranges_has_no_share_for_tuning(file, tmp_path):
+    schema = '[label]\ncolumn = "ill"\nclasses = ["n", "y"]\n[columns]\nage = { range = "private" }\n'
+    (tmp_path / "schema.toml").write_text(schema)
+    (tmp_path / "rows.csv").write_text("age,ill\n" + "3,n\n7,y\n" * 40)
+    keys = {
+        "data.name": "tables",
+        "data.files": tmp_path / "rows.csv",
+        "data.schema": tmp_path / "schema.toml",
+    }
+    overrides = {key: str(value) for key, value in keys.items()}
+    with pytest.raises(SettingError, match="privacy.tune-share and private ranges share no budget"):
+        prepare(read_experiment(file, overrides).curves[0].config)
