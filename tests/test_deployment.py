@@ -480,7 +480,7 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
-        wait_for(folder, 1, process)
+        wait_for(folder, 1, process, 1200)
         running.kill_node(1)
         time.sleep(5)
         running.start_node(1, 3, own[1])
@@ -510,7 +510,7 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
-        wait_for(folder, 1, process)
+        wait_for(folder, 1, process, 1200)
         running.kill_node(2)
         process.wait(timeout=1800)
         assert running.last_status() != "finished:completed"
