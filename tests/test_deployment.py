@@ -502,7 +502,7 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
 def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
     """The run stops in one sentence. When the site is back it goes on from the last checkpoint: the other sites answer
     what they had answered with the bytes they have stored, and the model has the bits of an undisturbed run."""
-    config, folder = parse(SUMS | {"node-timeout": 20.0}), tmp_path / "run"
+    config, folder = parse(SUMS | {"node-timeout": 90.0}), tmp_path / "run"
     setup = prepare(config)
     own = sites(tmp_path, setup)
     stores = [setup.store(number, str(tmp_path / f"state-{number}")) for number in range(3)]
