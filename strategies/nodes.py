@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from twinflower.errors import RunError
+from twinflower.errors import AbsentError, RunError
 
 _LONGEST_REASON = 1000
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
@@ -34,10 +34,10 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
                 num_clients = note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
             if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
-                raise RunError(_too_few(nodes, num_clients, timeout, failures))
+                raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
             time.sleep(0.2)
     if failures:
-        raise RunError(_too_few(nodes, num_clients, timeout, failures))
+        raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
     return nodes
 
 

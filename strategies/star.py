@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import Index
-from twinflower.errors import ReplyError, RunError, require
+from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
@@ -320,7 +320,7 @@ class StarStrategy(Strategy):
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
         if isinstance(self.algorithm, NeedsEveryClient) and rejected:
-            raise RunError(_incomplete(server_round, rejected, self.algorithm.name, self.retries))
+            raise AbsentError(_incomplete(server_round, rejected, self.algorithm.name, self.retries))
         if self._enough(server_round, len(good), rejected):
             uploads = stack([good[c][0] for c in clients])
             self.server = self.algorithm.server_update(self.server, uploads, np.array(clients), server_round)

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
-from twinflower.errors import RunError, require
+from twinflower.errors import AbsentError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 
 from .nodes import short
@@ -61,7 +61,7 @@ class SumStrategy(StarStrategy):
         return super()._stamp(server_round) | ({"roster": self._roster} if self.masks else {})
 
     def _gather(self) -> bytes:
-        """Collect the key messages of all sites, in the order of the sites; RunError if one is missing."""
+        """Collect the key messages of all sites, in the order of the sites; AbsentError if one is missing."""
         found: dict[int, bytes] = {}
         missing = dict.fromkeys(self._nodes, "no reply")
         for _ in range(self.retries + 1):
@@ -71,7 +71,7 @@ class SumStrategy(StarStrategy):
                 return roster_of([found[client] for client in sorted(found)])
             log(WARNING, "asking clients %s for their key messages again", sorted(missing))
         client, reason = min(missing.items())
-        raise RunError(
+        raise AbsentError(
             f"{len(missing)} of {len(self._nodes)} sites sent no key message, and a sum needs all of them, the run "
             f"stops (client {client}: {reason})"
         )

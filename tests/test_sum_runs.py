@@ -20,7 +20,7 @@ from twinflower.algorithms.summed import Summed
 from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
-from twinflower.errors import DataError, RunError, SettingError
+from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.objectives import make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import BudgetSpent, Charge, read_ledger
@@ -550,6 +550,27 @@ def test_a_run_of_sums_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, keys)
     )
     assert not again.failure
     assert_array_equal(again.model, whole.model)
+
+
+def test_a_run_that_a_site_stops_keeps_its_checkpoints(tmp_path):
+    """It goes on when the site is back, also after an attempt while the site was still away."""
+    setup = prepare(parse(SUMS, {"masks": True, "checkpoint-every": 1}))
+    whole = inprocess.train(setup)
+    setup = setup.with_state_dir(tmp_path / "state")
+
+    class Away(InProcessGrid):
+        def answer(self, message: Message) -> Message:
+            if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] == 3:
+                return Message(Error(1, "lost"), reply_to=message)
+            return super().answer(message)
+
+    def run(grid: InProcessGrid) -> Any:
+        return run_strategy(setup, grid, "inprocess", None, Checkpoints(tmp_path, 1, setup.config))
+
+    for _ in range(2):
+        with pytest.raises(AbsentError, match="needs all of them"):
+            run(Away(setup))
+    assert_array_equal(run(InProcessGrid(setup)).model, whole.model)
 
 
 def test_sites_count_on_no_more_honest_ones_than_their_policy_says(tmp_path):

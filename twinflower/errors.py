@@ -27,6 +27,10 @@ class RunError(TwinflowerError, RuntimeError):
     """A run cannot continue: no usable replies, too few nodes, or a diverging model."""
 
 
+class AbsentError(RunError):
+    """A run cannot continue because clients are missing. With checkpoints it can be resumed when they are back."""
+
+
 class DiskError(TwinflowerError):
     """A file cannot be written, for example because the disk is full; the message gives the file and the cause."""
 

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.abilities import client_models
-from twinflower.errors import RunError
+from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
 from twinflower.strategies.records import record_of
 
@@ -28,7 +28,8 @@ def run_strategy(
 ) -> Result:
     """Run all rounds and evaluate centrally; a RunError becomes the result's failure.
 
-    With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints.
+    With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
+    AbsentError is raised, because the run can be resumed when the clients are back.
     """
     strategy = setup.strategy(deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
@@ -65,6 +66,8 @@ def run_strategy(
             client_models(setup.method, setup.own(strategy.server)),
         )
     except RunError as error:
+        if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
+            raise  # what resuming needs stays in the folder
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
