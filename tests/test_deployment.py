@@ -524,7 +524,9 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
         running.start_node(2, 3, own[2])
         running.flwr("run", str(app), "ours", "--stream", "--run-config", str(folder / "resume.toml"))
         assert running.last_status() == "finished:completed"
-    for store, kept in zip(stores, before, strict=True):
+    for store, kept in zip(
+        stores[:2], before[:2], strict=True
+    ):  # these had answered the round that stopped the run
         after = replies(store)
         assert kept.keys() & after.keys()
         assert all(after[name] == kept[name] for name in kept.keys() & after.keys())
