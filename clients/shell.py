@@ -303,13 +303,13 @@ class AlgorithmClient(NumPyClient):
         )
 
     def _kept(
-        self, state: Any, reply: Arrays, last: Kept | None, asked: _Asked, told: dict[str, Any]
+        self, state: Any, reply: Arrays, last: Kept | None, asked: _Asked, measured: dict[str, Any]
     ) -> Kept:
         """The round to store. The server detects lost client state by `born`, the round in which the state began."""
         born = last.metrics["born"] if last else asked.round
         arrays = {_STATE + n: _encoded(a) for n, a in zip(state._fields, state, strict=True) if a.size}
         arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}
-        metrics = {"round": asked.round, "session": asked.session, "born": born, **told}
+        metrics = {"round": asked.round, "session": asked.session, "born": born, **measured}
         return Kept(arrays, ConfigRecord(metrics))
 
 

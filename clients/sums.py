@@ -120,12 +120,12 @@ class SumClient(AlgorithmClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the partition of this node, and its key message for the session that the server names."""
-        told = super().get_properties(config)
+        properties = super().get_properties(config)
         if self.masks is None or "session" not in config:
-            return told
+            return properties
         session = self._session_of(config)
         self._bind(session)
-        return told | {ANNOUNCEMENT: self.masks.announce(session)}
+        return properties | {ANNOUNCEMENT: self.masks.announce(session)}
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
         """See `AlgorithmClient.answer`; the roster is checked before anything is charged or computed."""

@@ -152,19 +152,19 @@ _NO_NOISE = "none: no noise is added, messages are exact functions of the data"
 
 
 def _cost(plan: Plan) -> list[tuple[str, str]]:
-    told = spent(plan, plan.shares)
+    costs = spent(plan, plan.shares)
     rows = []
     if plan.claimed_epsilon is not None:
         rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))
     if plan.provable:
-        mu = told["mu"]
+        mu = costs["mu"]
         rows += [
             ("mu of a client", _between(plan.mu(plan.shares))),
-            ("epsilon in total, largest client", f"{told['epsilon']:.6g} at delta {plan.delta:g}"),
+            ("epsilon in total, largest client", f"{costs['epsilon']:.6g} at delta {plan.delta:g}"),
             ("best attacker, from even odds", f"right in {best_guess(mu):.1%} of the cases"),
             ("best attacker, at 5% false alarms", f"detects {detection(mu):.1%}"),
         ]
-    return [*rows, ("guarantee", told["guarantee"])]
+    return [*rows, ("guarantee", costs["guarantee"])]
 
 
 def _between(numbers: Array | Index) -> str:
@@ -188,11 +188,11 @@ def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
     plan = setup.plan
     if plan is None:
         return (label, "none", *["-"] * (len(SUMMARY_HEADINGS) - 2))
-    used, told = noise_used(setup), spent(plan, plan.shares)
+    used, costs = noise_used(setup), spent(plan, plan.shares)
     sigmas = [f"{used[name].sigma:.4g}" for name in ("first", "smallest", "largest")]
     cost = ["no guarantee", "-"]
     if plan.provable:
-        cost = [f"{told['epsilon']:.4g} (delta {plan.delta:g})", f"{told['attacker_accuracy']:.1%}"]
+        cost = [f"{costs['epsilon']:.4g} (delta {plan.delta:g})", f"{costs['attacker_accuracy']:.1%}"]
     return (label, plan.mode, _between(plan.multipliers), *sigmas, *cost)
 
 

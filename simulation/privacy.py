@@ -160,9 +160,9 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
 
 def _included(plan: Plan) -> str:
     """The messages before round 1 that the guarantee covers, as a clause; empty if there are none."""
-    told = ["those of the tuning before the run"] * bool(plan.mu_tuning)
-    told += ["the counts for private ranges"] * bool(plan.ranges.any())
-    return f", {' and '.join(told)} included," if told else ""
+    costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
+    costs += ["the counts for private ranges"] * bool(plan.ranges.any())
+    return f", {' and '.join(costs)} included," if costs else ""
 
 
 def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:

@@ -109,11 +109,11 @@ def planned(setup: "Setup") -> list[tuple[str, str]]:
     if setup.dataset.unscaled is None or setup.plan is None:
         return []
     share = float((setup.plan.ranges / setup.plan.shares).max())
-    told = (
+    text = (
         f"of {len(unscaled(setup).schema.private)} columns, for {share:.3g} of the budget; a total count of "
         f"{setup.partition.sizes.sum()} rows has noise of {total_sigma(setup):.4g}"
     )
-    return [("private ranges", told)]
+    return [("private ranges", text)]
 
 
 def release_row(setup: "Setup") -> list[tuple[str, ...]]:

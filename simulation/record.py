@@ -115,22 +115,22 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
 
     algorithm, server = setup.method, setup.own(server)
     metrics = algorithm.server_metrics(server) if isinstance(algorithm, ServerMetrics) else {}
-    told = {name: float(of_seed(value)) for name, value in metrics.items()}
+    row = {name: float(of_seed(value)) for name, value in metrics.items()}
     points = client_models(algorithm, server)
     x = of_seed(algorithm.model(server))
     if points is not None:
         points = of_seed(points)
         x = points.mean(0)
-        told["consensus"] = float(((points - x) ** 2).sum(-1).mean())
-    told |= setup.assess(of_seed(algorithm.model(server)))
+        row["consensus"] = float(((points - x) ** 2).sum(-1).mean())
+    row |= setup.assess(of_seed(algorithm.model(server)))
     if setup.config.evaluation.reference:
         best = setup.optimum
         size = float(best @ best)
-        told["distance"] = float(((x - best) ** 2).sum()) / size
-        told["optimality"] = told.get("consensus", 0.0) + told["distance"]
+        row["distance"] = float(((x - best) ** 2).sum()) / size
+        row["optimality"] = row.get("consensus", 0.0) + row["distance"]
         if points is not None:
-            told["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
-    return told
+            row["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
+    return row
 
 
 class Ending(NamedTuple):

@@ -552,8 +552,8 @@ def with_sizes(algorithm: Any, sizes: Index | Sequence[int]) -> Algorithm:
 
     Without sizes, or if all are equal, F is the unweighted mean over the clients.
     """
-    told = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
-    return replace(algorithm, info=algorithm.info._replace(sizes=told))  # type: ignore[no-any-return]
+    known = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
+    return replace(algorithm, info=algorithm.info._replace(sizes=known))  # type: ignore[no-any-return]
 
 
 def _as_tuple(sizes: Index) -> Any:

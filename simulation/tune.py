@@ -288,17 +288,17 @@ def _charged(
     """The released scores of a charged tuning, each from the last stage that the candidate reached."""
     label = tuning.label(curve)
 
-    def told(line: str) -> None:
+    def reported(line: str) -> None:
         say(f"{label}: {line}")
 
     points = {Score(point, []).text: point for point in tuning.points(curve)}
-    tried = [(text, _tried(tuning, curve, point, overrides, told)) for text, point in points.items()]
+    tried = [(text, _tried(tuning, curve, point, overrides, reported)) for text, point in points.items()]
     configs = [(text, config) for text, config in tried if config is not None]
     require(bool(configs), f"{label}: no point of the grid gives a model")
     plan = Charged.of(configs, tuning.held_out, tuning.seeds[0])
     for line in plan.announced():
-        told(line)
-    found = plan.run(told)
+        reported(line)
+    found = plan.run(reported)
     return [Score(points[c.text], [c.score.value], c.reached) for c in found]
 
 

@@ -430,8 +430,10 @@ class StarStrategy(Strategy):
             node = reply.metadata.src_node_id
             asked = self._asked.get(node) if node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
-                told = reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
-                log(WARNING, "round %s: ignored: %s", server_round, short(told))
+                reason = (
+                    reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
+                )
+                log(WARNING, "round %s: ignored: %s", server_round, short(reason))
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked, server_round)
@@ -501,8 +503,8 @@ class StarStrategy(Strategy):
 
 def _mean(metrics: list[dict[str, Any]], key: str) -> float:
     """The mean of a metric over the clients that report a valid number, nan if none does."""
-    told = [m.get(key) for m in metrics]
-    sane = [float(v) for v in told if isinstance(v, int) and 0 <= v < 2**40]
+    values = [m.get(key) for m in metrics]
+    sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
     return float(np.mean(sane)) if sane else float("nan")
 
 

@@ -90,9 +90,9 @@ class SumStrategy(StarStrategy):
             missing[client] = short(reply.error.reason)
             return
         record = reply.content.config_records.get("getpropertiesres.properties", ConfigRecord())
-        told = record.get("announcement")
-        if type(told) is not bytes or len(told) != ANNOUNCEMENT:
+        announcement = record.get("announcement")
+        if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
             missing[client] = _SAYS_NOTHING
             return
-        found[client] = told
+        found[client] = announcement
         del missing[client]

@@ -197,11 +197,11 @@ class FromFile(Topology):
         return _read(Path(self.name.removeprefix(FILE)))
 
 
-def _random(draw: Callable[[int], Any], seed: int, told: str, tries: int = _TRIES) -> Any:
+def _random(draw: Callable[[int], Any], seed: int, described: str, tries: int = _TRIES) -> Any:
     """The first connected graph among `tries` draws from (seed, "graph"); SettingError if there is none."""
     numbers = stream(seed, "graph").integers(2**31, size=tries)
     graph = next((g for g in map(draw, map(int, numbers)) if _nx().is_connected(g)), None)
-    require(graph is not None, f"no {told} of {tries:,} was connected: raise topology.degree")
+    require(graph is not None, f"no {described} of {tries:,} was connected: raise topology.degree")
     return graph
 
 

@@ -30,7 +30,7 @@ from twinflower.sums.masks import Identity
 from ..identity import read_identity
 from ..settings import parse_run_config
 from ..setup import Setup, prepare_node
-from .site import PARTITION, Site, discreet, read_site, simulated, told
+from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:
@@ -50,7 +50,7 @@ def _simulated_client(context: Context) -> Client:
 
 def _site_client(context: Context) -> Client:
     site = read_site(context.node_config)
-    with told():
+    with refusing():
         config = site.config(context.run_config)
     _check_people(site)
     setup = prepare_node(config).at_site(site.partition_id)
@@ -84,7 +84,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
 
     Raises Refusal for a run that the policy does not allow.
     """
-    with told():
+    with refusing():
         _check_policy(setup, site)
     plan = setup.plan
     if plan is None:

@@ -342,7 +342,7 @@ def simulated(node: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """Turn errors in this block into a `Refusal`, which the server may see.
 
     Use it only for code that depends on nothing but the run's settings and the site's policy.

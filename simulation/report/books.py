@@ -55,8 +55,8 @@ def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
             alone = gdp_epsilon(math.sqrt(math.fsum(charge.cost_alone for charge in charges)), book.delta)
-            told = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
-            yield _data(book), run, str(len(charges)), *told
+            cells = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
+            yield _data(book), run, str(len(charges)), *cells
 
 
 def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:

@@ -124,8 +124,8 @@ class InProcessGrid(Grid):
             properties = ConfigRecord(client.get_properties(asked))
             return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
         if message.metadata.message_type == "evaluate":
-            told = client.evaluate(*_request(content, "evaluateins"))
-            return Message(_evaluate_result(*told), reply_to=message)
+            evaluation = client.evaluate(*_request(content, "evaluateins"))
+            return Message(_evaluate_result(*evaluation), reply_to=message)
         return Message(_fit_result(client.answer(*_request(content, "fitins"))), reply_to=message)
 
     def _through_flower(self, message: Message) -> Message:
