@@ -553,7 +553,7 @@ class LatestGuard(Guard):
     """Planted: draws the noise first, and charges then."""
 
     def open(self, release: Any, round_: int, run: str = "") -> Any:
-        free = replace(self, ledger=SETUP._ledger(0, Context(1, 1, {}, RecordDict(), {})))
+        free = replace(self, ledger=SETUP.ledger(0, Context(1, 1, {}, RecordDict(), {})))
 
         def noise(*args: Any, **kwargs: Any) -> Any:
             noisy = Guard.open(free, release, round_, run)(*args, **kwargs)

@@ -306,7 +306,7 @@ def killed(tmp_path_factory):
 
 
 def resume(folder):
-    return cli.run(None, None, "", "", "", "", folder)
+    return cli.run(resume=folder)
 
 
 def test_a_copy_goes_on_by_itself(killed, tmp_path):

@@ -291,7 +291,7 @@ def test_rows_longer_than_the_public_bound_are_refused():
     setup = private()
     rows = setup.shards.rows(0)
     context = Context(1, 1, {}, RecordDict(), {})
-    site = setup.guard(0, setup._ledger(0, context), "1")
+    site = setup.guard(0, setup.ledger(0, context), "1")
     with pytest.raises(SettingError, match="rows must have norm at most 1"):
         site.check_rows(1.01 * rows.features / np.linalg.norm(rows.features, axis=1, keepdims=True))
 
