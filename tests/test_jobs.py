@@ -224,7 +224,8 @@ def await_end(process):
     assert session(process) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_no_worker_outlives_an_interrupted_command(process, number):
     assert len(session(process)) >= 3
     process.send_signal(number)

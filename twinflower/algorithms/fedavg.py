@@ -66,7 +66,7 @@ class Averaging(ServerProx, AveragesModels):
         return self.step_to_mean(server, uploads, clients, round_)  # type: ignore[no-any-return]
 
     def check_average(self) -> None:
-        """Require that h is in the local steps, if there is one, and that messages are dense."""
+        """Require that h, if there is one, is handled in the local steps, and that messages are dense."""
         require(
             isinstance(self.regulariser, Zero) or self.composite == "local-subgradient",
             "a server that only averages takes no prox: set composite to local-subgradient, or regulariser to none; "

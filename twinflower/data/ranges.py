@@ -89,9 +89,10 @@ class Grid:
     def _range(self, counts: Floats, rows: int) -> Range:
         """The range of one column.
 
-        The densest window of magnitudes gives the largest one. Up to that the values are divided into the bins of the
-        last octaves, of both signs, and one bin for everything nearer to zero, whose count is that of all other rows
-        because a sum over its many bins would add up their noise.
+        The upper edge of the densest window of magnitudes is the largest magnitude kept. The values up to it are
+        divided into the bins of the last few octaves, for both signs, and one bin for everything nearer to zero. The
+        count of that one bin is the number of remaining rows, because summing its many small bins would add up their
+        noise.
         """
         k = self.magnitudes
         negative, zero, positive, missing = counts[:k][::-1], counts[k], counts[k + 1 : -1], counts[-1]

@@ -462,7 +462,7 @@ def _shipped(file: str, header: int = 0) -> Table:
     """A numeric table from scikit-learn's data folder, whose last column holds the classes."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise DataError("scikit-learn is not installed, and its data sets come with it")
+        raise DataError("this data set is part of scikit-learn, which is not installed")
     path = Path(package.origin).parent / "datasets" / "data" / file
     table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", skiprows=header)
     return table[:, :-1], table[:, -1].astype(np.int64)
