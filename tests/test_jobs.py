@@ -179,8 +179,8 @@ def heed_ctrl_c():
 
 
 def command(folder):
-    """A command with two workers, in a session of its own, once both have begun a run without end."""
-    (folder / "two.toml").write_text(TEXT.replace("rounds = 3", "rounds = 1000000"))
+    """A command with two workers, in a session of its own, once both have begun a run of several minutes."""
+    (folder / "two.toml").write_text(TEXT.replace("rounds = 3", "rounds = 20000"))
     words = [
         "run",
         folder / "two.toml",
