@@ -13,7 +13,6 @@ from logging import WARNING
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-from flwr.app import Array as WireArray
 from flwr.app import ConfigRecord, Context
 from flwr.client import Client, NumPyClient
 from flwr.common.logger import log
@@ -27,7 +26,7 @@ from twinflower.evaluation import evaluate
 from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
-from twinflower.wire import checked, dtype_name, from_npy, to_npy
+from twinflower.wire import checked, from_npy
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .ranges import COUNTS_ROUND, PrivateColumns
@@ -42,11 +41,11 @@ _STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 
 
 class Answer(NamedTuple):
-    """The encoded reply of a round: the upload arrays, the number of rows, and the metrics, which include the round."""
+    """The reply of a round: the upload arrays, the number of rows, and the metrics, which include the round."""
 
-    arrays: list[WireArray]
+    arrays: Arrays
     rows: int
-    metrics: ConfigRecord
+    metrics: Mapping[str, Any]
 
 
 class _Asked(NamedTuple):
@@ -149,7 +148,7 @@ class AlgorithmClient(NumPyClient):
         weighted by rows; ReplyError for an algorithm whose own server does more.
         """
         arrays, rows, metrics = self.answer(parameters, config)
-        return [from_npy(array.data) for array in arrays], rows, dict(metrics)
+        return arrays, rows, dict(metrics)
 
     def evaluate(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate the model, one array (d,), on the held-out rows; return the mean loss, the number of these rows, and
@@ -167,7 +166,7 @@ class AlgorithmClient(NumPyClient):
         return loss, rows, metrics
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
-        """Like `fit`, but returns encoded arrays; each is encoded once, for the stored state and for the message."""
+        """Like `fit`; the arrays are read-only where they are also the stored reply."""
         asked = self._read(config)
         last = self.store.last(asked.session)
         if last and asked.round <= last.round:
@@ -178,7 +177,7 @@ class AlgorithmClient(NumPyClient):
             log(WARNING, "round %s is refused: %s", asked.round, spent)
             if asked.model_only:
                 raise ReplyError(f"round {asked.round} is refused: the privacy budget is spent") from None
-            return Answer([], 0, ConfigRecord({"round": asked.round, "refused": True}))
+            return Answer([], 0, {"round": asked.round, "refused": True})
         self.store.save(asked.session, kept, asked.settled)
         return self._answer(kept, asked)
 
@@ -307,10 +306,9 @@ class AlgorithmClient(NumPyClient):
     ) -> Kept:
         """The round to store. The server detects lost client state by `born`, the round in which the state began."""
         born = last.metrics["born"] if last else asked.round
-        arrays = {_STATE + n: _encoded(a) for n, a in zip(state._fields, state, strict=True) if a.size}
-        arrays |= {f"{_REPLY}{place}": _encoded(array) for place, array in enumerate(reply)}
-        metrics = {"round": asked.round, "session": asked.session, "born": born, **measured}
-        return Kept(arrays, ConfigRecord(metrics))
+        arrays = {_STATE + n: np.asarray(a) for n, a in zip(state._fields, state, strict=True) if a.size}
+        arrays |= {f"{_REPLY}{place}": np.asarray(array) for place, array in enumerate(reply)}
+        return Kept(arrays, {"round": asked.round, "session": asked.session, "born": born, **measured})
 
 
 def _check_averaging(algorithm: Algorithm) -> None:
@@ -337,13 +335,9 @@ def _validating(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validated
 
 
-def _state_array(arrays: Mapping[str, WireArray], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Decode one array of the state; empty arrays are not stored."""
-    return checked(name, from_npy(arrays[_STATE + name].data), shape) if math.prod(shape) else np.empty(shape)
-
-
-def _encoded(array: NDArray[Any]) -> WireArray:
-    return WireArray(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
+def _state_array(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """One array of the stored state; empty arrays are not stored."""
+    return checked(name, arrays[_STATE + name], shape) if math.prod(shape) else np.empty(shape)
 
 
 def _round_of(config: dict[str, Any], first: int) -> int:

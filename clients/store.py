@@ -1,9 +1,10 @@
-"""Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
+"""Where a client's state is stored between rounds: in Flower's context, on the site's own disk, or in memory.
 
-Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
+All stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it.
 
-In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends. On disk
+In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends; in memory
+(`MemoryStore`) as long as the client object exists, which is faster for clients in the server's process. On disk
 (`FileStore`) every round is a file. It is kept until the round is settled, that is, until no restart of the server can
 request it again. A server that resumes from its last checkpoint gets the same replies, byte for byte, for the rounds
 that it lost, and no dual is updated twice.
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
 
+from twinflower.arrays import read_only
 from twinflower.errors import DataError
+from twinflower.wire import dtype_name, from_npy, to_npy
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _MAGIC = b"twinflower-round 1 "
@@ -32,8 +36,8 @@ _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server req
 class Kept(NamedTuple):
     """A completed round: the arrays of the client's state and of its reply, by name, and the metrics of the reply."""
 
-    arrays: Mapping[str, Array]
-    metrics: ConfigRecord
+    arrays: Mapping[str, NDArray[Any]]
+    metrics: Mapping[str, Any]
 
     @property
     def round(self) -> int:
@@ -54,9 +58,22 @@ class StateStore(Protocol):
         """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
 
+class _LastRound:
+    """A store that keeps only the last round."""
+
+    def last(self, session: str) -> Kept | None:
+        """See `StateStore`."""
+        raise NotImplementedError
+
+    def at(self, session: str, round_: int) -> Kept | None:
+        """Return the last round if it has this number."""
+        kept = self.last(session)
+        return kept if kept and kept.round == round_ else None
+
+
 @dataclass(frozen=True)
-class ContextStore:
-    """Stores the last round in `context.state`."""
+class ContextStore(_LastRound):
+    """Stores the last round in `context.state`, in Flower's records."""
 
     state: RecordDict
 
@@ -67,20 +84,32 @@ class ContextStore:
         metrics = cast(ConfigRecord, self.state[_METRICS])
         if metrics["session"] != session:
             return None
-        return Kept(cast(ArrayRecord, self.state[_ARRAYS]), metrics)
-
-    def at(self, session: str, round_: int) -> Kept | None:
-        """Return the last round if it has this number."""
-        kept = self.last(session)
-        return kept if kept and kept.round == round_ else None
+        arrays = cast(ArrayRecord, self.state[_ARRAYS])
+        return Kept({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
-            arrays[name] = array
+            arrays[name] = Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
         self.state[_ARRAYS] = arrays
-        self.state[_METRICS] = kept.metrics
+        self.state[_METRICS] = ConfigRecord(dict(kept.metrics))
+
+
+class MemoryStore(_LastRound):
+    """Stores the last round without copying it."""
+
+    def __init__(self) -> None:
+        self._kept: Kept | None = None
+
+    def last(self, session: str) -> Kept | None:
+        """See `StateStore`."""
+        kept = self._kept
+        return kept if kept and kept.metrics["session"] == session else None
+
+    def save(self, session: str, kept: Kept, settled: int) -> None:
+        """See `StateStore`."""
+        self._kept = kept._replace(arrays={name: read_only(array) for name, array in kept.arrays.items()})
 
 
 @dataclass(frozen=True)
@@ -143,9 +172,13 @@ class FileStore:
                 folder.rmdir()
 
     def _encoded(self, kept: Kept) -> bytes:
-        arrays = {name: [array.dtype, array.shape, len(array.data)] for name, array in kept.arrays.items()}
+        data = [to_npy(array) for array in kept.arrays.values()]
+        arrays = {
+            name: [dtype_name(array.dtype), array.shape, len(own)]
+            for (name, array), own in zip(kept.arrays.items(), data, strict=True)
+        }
         head = {"owner": self.owner, "metrics": dict(kept.metrics), "arrays": arrays}
-        body = b"\n".join([json.dumps(head).encode(), b"".join(a.data for a in kept.arrays.values())])
+        body = b"\n".join([json.dumps(head).encode(), b"".join(data)])
         return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
     def _read(self, path: Path) -> Kept:
@@ -163,13 +196,13 @@ class FileStore:
         head = json.loads(head_text)
         if head["owner"] != self.owner:
             raise DataError(f"the stored state, {path.name}, belongs to another client or other settings")
-        return Kept(dict(_decoded(head["arrays"], data)), ConfigRecord(head["metrics"]))
+        return Kept(dict(_decoded(head["arrays"], data)), head["metrics"])
 
 
-def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, Array]]:
+def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
     start = 0
-    for name, (dtype, shape, size) in arrays.items():
-        yield name, Array(dtype, tuple(shape), "numpy.ndarray", data[start : start + size])
+    for name, (_, _, size) in arrays.items():
+        yield name, from_npy(data[start : start + size])
         start += size
 
 

@@ -1,10 +1,11 @@
 """The server of networked methods: a relay between the clients that are still in the graph."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import WARNING
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common.logger import log
 
 from twinflower.algorithms.abilities import OnGraph
@@ -20,7 +21,7 @@ class RelayStrategy(StarStrategy):
     requests and is named in the log once.
     """
 
-    def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
+    def _requests(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
         return super()._requests(server_round, clients[self._alive[clients]], config)
 
     def aggregate_train(

@@ -4,18 +4,19 @@ In every round the strategy samples partitions with the run's own seeded generat
 each, and checks every reply. It passes the valid replies, in ascending partition order, to the algorithm's
 `server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
 client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
+Clients in the server's process can do without messages (`direct`).
 """
 
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from logging import INFO, WARNING
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
-from twinflower.arrays import Index
+from twinflower.arrays import Index, read_only
 from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
+from .direct import Arrays, DirectGrid, Reply, Request, messages_of, reply_of
 from .evaluation import evaluation_requests, evaluations
 from .nodes import meet, note_partition, question, short
 from .ranges import Agreement
@@ -151,6 +153,7 @@ class StarStrategy(Strategy):
         self._snapshot: Snapshot | None = None
         self._send: Callable[[list[Message]], Iterable[Message]] = _nowhere
         self._grid: Grid | None = None
+        self._direct = False
 
     def summary(self) -> None:
         """Log the settings."""
@@ -232,13 +235,13 @@ class StarStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message to the node of every sampled partition."""
-        self._began = time.perf_counter()
+        """Return one message to the node of every sampled partition; for a `DirectGrid`, one `Request`."""
+        self._began, self._direct = time.perf_counter(), isinstance(grid, DirectGrid)
         self._meet_again(grid)
         server_round += self._first
         k = self.clients_per_round or self.num_clients
         clients = participants(self.seed, server_round, self.num_clients, k, self.first_round)
-        return self._requests(server_round, clients, ConfigRecord({**config, **self._stamp(server_round)}))
+        return self._requests(server_round, clients, {**config, **self._stamp(server_round)})
 
     def _stamp(self, server_round: int) -> dict[str, Any]:
         """The fields of every request: round, session, and the last settled round, whose replies may be deleted.
@@ -289,23 +292,25 @@ class StarStrategy(Strategy):
                 log(WARNING, "client %s is back on another node", partition)
                 self._nodes[partition] = self._waiting.pop(partition)
 
-    def _requests(self, server_round: int, clients: Index, config: ConfigRecord) -> list[Message]:
+    def _requests(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
         """Return the messages to the nodes of clients (K,), and record them in `_asked`."""
         inboxes = unstack(self.algorithm.broadcast(self.server, server_round, clients), len(clients))
         self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
         return self._messages(self._asked, server_round, config)
 
-    def _messages(self, nodes: Iterable[int], server_round: int, config: ConfigRecord) -> list[Message]:
-        packed: dict[tuple[int, ...], ArrayRecord] = {}
-        return [
-            Message(
-                self._request(self._asked[node].inbox, config, packed),
-                node,
-                "train",
-                group_id=str(server_round),
-            )
-            for node in nodes
-        ]
+    def _messages(self, nodes: Iterable[int], server_round: int, config: Mapping[str, Any]) -> list[Message]:
+        """The messages to these nodes; inboxes that hold the same array objects are packed only once."""
+        packed: dict[tuple[int, ...], Arrays] = {}
+        requests = [Request(node, self._packed(self._asked[node].inbox, packed), config) for node in nodes]
+        if self._direct:
+            return cast(list[Message], requests)  # Flower's loop hands them to the grid unread
+        return messages_of(requests, server_round)
+
+    def _packed(self, inbox: Any, packed: dict[tuple[int, ...], Arrays]) -> Arrays:
+        same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
+        if same not in packed:
+            packed[same] = [read_only(np.asarray(a)) for a in self.algorithm.inbox.pack(inbox, self._entries)]
+        return packed[same]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -372,18 +377,9 @@ class StarStrategy(Strategy):
             f"got {self.clients_per_round}",
         )
 
-    def _request(
-        self, inbox: Any, config: ConfigRecord, packed: dict[tuple[int, ...], ArrayRecord]
-    ) -> RecordDict:
-        """The content of one node's message; inboxes that hold the same array objects are packed only once."""
-        same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
-        if same not in packed:
-            packed[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
-        return RecordDict({"fitins.parameters": packed[same], "fitins.config": config})
-
     def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
         """Repeat the request to rejected clients up to `retries` times; updates good and rejected."""
-        config = ConfigRecord(self._stamp(server_round))
+        config = self._stamp(server_round)
         for _ in range(self.retries):
             if not rejected:
                 return
@@ -410,15 +406,15 @@ class StarStrategy(Strategy):
 
     def _close(self, server_round: int) -> None:
         """Send all clients the inbox after the last round; a client that misses it lacks only its last point."""
-        config = ConfigRecord({**self._stamp(server_round), "closing": True})
+        config = {**self._stamp(server_round), "closing": True}
         asked = self._requests(server_round, np.arange(self.num_clients), config)
-        done = {r.metadata.src_node_id for r in self._send(asked) if not r.has_error()}
+        done = {reply.node for reply in map(reply_of, self._send(asked)) if not reply.error}
         for node, client in self._asked.items():
             if node not in done:
                 log(WARNING, "client %s did not get the last point", client.client)
 
     def check_replies(
-        self, server_round: int, replies: Iterable[Message], nodes: Set[int]
+        self, server_round: int, replies: Iterable[Message | Reply], nodes: Set[int]
     ) -> tuple[_Good, dict[int, str]]:
         """Check the replies of the given nodes.
 
@@ -426,14 +422,11 @@ class StarStrategy(Strategy):
         """
         good: _Good = {}
         rejected = {self._asked[node].client: _NO_REPLY for node in nodes}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            asked = self._asked.get(node) if node in nodes else None
+        for reply in map(reply_of, replies):
+            asked = self._asked.get(reply.node) if reply.node in nodes else None
             if asked is None or rejected.get(asked.client) != _NO_REPLY:
-                reason = (
-                    reply.error.reason if reply.has_error() else "a second reply, or one nobody asked for"
-                )
-                log(WARNING, "round %s: ignored: %s", server_round, short(reason))
+                reason = reply.error or "a second reply, or one that was not requested"
+                log(WARNING, "round %s: ignored: %s", server_round, reason)
                 continue
             try:
                 good[asked.client] = self._checked(reply, asked, server_round)
@@ -442,30 +435,24 @@ class StarStrategy(Strategy):
                 rejected[asked.client] = short(error)
         return good, rejected
 
-    def _checked(self, reply: Message, asked: _Asked, server_round: int) -> tuple[Any, Any]:
+    def _checked(self, reply: Reply, asked: _Asked, server_round: int) -> tuple[Any, Any]:
         """The upload and metrics of a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
-        if reply.has_error():
-            raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
-        try:
-            records, metrics = reply.content["fitres.parameters"], reply.content["fitres.metrics"]
-            stamp = metrics["round"]
-        except KeyError as missing:
-            raise ReplyError(f"record {missing} is missing") from None
-        if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
-            raise ReplyError("the reply's records have the wrong kind")
+        if reply.error:
+            raise ReplyError(reply.error)
+        metrics = reply.metrics
         if metrics.get("refused") is True:
             raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
+        stamp = metrics.get("round")
         if type(stamp) is not int or stamp != server_round:
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         if metrics.get("session", self._session) != self._session:
             raise ReplyError("the reply belongs to another run")
-        arrays = [from_npy(array.data) for array in records.values()]
-        upload = self.algorithm.upload.unpack(arrays, self._entries, asked.inbox)
-        self._check_norms(arrays)
+        upload = self.algorithm.upload.unpack(reply.arrays, self._entries, asked.inbox)
+        self._check_norms(reply.arrays)
         self._check_birth(asked.client, metrics.get("born"))
         return upload, dict(metrics)
 
-    def _check_norms(self, arrays: list[NDArray[Any]]) -> None:
+    def _check_norms(self, arrays: Arrays) -> None:
         if self.max_norm < math.inf and any(np.linalg.norm(array) > self.max_norm for array in arrays):
             raise ReplyError(f"an array is longer than server.max-norm, {self.max_norm:g}")
 

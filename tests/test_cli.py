@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import DiskError, RunError, SettingError
@@ -23,10 +22,11 @@ from twinflower.simulation.columns import COLUMNS
 from twinflower.simulation.folder import claimed, in_use, new_folder, read_rows
 from twinflower.simulation.record import _risen
 from twinflower.simulation.report.compare import HEADINGS, comparison
-from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid, LocalGrid
 from twinflower.simulation.settings import parse, parse_text, reference
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
+from twinflower.strategies.direct import Reply
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -432,14 +432,12 @@ def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, comp
 
 
 def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monkeypatch):
-    real = InProcessGrid.answer
+    real = LocalGrid.fit
 
-    def first_is_ill(self, message):
-        if message.metadata.dst_node_id == 1 and message.metadata.message_type == "train":
-            return Message(Error(3, "ill"), reply_to=message)
-        return real(self, message)
+    def first_is_ill(self, request):
+        return Reply(1, error="ill") if request.node == 1 else real(self, request)
 
-    monkeypatch.setattr(InProcessGrid, "answer", first_is_ill)
+    monkeypatch.setattr(LocalGrid, "fit", first_is_ill)
     _, told, _ = call("run", DIGITS, "--set", "rounds=3", "--out", tmp_path / "run")
     assert "; 3 replies left out\n" in told
 
@@ -607,12 +605,12 @@ KILLED_AT_2 = """
 import os, signal, sys
 from twinflower.simulation import cli
 from twinflower.simulation.runtimes import inprocess
-real = inprocess.InProcessGrid.answer
-def answer(self, message):
-    if message.metadata.message_type == "train" and message.content["fitins.config"]["round"] > 2:
+real = inprocess.LocalGrid.fit
+def fit(self, request):
+    if request.config["round"] > 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, message)
-inprocess.InProcessGrid.answer = answer
+    return real(self, request)
+inprocess.LocalGrid.fit = fit
 cli.main()
 """
 

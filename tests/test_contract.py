@@ -179,12 +179,13 @@ def same_rows(a, b, **tolerance):
 
 @every_variant
 def test_the_runtimes_agree(variant):
-    """In process with fast bytes, in process through Flower's own ClientApp, and as a cohort."""
+    """In process as arrays, as messages, and through Flower's own ClientApp; and as a cohort."""
     setup = small(variant)
     fast, exact = inprocess.train(setup), inprocess.train(setup, exact_wire=True)
     (stacked,) = cohort.train([setup])
-    assert_array_equal(fast.model, exact.model)
-    same_rows(fast, exact, rtol=0)
+    for other in (exact, run_strategy(setup, InProcessGrid(setup), "inprocess")):
+        assert_array_equal(fast.model, other.model)
+        same_rows(fast, other, rtol=0)
     assert_allclose(stacked.model, fast.model, rtol=1e-9, atol=1e-12)
     same_rows(stacked, fast, rtol=1e-9)
     assert np.any(fast.model)

@@ -5,36 +5,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
 import twinflower.clients.store
-from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
+from twinflower.clients.store import ContextStore, FileStore, Kept, MemoryStore, write_whole
 from twinflower.errors import DataError, ReplyError
-from twinflower.strategies.records import encode
 
 SETUP = small("scaffold-top-k")
 
 
 def kept(round_, value=1.0):
-    arrays = {"state.dual": encode(np.full(5, value)), "state.round": encode(np.array(2.0))}
-    return Kept(
-        arrays | {"reply.0": encode(np.arange(3) * value)},
-        ConfigRecord({"round": round_, "session": "s", "born": 1}),
-    )
+    arrays = {"state.dual": np.full(5, value), "state.round": np.array(2.0)}
+    return Kept(arrays | {"reply.0": np.arange(3) * value}, {"round": round_, "session": "s", "born": 1})
 
 
 def same(one, other):
     assert dict(one.metrics) == dict(other.metrics)
     assert list(one.arrays) == list(other.arrays)
     for mine, theirs in zip(one.arrays.values(), other.arrays.values(), strict=True):
-        assert (mine.dtype, mine.shape, mine.data) == (theirs.dtype, tuple(theirs.shape), theirs.data)
+        assert_array_equal(mine, theirs, strict=True)
 
 
-@pytest.fixture(params=["context", "file"])
+@pytest.fixture(params=["context", "memory", "file"])
 def store(request, tmp_path):
-    return ContextStore(RecordDict()) if request.param == "context" else FileStore(tmp_path, "me")
+    made = {"context": lambda: ContextStore(RecordDict()), "memory": MemoryStore}
+    return made.get(request.param, lambda: FileStore(tmp_path, "me"))()
 
 
 def test_a_round_comes_back_as_it_was(store):

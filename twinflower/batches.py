@@ -14,7 +14,7 @@ import numpy as np
 from .arrays import Array, Index, Labels
 from .errors import require
 from .objectives import Batch
-from .randomness import stream
+from .randomness import permutations
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Batches:
         steps = range(int(self.steps.max()))
         if self.full is not None:
             return (self.full for _ in steps)
-        return map(self._gather, steps)
+        return self._gathered(steps)
 
     def first(self, steps: int) -> "Batches":
         """The same batches, with at most `steps` steps for each client."""
@@ -125,10 +125,15 @@ class Batches:
         assert self.full is not None
         return replace(self, full=self.full._replace(squares=self.full.squared_norms()))
 
-    def _gather(self, step: int) -> Batch:
+    def _gathered(self, steps: range) -> Iterator[Batch]:
+        """The batches of these steps; the features of a step are copied only when it is its turn, for the cache."""
         assert self.shards is not None
         assert self.places is not None
-        return self.shards.take(self.places[..., step, :], self.weights)
+        rows = self.shards.order[self.places]
+        labels = self.shards.labels[rows]
+        for step in steps:
+            features = self.shards.features.take(rows[..., step, :], axis=0)
+            yield Batch(features, labels[..., step, :], self.weights)
 
 
 class Workload(NamedTuple):
@@ -219,9 +224,10 @@ class LocalSchedule:
         """Indices (steps, b) into the shards' order for one client, from as many shuffled epochs as the steps need."""
         b = min(self.batch_size, size)
         per_epoch = size // b
-        draw = stream(seed, "batches", client, round_)
-        epochs = [draw.permutation(size)[: per_epoch * b] for _ in range(-(-steps // per_epoch))]
-        return start + np.concatenate(epochs)[: steps * b].reshape(steps, b)
+        shuffled = permutations(seed, "batches", client, round_, size, -(-steps // per_epoch))
+        epochs = [order[: per_epoch * b] for order in shuffled]
+        order = epochs[0] if len(epochs) == 1 else np.concatenate(epochs)
+        return start + order[: steps * b].reshape(steps, b)
 
 
 def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:

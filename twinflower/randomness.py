@@ -8,6 +8,7 @@ call, bit for bit equal to what each client draws alone.
 These numbers are for simulation and for public coins (sampling, batches, rand-k), never for secret noise.
 """
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,14 +45,45 @@ _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
 
 
 def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
-    require(0 <= seed < 2**64, f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
+    _check_seed(seed)
     key = np.array([seed, PURPOSES[purpose]], dtype=np.uint64)
     return Generator(Philox(key=key, counter=np.array(counter, dtype=np.uint64)))
+
+
+class _Movable(threading.local):
+    """A generator of this thread that is moved to an address, because making one takes as long as many draws."""
+
+    def __init__(self) -> None:
+        self.philox = Philox(key=0)
+        self.generator, self.state = Generator(self.philox), self.philox.state
+
+
+_movable = _Movable()
+
+
+def _moved(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
+    """This thread's generator, moved to an address; the next call moves it away."""
+    _check_seed(seed)
+    state = _movable.state
+    state["state"]["key"][:] = seed, PURPOSES[purpose]
+    state["state"]["counter"][:] = counter
+    _movable.philox.state = state
+    return _movable.generator
+
+
+def _check_seed(seed: int) -> None:
+    require(0 <= seed < 2**64, f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
 
 
 def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generator:
     """A separate generator for one address; use it when the number of draws is not known in advance."""
     return _philox(seed, purpose, (0, 0, client + 1, round_))
+
+
+def permutations(seed: int, purpose: str, client: int, round_: int, size: int, count: int) -> list[Index]:
+    """The first `count` permutations (size,) of an address's stream; faster than a new `stream`."""
+    draw = _moved(seed, purpose, (0, 0, client + 1, round_))
+    return [draw.permutation(size) for _ in range(count)]
 
 
 def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
@@ -65,7 +97,7 @@ def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: in
     width = blocks * _DRAWS_PER_BLOCK
 
     def rows(first: int, count: int) -> Array:
-        return _philox(seed, purpose, (first * blocks, 0, 0, round_)).random((count, width))
+        return _moved(seed, purpose, (first * blocks, 0, 0, round_)).random((count, width))
 
     if (clients[1:] - clients[:-1] == 1).all():
         block = rows(int(clients[0]), len(clients))

@@ -1,8 +1,7 @@
 """The `inprocess` runtime: the actual strategy and clients over an in-process Flower `Grid`.
 
-The grid carries Flower messages whose arrays are in wire format. Normally each client is called directly, with a fast
-reader and writer of the same bytes. With exact_wire = True every message is fully serialised and passes through
-Flower's own `ClientApp`.
+Rounds pass between strategy and clients as arrays (`LocalGrid`). With exact_wire = True every message is fully
+serialised and passes through Flower's own `ClientApp` (`InProcessGrid`).
 
 This is the only module that uses Flower's private API (marked "private"); a test checks that it still works.
 """
@@ -29,6 +28,10 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer
+from twinflower.clients.store import ContextStore, MemoryStore
+from twinflower.strategies.direct import DirectGrid, Reply, Request
+from twinflower.strategies.nodes import short
+from twinflower.strategies.records import record_of
 from twinflower.wire import from_npy
 
 from ..folder import Checkpoints, run_folder
@@ -44,7 +47,11 @@ _RAISED = 3  # Flower's code for an exception in a client
 
 
 class InProcessGrid(Grid):
-    """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context is created on first use."""
+    """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context is created on first use.
+
+    It carries Flower messages whose arrays are in wire format. Each client is called directly, with a fast reader and
+    writer of the same bytes, or with exact_wire = True through Flower's `ClientApp`.
+    """
 
     def __init__(self, setup: Setup, exact_wire: bool = False) -> None:
         self.setup = setup
@@ -137,6 +144,36 @@ class InProcessGrid(Grid):
         return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
 
 
+class LocalGrid(InProcessGrid, DirectGrid):
+    """An `InProcessGrid` that passes the arrays of rounds as they are, and whose clients keep their state in memory
+    where they would keep it in Flower's context. The numbers are the same to the bit."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Process messages or requests and return their replies; the timeout has no effect."""
+        asked = list(messages)
+        if asked and isinstance(asked[0], Request):
+            return cast(list[Message], list(map(self.fit, cast(list[Request], asked))))
+        return super().send_and_receive(asked)
+
+    def fit(self, request: Request) -> Reply:
+        """See `DirectGrid`; an exception in the client becomes an error, as in Flower."""
+        try:
+            answer = self.client(request.node).answer(list(request.arrays), dict(request.config))
+        except Exception as error:  # noqa: BLE001  a client may raise anything
+            return Reply(request.node, error=short(f"error {_RAISED}: {type(error).__name__}: {error}"))
+        return Reply(request.node, answer.arrays, answer.metrics)
+
+    def client(self, node: int) -> AlgorithmClient:
+        """See `InProcessGrid.client`."""
+        new = node not in self._clients
+        client = super().client(node)
+        if new and isinstance(client.store, ContextStore):
+            client.store = MemoryStore()
+        return client
+
+
 def _request(content: RecordDict, kind: str) -> tuple[list[NDArray[Any]], dict[str, Any]]:
     """The arrays and the config of a request in the format of a NumPyClient; kind: "fitins" or "evaluateins"."""
     parameters = cast(ArrayRecord, content[f"{kind}.parameters"])
@@ -150,14 +187,11 @@ _SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
 
 def _fit_result(answer: Answer) -> RecordDict:
     """The records that Flower makes from the return value of `fit`."""
-    arrays = ArrayRecord()
-    for place, array in enumerate(answer.arrays):
-        arrays[str(place)] = array
     return RecordDict(
         {
-            "fitres.parameters": arrays,
+            "fitres.parameters": record_of(answer.arrays),
             "fitres.num_examples": _row_count(answer.rows),
-            "fitres.metrics": answer.metrics,
+            "fitres.metrics": ConfigRecord(dict(answer.metrics)),
             "fitres.status": _SUCCESS,
         }
     )
@@ -198,7 +232,8 @@ def train(
         with threadpool_limits(1):
             if checkpoints:
                 require_states(setup, checkpoints)
-            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
+            grid = InProcessGrid(setup, exact_wire) if exact_wire else LocalGrid(setup)
+            return run_strategy(setup, grid, "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)
 

@@ -120,7 +120,8 @@ class Count(Field):
     def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
         """The number, checked to be an integer in the declared range."""
         number = checked(self.names[0], arrays[0], (), self.dtype)
-        if not (self.least <= number <= self.most and number == np.floor(number)):
+        value = number.item()
+        if not (self.least <= value <= self.most and value == int(value)):
             raise ReplyError(
                 f"{self.names[0]} must be a whole number from {self.least} to {self.most}, got {number}"
             )
