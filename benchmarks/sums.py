@@ -45,8 +45,8 @@ def rows(sites: int) -> Iterator[tuple[str, str]]:
     """What is measured, and its value for so many sites."""
     identities = simulated(sites, 0)
     secrets = [X25519PrivateKey.generate() for _ in identities]
-    told = [site.announce("s", "c", key) for site, key in zip(identities, secrets, strict=True)]
-    roster, point = roster_of(told), np.random.default_rng(0).normal(size=D)
+    announced = [site.announce("s", "c", key) for site, key in zip(identities, secrets, strict=True)]
+    roster, point = roster_of(announced), np.random.default_rng(0).normal(size=D)
     cells = np.random.default_rng(0).integers(0, 2**64, (sites, D), dtype=np.uint64)
     noise = SumNoise(
         Grid(1e-9, sites), 1.0, [lambda count: discrete_gaussian(count, SHARE_BITS, secret_words())]

@@ -61,7 +61,7 @@ def list_() -> None:
         "uplink": SPARSIFIERS,
         "runtime": RUNTIMES,
     }
-    titled("words of", [(key, ", ".join(known)) for key, known in words.items()])
+    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
 
 
 @app.command()

@@ -24,9 +24,7 @@ from .schema import LARGEST, Range, Schema
 Floats = NDArray[np.float64]
 
 _LOWEST, _HIGHEST = -30, 40  # exponents of 2: magnitudes from 1e-9 to 1e12
-_INNER = (
-    3  # octaves below the largest magnitude in which a range can begin or end; smaller values are one bin
-)
+_INNER = 3  # octaves below the largest magnitude in which a range can begin or end; all below are one bin
 _DEVIATIONS = 2.0  # of a column from its mean that its range has room for
 _UNKNOWN = Range(-1.0, 1.0)  # if no magnitude stands out
 RESOLUTIONS = (8, 4, 2, 1)
