@@ -221,7 +221,7 @@ def test_a_schema_with_private_ranges():
     closed = schema.with_ranges(found)
     assert closed.private == ()
     assert_array_equal(rows.scaled(found)[0], closed.encode(cells))
-    with pytest.raises(DataError, match="column 'share': is missing, and the schema has no rule"):
+    with pytest.raises(DataError, match="column 'share': the value is missing: give"):
         schema.encode(cells | {"share": ["1", "NA"]})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinflower.data import tables
+from twinflower.data import csv_tables, tables
 from twinflower.data.schema import (
     INDICATOR,
     ZERO,
@@ -51,13 +51,11 @@ ENCODED = [
 LABELS = [0, 1, 1, 0]
 
 
-@pytest.fixture(params=["csv", "pyarrow"])
+@pytest.fixture(params=["loadtxt", "csv"])
 def reader(request, monkeypatch):
     """Both ways to read CSV."""
-    if request.param == "pyarrow":
-        pytest.importorskip("pyarrow")
-    else:
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    if request.param == "csv":
+        monkeypatch.setattr(csv_tables, "_plain", lambda lines, kinds: None)
 
 
 def written(folder, content, name="site.csv"):
@@ -113,7 +111,18 @@ def test_how_a_table_is_written_does_not_matter(tmp_path, reader, change):
 
 BAD = {
     "wrong header": (TABLE.replace("age", "Age"), r"has no column 'age', which the schema names$"),
-    "no header": (TABLE.partition("\n")[2], r"has no column .*; is its first line a header\?$"),
+    "no header": (
+        TABLE.partition("\n")[2],
+        r"has none of the columns .* 'age', .*; is its first line a header\?$",
+    ),
+    "no header, with a value twice": (
+        "1,1,mild,3\n",
+        r"has none of the columns .*; is its first line a header\?$",
+    ),
+    "column without a name": (
+        "".join(f",{line}\n" for line in TABLE.splitlines()),
+        "has a column '' that the schema does not know: list it",
+    ),
     "extra column": (
         TABLE.replace("id", "name"),
         "has a column 'name' that the schema does not know: list it",
@@ -129,13 +138,13 @@ BAD = {
     ),
     "label missing": (
         TABLE.replace("7,0\n", "7,\n"),
-        ", row 4, column 'ill': is missing, and the schema has no rule",
+        ", row 4, column 'ill': the label is missing: leave the row out$",
     ),
     "no rule for a missing value": (
         TABLE.replace("65", ""),
-        ", row 2, column 'age': is missing, and the schema",
+        ", row 2, column 'age': the value is missing: give the column missing =",
     ),
-    "NaN": (TABLE.replace("65", "nan"), ", row 2, column 'age': is missing, and the schema has no rule"),
+    "NaN": (TABLE.replace("65", "nan"), ", row 2, column 'age': the value is missing: give"),
     "mixed types": (TABLE.replace("65", "old"), ", row 2, column 'age': 'old' is not a number$"),
     "decimal comma": (TABLE.replace("65", '"6,5"'), ", row 2, column 'age': '6,5' is not a number$"),
     "huge number": (
@@ -159,9 +168,13 @@ BAD = {
     "long row": (TABLE.replace("65,", "65,5,"), ", row 2 has 6 fields; the header has 5$"),
     "Latin-1": (
         TABLE.replace("mild", "schön").encode("latin-1"),
-        "must be UTF-8 text; .* save it as CSV UTF-8$",
+        ", row 2, column 'pain' is not UTF-8 text: save the table as CSV UTF-8$",
     ),
-    "UTF-16": (TABLE.encode("utf-16"), "must be UTF-8 text; .* save it as CSV UTF-8$"),
+    "Latin-1 in the header": (
+        TABLE.replace("id", "né").encode("latin-1"),
+        ": the header is not UTF-8 text: save",
+    ),
+    "UTF-16": (TABLE.encode("utf-16"), ": the header is not UTF-8 text: save the table as CSV UTF-8$"),
     "open quote": (TABLE.replace("mild", '"mild'), r", row \d: not a line of CSV"),
 }
 
@@ -177,8 +190,7 @@ def test_a_bad_table_is_one_sentence_with_file_row_and_column(tmp_path, reader, 
 
 
 def test_rows_are_counted_through_all_pieces(tmp_path, reader, monkeypatch):
-    monkeypatch.setattr(tables, "_ROWS", 7)
-    monkeypatch.setattr(tables, "_BLOCK", 100)
+    monkeypatch.setattr(csv_tables, "_ROWS", 7)
     lines = [f"x,{20 + n % 60},none,1,0" for n in range(100)]
     path = written(tmp_path, "\n".join(["id,age,pain,dose,ill", *lines]))
     features, _ = read_rows(path, parse_schema(SCHEMA))
@@ -187,6 +199,45 @@ def test_rows_are_counted_through_all_pieces(tmp_path, reader, monkeypatch):
         content = lines[: row - 1] + [line] + lines[row:]
         with pytest.raises(DataError, match=f", row {row}[ ,]"):
             read_rows(written(tmp_path, "\n".join(["id,age,pain,dose,ill", *content])), parse_schema(SCHEMA))
+
+
+def test_a_missing_number_may_be_marked_by_a_number(tmp_path, reader):
+    """A row is encoded the same whatever the other rows are: with -9 for a missing value, every -9 is one."""
+    schema = parse_schema('missing-values = ["-9", "?"]\n' + SCHEMA)
+    lines = ["a,20,-9,-9,0", "a,20,-9.0,-9.00,0", "a,20,none,2,0", "a,50,?,?,1"]
+    expected = [[-1.0, 0, 0, 0, 1, 0, 1]] * 2 + [[-1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1]]
+    for chosen in ([0, 1, 2, 3], [0, 1, 2], [0], [1], [3]):
+        content = "\n".join(["id,age,pain,dose,ill", *(lines[row] for row in chosen)])
+        features, _ = read_rows(written(tmp_path, content), schema)
+        np.testing.assert_array_equal(features, [expected[row] for row in chosen])
+    np.savez(
+        tmp_path / "site.npz", age=np.array([20.0, 20]), pain=np.array(["-9", "none"]), dose=np.array([-9.0, 2]),
+        ill=np.zeros(2),
+    )  # fmt: skip
+    np.testing.assert_array_equal(read_rows(tmp_path / "site.npz", schema)[0], [expected[0], expected[2]])
+
+
+words = st.text('0123456789.,eE+-_ xna"\n\r\t\u0661\xa0', max_size=12) | st.floats().map(repr)
+
+
+@given(st.lists(st.lists(words, min_size=2, max_size=2), min_size=1, max_size=6), st.booleans())
+def test_both_readers_of_csv_give_the_same_numbers_or_the_same_sentence(tmp_path_factory, rows, quoted):
+    """Whatever the cells are."""
+    stream = io.StringIO()
+    csv.writer(stream, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL).writerows([["a", "y"], *rows])
+    schema = parse_schema(
+        '[label]\ncolumn = "y"\nrange = [0, 1]\n[columns]\na = { range = "private", missing = "zero" }'
+    )
+    path = written(tmp_path_factory.getbasetemp(), stream.getvalue(), "fuzzed.csv")
+    found = []
+    for plain in (csv_tables._plain, lambda lines, kinds: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(csv_tables, "_plain", plain)
+            try:
+                found.append(np.column_stack(read_rows(path, schema)).tobytes())
+            except DataError as error:
+                found.append(str(error))
+    assert found[0] == found[1]
 
 
 @given(
@@ -220,7 +271,7 @@ def test_arrays_and_parquet_hold_the_same_table(tmp_path):
     features, labels = read_rows(tmp_path / "site.npz", schema)
     np.testing.assert_array_equal(features, ENCODED)
     np.testing.assert_array_equal(labels, LABELS)
-    arrow = pytest.importorskip("pyarrow")
+    import pyarrow as arrow
     from pyarrow import parquet
 
     texts = arrow.array(["none", "mild", "3", None]).dictionary_encode()
@@ -265,7 +316,7 @@ def test_files_that_are_none(tmp_path):
     ):
         with pytest.raises(DataError, match=sentence):
             read_rows(tmp_path / name, schema)
-    with pytest.raises(DataError, match="must be an .npz file"):
+    with pytest.raises(DataError, match=r"must be an .npz file .* \(it does not hold plain arrays\)$"):
         read_rows(written(tmp_path, TABLE, "site.npz"), schema)
     with pytest.raises(DataError, match=r"no file matches .*site-\*.csv"):
         tables.table_files(str(tmp_path / "site-*.csv"))
@@ -384,6 +435,15 @@ def test_the_digest_is_of_what_a_schema_says(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------- drafts
+
+
+def test_a_draft_ignores_a_column_without_a_name(tmp_path):
+    """Such as the row numbers that pandas writes."""
+    path = written(tmp_path, "".join(f"{row},{line}\n" for row, line in enumerate(TABLE.splitlines())))
+    path.write_text(path.read_text().replace("0,", ",", 1))
+    schema = parse_schema(tables.drafted([path], "ill"))
+    assert schema.ignore == ("",)
+    read_rows(path, schema)
 
 
 def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):

@@ -43,6 +43,8 @@ def cause(error: Exception) -> str:
         return error.strerror
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8"
+    if "allow_pickle" in str(error):  # NumPy's advice to load such files unsafely
+        return "it does not hold plain arrays"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -30,7 +30,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -165,7 +165,15 @@ def _indicator(column: Column) -> tuple[str, ...]:
 
 def _check_missing(rule: str, gone: NDArray[np.bool_]) -> None:
     if rule == REFUSE and gone.any():
-        raise CellError(int(gone.argmax()), "is missing, and the schema has no rule for that")
+        raise CellError(
+            int(gone.argmax()),
+            'the value is missing: give the column missing = "zero" or "indicator" in the schema, or leave the row out',
+        )
+
+
+def _check_labels(gone: NDArray[np.bool_]) -> None:
+    if gone.any():
+        raise CellError(int(gone.argmax()), "the label is missing: leave the row out")
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ class Classes:
         """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
         codes = coded(cells, places, absent, "a value of one of the classes")
-        _check_missing(REFUSE, codes < 0)
+        _check_labels(codes < 0)
         return codes
 
     @property
@@ -199,7 +207,7 @@ class Target:
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The numbers, scaled to [-1, 1] and clipped (rows,)."""
         values = self.range.scaled(numbers(cells, absent))
-        _check_missing(REFUSE, np.isnan(values))
+        _check_labels(np.isnan(values))
         return values
 
 
@@ -212,7 +220,23 @@ def numbers(cells: Cells, absent: frozenset[str]) -> Floats:
     fine = np.abs(values) <= LARGEST
     if _numeric(cells):
         fine |= np.isnan(values)
-    return values if fine.all() else _one_by_one(cells, absent)
+    if not fine.all():
+        return _one_by_one(cells, absent)
+    codes = _codes(absent)
+    return np.where(np.isin(values, codes), np.nan, values) if codes else values
+
+
+@lru_cache(maxsize=8)
+def _codes(absent: frozenset[str]) -> list[float]:
+    """The numbers among the texts that mark a missing value, such as -9."""
+    return [float(text) for text in absent if _finite(text)]
+
+
+def _finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _numeric(cells: Cells) -> bool:
@@ -230,13 +254,15 @@ def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
         value = float(cell)
     except (ValueError, TypeError, OverflowError):
         raise CellError(row, f"{_shown(cell)} is not a number") from None
+    if value in _codes(absent):
+        return math.nan
     if not abs(value) <= LARGEST:
         raise CellError(row, f"{_shown(cell)} is not a number of at most {LARGEST:g} in size")
     return value
 
 
 def _absent(cell: Any, absent: frozenset[str]) -> bool:
-    return cell is None or (isinstance(cell, float) and cell != cell) or str(cell).strip() in absent
+    return cell is None or (isinstance(cell, float) and cell != cell) or as_text(cell) in absent
 
 
 def _shown(cell: Any) -> str:
@@ -318,8 +344,8 @@ class Schema:
 
     @cached_property
     def absent(self) -> frozenset[str]:
-        """The texts that mark a missing value."""
-        return frozenset(text.strip() for text in self.missing_texts)
+        """The texts that mark a missing value, in canonical form, so "-9" is also -9.0."""
+        return frozenset(map(as_text, self.missing_texts))
 
     def encode(self, cells: Mapping[str, Cells]) -> Floats:
         """The features (rows, features) of a table given by columns; DataError names the row and column.

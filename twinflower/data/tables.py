@@ -3,21 +3,16 @@
     features, labels = read_rows("site-1.csv", read_schema("schema.toml"))
 
 A table that does not fit the schema raises a `DataError` with file, row and column. Rows are counted from 1, without
-the header. CSV is comma-separated UTF-8 as in RFC 4180, with or without a byte order mark and with any line endings. It
-is read with pyarrow if that is installed, which is faster, and otherwise with Python's csv module; both give the same
-numbers, and all error messages come from the latter. Parquet needs pyarrow. Files are read and encoded in pieces, so a
-table needs little more memory than its features.
+the header. CSV is read by `csv_tables` and encoded in pieces, so a table needs little more memory than its features.
+Parquet needs pyarrow.
 """
 
-import csv
 import glob
 import io
-import itertools
 import math
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, cause
+from .csv_tables import Piece, read_header, read_pieces
 from .files import read_bytes
 from .schema import (
     INDICATOR,
-    LARGEST,
     MISSING_TEXTS,
     REFUSE,
     Category,
@@ -48,9 +43,6 @@ from .schema import (
     numbers,
 )
 
-Piece = Mapping[str, Cells]
-_ROWS = 1024  # rows that are read and encoded together
-_BLOCK = 2**22  # bytes that pyarrow reads at once
 _ENDINGS = (".csv", ".parquet", ".npz")
 _MOST_CATEGORIES = 50  # largest number of categories of a text column in a draft
 _FEW_NUMBERS = 6  # in a draft, up to this many distinct integers are treated as categories
@@ -148,23 +140,32 @@ def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece
     kind = file.suffix.lower()
     expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
     if kind == ".csv":
-        return _csv_pieces(file, schema, needed)
+        names = read_header(file)
+        _check_header(file, names, schema, needed)
+        return read_pieces(file, names, needed, _numeric(schema))
     header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
     _check_header(file, header, schema, needed)
     return iter([{name: columns(name) for name in needed}])
 
 
+def _numeric(schema: Schema) -> set[str]:
+    """The names of the columns that hold numbers."""
+    label = [schema.label.column] if isinstance(schema.label, Target) else []
+    return {*label, *(column.name for column in schema.columns if isinstance(column, Number))}
+
+
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
     """DataError unless each needed column occurs once, and all others are the label or ignored columns."""
-    seen: set[str] = set()
-    for name in header:
-        expect(name not in seen, f"{file} has two columns called '{name}'")
-        seen.add(name)
-    absent = [name for name in needed if name not in seen]
-    hint = "; is its first line a header?" if len(absent) == len(needed) > 1 else ""
+    absent = [name for name in needed if name not in header]
+    expect(
+        not len(absent) == len(needed) > 1,
+        f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?",
+    )
+    twice = [name for name, number in Counter(header).items() if number > 1]
+    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}")
     who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
-    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}{hint}")
-    known = {*schema.names, schema.label.column, *schema.ignore, schema.group}
+    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}")
+    known = {*schema.names, schema.label.column, *schema.ignore, *filter(None, [schema.group])}
     extra = [name for name in header if name not in known]
     expect(
         not extra,
@@ -174,135 +175,6 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
 
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:5]) + (" ..." if len(names) > 5 else "")
-
-
-# -------------------------------------------------------------------------------------------- CSV
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[io.TextIOBase]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            yield stream
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
-
-
-def _csv_pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
-    header, lines = _header(file)
-    _check_header(file, header, schema, needed)
-    row = 0
-    try:
-        for piece in _arrow_pieces(file, header, lines, schema, needed):
-            row += len(piece[needed[0]])
-            yield piece
-    except _NotRead:
-        yield from _slow_pieces(file, len(header), {name: header.index(name) for name in needed}, skip=row)
-
-
-def _header(file: Path) -> tuple[list[str], int]:
-    """The column names in the first non-blank line, and the number of lines of the file up to and including it."""
-    with _opened(file) as stream:
-        counted = itertools.count()
-        first = next(_lines(file, (line for line, _ in zip(stream, counted, strict=False))), None)
-        lines = next(counted)
-    if first is None:
-        raise DataError(f"{file} is empty; it must begin with a line of column names")
-    header = [name.strip() for name in first]
-    others = [name for name, mark in _SEPARATORS.items() if len(header) == 1 and mark in header[0]]
-    expect(
-        not others, f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}"
-    )
-    return header, lines
-
-
-_SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
-
-
-def _lines(file: Path, stream: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the fields of every non-blank line, starting with the header."""
-    row = 0
-    try:
-        for fields in csv.reader(stream, strict=True):
-            if fields:
-                yield fields
-                row += 1
-    except UnicodeDecodeError:
-        raise DataError(
-            f"{file} must be UTF-8 text; it has invalid bytes after row {max(row - 1, 0)}: save it as CSV UTF-8"
-        ) from None
-    except csv.Error as error:
-        raise DataError(f"{file}, row {row}: not a line of CSV ({error})") from None
-
-
-def _slow_pieces(file: Path, width: int, places: Mapping[str, int], skip: int) -> Iterator[Piece]:
-    """Yield the cells as text by column, for all rows after the first `skip`, using Python's csv module."""
-    with _opened(file) as stream:
-        rows = itertools.islice(_lines(file, stream), 1 + skip, None)
-        first = skip
-        while part := list(itertools.islice(rows, _ROWS)):
-            _check_widths(file, first, part, width)
-            columns = list(zip(*part, strict=True))
-            yield {name: columns[place] for name, place in places.items()}
-            first += len(part)
-
-
-def _check_widths(file: Path, first: int, part: Sequence[Sequence[str]], width: int) -> None:
-    for row, fields in enumerate(part, first + 1):
-        if len(fields) != width:
-            raise DataError(f"{file}, row {row} has {len(fields)} fields; the header has {width}")
-
-
-class _NotRead(Exception):
-    """pyarrow is not installed, or cannot read (the rest of) the file."""
-
-
-def _arrow_pieces(
-    file: Path, header: Sequence[str], lines: int, schema: Schema, needed: Sequence[str]
-) -> Iterator[Piece]:
-    """Like `_slow_pieces`, but with pyarrow; numeric columns are numbers if all cells of the piece are finite."""
-    try:
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
-    except ImportError:
-        raise _NotRead from None
-    if lines > 1:
-        raise _NotRead  # pyarrow does not count blank lines among the lines to skip
-    numeric = {column.name for column in schema.columns if isinstance(column, Number)}
-    if isinstance(schema.label, Target):
-        numeric.add(schema.label.column)
-    try:
-        batches = arrow_csv.open_csv(
-            file,
-            arrow_csv.ReadOptions(
-                use_threads=False, block_size=_BLOCK, column_names=list(header), skip_rows=1
-            ),
-            arrow_csv.ParseOptions(newlines_in_values=True),
-            arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(header, pa.string()),
-                include_columns=list(needed),
-                strings_can_be_null=False,
-            ),
-        )
-        for batch in batches:
-            if batch.num_rows:
-                yield {name: _cells(pa, batch.column(name), name in numeric) for name in needed}
-    except pa.ArrowInvalid:
-        raise _NotRead from None
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {cause(error)}") from None
-
-
-def _cells(pa: Any, column: Any, numeric: bool) -> Cells:
-    """The cells of a text column, as numbers if `numeric` and all are at most LARGEST in magnitude, else as text."""
-    if numeric:
-        try:
-            values: Floats = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        except pa.ArrowInvalid:
-            return column.to_pylist()  # type: ignore[no-any-return]
-        if (np.abs(values) <= LARGEST).all():
-            return values
-    return column.to_pylist()  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------- Parquet and .npz
@@ -368,7 +240,7 @@ def draft(paths: Sequence[str | Path], label: str = "", private_ranges: bool = F
     label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
     of their values, rounded outwards to two digits, or with private_ranges no range but "private". Text columns, and
     columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
-    with too many values are ignored.
+    with too many values and columns without a name are ignored.
     """
     tables = [_everything(Path(path).expanduser()) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table))
@@ -389,7 +261,8 @@ _DRAFTED = """\
 # A draft, made from all values of {files}. Its ranges and categories are
 # data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
 # value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
-# All sites must use the same schema.
+# Columns without a name, and columns of text with more than {most} different values, are listed under ignore. All sites
+# must use the same schema.
 
 """
 
@@ -397,7 +270,10 @@ _DRAFTED = """\
 def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
     """The text of a draft schema, with a comment at the top that says that it was made from the data."""
     names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
-    return _DRAFTED.format(files=" ".join(names.split())) + draft(paths, label, private_ranges).to_toml()
+    return (
+        _DRAFTED.format(files=" ".join(names.split()), most=_MOST_CATEGORIES)
+        + draft(paths, label, private_ranges).to_toml()
+    )
 
 
 def _everything(file: Path) -> dict[str, list[Any]]:
@@ -407,11 +283,10 @@ def _everything(file: Path) -> dict[str, list[Any]]:
     if kind != ".csv":
         header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
         return {name: np.asarray(columns(name)).tolist() for name in header}
-    header, _ = _header(file)
+    header = read_header(file)
     _check_header(file, header, _any_columns(header), [])
-    places = {name: place for place, name in enumerate(header)}
     found: dict[str, list[Any]] = {name: [] for name in header}
-    for piece in _slow_pieces(file, len(header), places, skip=0):
+    for piece in read_pieces(file, header, header):
         for name, cells in piece.items():
             found[name].extend(cells)
     expect(bool(found[header[0]]), f"{file} has a header and no rows")
@@ -439,6 +314,8 @@ class _Seen:
     def column(self, name: str) -> Column | str:
         """The column in the draft, or its name if the draft ignores it."""
         rule = INDICATOR if self.missing else REFUSE
+        if not name:
+            return name
         if self._are_categories(_FEW_NUMBERS, _MOST_CATEGORIES):
             return Category(name, tuple(self._ordered()), rule)
         range_ = self._range()

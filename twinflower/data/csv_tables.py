@@ -1,0 +1,150 @@
+"""Read a CSV table in pieces of rows: comma-separated UTF-8 as in RFC 4180, with or without a byte order mark, and with
+any line endings.
+
+    header = read_header(file)
+    for piece in read_pieces(file, header, ["age", "sex"], numeric={"age"}):
+        piece["age"], piece["sex"]
+
+NumPy's `loadtxt` is the fast reader; it reads plain lines of numbers and texts. Lines with quotes, and lines that
+`loadtxt` refuses, are read with Python's csv module. Both give the same cells, and all error messages come from the
+latter. Rows are counted from 1, without the header.
+"""
+
+import csv
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from ..errors import DataError
+from .schema import LARGEST, Cells, expect
+
+Piece = Mapping[str, Cells]
+_ROWS = 1024  # rows that are read together
+_NUMBER, _TEXT = "f8", "O"  # types of columns that loadtxt reads
+_SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+
+
+def read_header(file: Path) -> list[str]:
+    """The column names in the first line that is not blank; DataError if there is none."""
+    with _opened(file) as stream:
+        first = next(_records(file, stream), None)
+    if first is None:
+        raise DataError(f"{file} is empty; it must begin with a line of column names")
+    header = [name.strip() for name in first]
+    others = [name for name, mark in _SEPARATORS.items() if len(header) == 1 and mark in header[0]]
+    expect(
+        not others, f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}"
+    )
+    return header
+
+
+def read_pieces(
+    file: Path, header: Sequence[str], needed: Sequence[str], numeric: Collection[str] = ()
+) -> Iterator[Piece]:
+    """Yield the cells of the needed columns for some rows at a time.
+
+    The cells are texts as in the file. Those of `numeric` columns are numbers in a piece in which all of them are
+    numbers of at most LARGEST in magnitude. Raises DataError for a line with more or fewer fields than the header.
+    """
+    places = {name: header.index(name) for name in needed}
+    kinds = [_NUMBER if name in numeric else _TEXT for name in header]
+    row = 0
+    with _opened(file) as stream:
+        next(_records(file, stream))
+        while lines := list(itertools.islice(stream, _ROWS)):
+            for columns in _columns(file, lines, stream, kinds, row):
+                yield {name: columns[place] for name, place in places.items()}
+                row += len(columns[0])
+
+
+def _columns(
+    file: Path, lines: list[str], rest: Iterable[str], kinds: Sequence[str], row: int
+) -> Iterator[Sequence[Cells]]:
+    """Yield the columns of these lines, which follow `row` rows, in pieces.
+
+    With a quote in them also those of the rest of the file, because a quoted field may continue on the next line.
+    """
+    quoted = any('"' in line for line in lines)
+    filled = [line for line in lines if line.strip("\r\n")]
+    plain = _plain(filled, kinds) if filled and not quoted else None
+    if plain is not None:
+        yield plain
+    else:
+        yield from _exact(file, itertools.chain(lines, rest) if quoted else filled, len(kinds), row)
+
+
+def _plain(lines: list[str], kinds: Sequence[str]) -> Sequence[Cells] | None:
+    """The columns of these lines, all as texts unless those of kind number are numbers; None if loadtxt refuses."""
+    for own in (kinds, [_TEXT] * len(kinds)):
+        types = np.dtype([(f"column {place}", kind) for place, kind in enumerate(own)])
+        try:
+            table = np.loadtxt(lines, types, comments=None, delimiter=",", ndmin=1)
+        except ValueError:
+            continue
+        columns = [table[name] for name in types.names or ()]
+        if all((np.abs(column) <= LARGEST).all() for column in columns if column.dtype.kind == "f"):
+            return columns
+    return None
+
+
+def _exact(file: Path, lines: Iterable[str], width: int, row: int) -> Iterator[Sequence[Cells]]:
+    """Yield the columns of these lines as texts, in pieces; DataError for a line that is not one of the table."""
+    records = _records(file, lines, row)
+    while part := list(itertools.islice(records, _ROWS)):
+        for number, fields in enumerate(part, row + 1):
+            if len(fields) != width:
+                raise DataError(f"{file}, row {number} has {len(fields)} fields; the header has {width}")
+        yield list(zip(*part, strict=True))
+        row += len(part)
+
+
+def _records(file: Path, lines: Iterable[str], row: int = -1) -> Iterator[list[str]]:
+    """Yield the fields of every line that is not blank; `row` rows come before, -1: the first line is the header."""
+    try:
+        for fields in csv.reader(lines, strict=True):
+            if fields:
+                yield fields
+                row += 1
+    except csv.Error as error:
+        raise DataError(f"{file}, row {row + 1}: not a line of CSV ({error})") from None
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """The text of a file; DataError if it cannot be read or is not UTF-8."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            yield stream
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{file}{_undecodable(file)} is not UTF-8 text: save the table as CSV UTF-8"
+        ) from None
+
+
+def _undecodable(file: Path) -> str:
+    """The first place in the file that is not UTF-8, as text that follows the file's name."""
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream, suppress(csv.Error):
+        rows = filter(None, csv.reader(stream))
+        header = next(rows, [])
+        if any(map(_undecoded, header)):
+            return ": the header"
+        for row, fields in enumerate(rows, 1):
+            for name, field in zip(header, fields, strict=False):
+                if _undecoded(field):
+                    return f", row {row}, column '{name}'"
+    return ""
+
+
+def _undecoded(field: str) -> bool:
+    """Whether the field has bytes that are not UTF-8, which are now surrogates."""
+    try:
+        field.encode()
+        return False
+    except UnicodeEncodeError:
+        return True
