@@ -13,3 +13,4 @@ bench:
 	OMP_NUM_THREADS=1 python benchmarks/privacy.py
 	OMP_NUM_THREADS=1 python benchmarks/state.py
 	OMP_NUM_THREADS=1 python benchmarks/ssca.py
+	OMP_NUM_THREADS=1 python benchmarks/tables.py

@@ -301,7 +301,7 @@ class Setup:
         path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
         rows = self.shards.rows(number)
         budget = (self.plan.epsilon_limit, self.plan.delta)
-        data = fingerprint(rows.features.data, rows.labels.data)
+        data = fingerprint([rows.features.data, rows.labels.data])
         return SeededLedger(FileLedger(path, data, *budget, unit=self.plan.unit))
 
     def store(self, number: int, folder: str) -> FileStore | None:

@@ -285,8 +285,8 @@ def test_another_header_is_refused(tmp_path, change):
 
 def test_the_identity_of_data_is_of_their_bytes():
     rows = np.arange(6.0)
-    assert fingerprint(rows.data) == fingerprint(rows[:3].tobytes(), rows[3:].tobytes())
-    assert fingerprint(rows.data) != fingerprint(np.nextafter(rows, 9).data)
+    assert fingerprint([rows.data]) == fingerprint([rows[:3].tobytes(), rows[3:].tobytes()])
+    assert fingerprint([rows.data]) != fingerprint([np.nextafter(rows, 9).data])
 
 
 # ------------------------------------------------------------------------------------ the file and its lock

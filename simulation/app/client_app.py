@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import for_flower_strategies
-from twinflower.data.files import read_bytes
+from twinflower.data.files import stream_bytes
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import Data
 from twinflower.data.tables import check_groups
@@ -135,7 +135,7 @@ def _ledger(site: Site) -> FileLedger:
     name, data = f"node-{site.partition_id}", f"known data sets, node {site.partition_id}"
     if site.data_file:
         file = Path(site.data_file).expanduser().resolve()
-        name, data = f"file-{fingerprint(bytes(file))[:16]}", fingerprint(read_bytes(file))
+        name, data = f"file-{fingerprint([bytes(file)])[:16]}", fingerprint(stream_bytes(file))
     path, budget = folder / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
     return FileLedger(path, data, *budget, unit=site.unit)
 

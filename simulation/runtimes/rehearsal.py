@@ -74,7 +74,8 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
     config, data = setup.config, cast(TableData, setup.config.data)
     require(
         bool(setup.dataset.sites and data.test_file and not data.site_column),
-        "deploy needs one table for each node, and data.test-file, the rows that the server evaluates on",
+        "deploy needs one table for each node, and data.test-file, a table of rows that the server evaluates on and no "
+        "site trains on",
     )
     own = OwnData(
         file=_from_here(data.test_file), schema=_from_here(data.schema), schema_digest=data.schema_digest,

@@ -59,21 +59,23 @@ def find(folders: Iterable[Path], *bases: str) -> Path:
 
 def read_bytes(path: Path) -> bytes:
     """The whole content, decompressed according to the file's extension; DataError if this fails or is too large."""
+    pieces, size = [], 0
+    for piece in stream_bytes(path):
+        size += len(piece)
+        if size > _LARGEST_BYTES:
+            raise DataError(f"{path} unpacks to more than the {_LARGEST_BYTES} bytes a data file may have")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def stream_bytes(path: Path) -> Iterator[bytes]:
+    """Yield the content in pieces, decompressed according to the file's extension; DataError if this fails."""
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as stream:
-            content = b"".join(_pieces(stream, _LARGEST_BYTES + 1))
+            while piece := stream.read(_PIECE):
+                yield piece
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read or unpacked: {cause(error)}") from error
-    if len(content) > _LARGEST_BYTES:
-        raise DataError(f"{path} unpacks to more than the {_LARGEST_BYTES} bytes a data file may have")
-    return content
-
-
-def _pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
-    """The content in pieces, `limit` bytes at most in total; a single read(limit) would allocate `limit` bytes."""
-    while limit > 0 and (piece := stream.read(min(limit, _PIECE))):
-        yield piece
-        limit -= len(piece)
 
 
 def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:

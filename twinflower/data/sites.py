@@ -40,7 +40,7 @@ def load_tables(data: TableData) -> Dataset:
     tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
     names, parts = list(tables), list(tables.values())
     if data.test_file:
-        test, note = read_rows(data.test_file, reading), f"tested on {Path(data.test_file).name}"
+        test, note = _read(data.test_file, reading, data), f"tested on {Path(data.test_file).name}"
     else:
         parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
         note = (
@@ -52,13 +52,16 @@ def load_tables(data: TableData) -> Dataset:
 
 def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
     """The rows of every file, by its name."""
-    return {str(file): read_rows(file, schema) for file in table_files(data.files)}
+    return {str(file): _read(file, schema, data) for file in table_files(data.files)}
 
 
 def _by_column(data: TableData, schema: Schema) -> dict[str, Rows]:
     """The rows of every site, by its name, in the order of `site_names`."""
     file = _only_file(data)
-    (features, labels), owners = read_rows(file, schema), np.array(read_names(file, schema, data.site_column))
+    (features, labels), owners = (
+        _read(file, schema, data),
+        np.array(read_names(file, schema, data.site_column)),
+    )
     sites = {name: owners == name for name in site_names(data)}
     return {f"{file}, {data.site_column} {name}": (features[own], labels[own]) for name, own in sites.items()}
 
@@ -113,17 +116,24 @@ def load_own_table(data: OwnData) -> Dataset:
             f"data.schema needs data.schema-digest: set it to {schema.digest}, the digest of {data.schema}, which "
             "every node compares with that of its own file"
         )
-    rows = read_rows(data.file, schema)
+    rows = _read(data.file, schema, data)
     return _dataset(data, schema, rows, rows)
 
 
+def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:
+    """The rows of a table as the objective receives them, but with private ranges as they are before scaling."""
+    return read_rows(file, schema, None if schema.private else partial(_finished, data=data))
+
+
 def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, **others: Any) -> Dataset:
-    """The data set of these encoded rows; private ranges are [-1, 1] for the time being."""
+    """The data set of these rows from `_read`; private ranges are [-1, 1] for the time being."""
+    if not schema.private:
+        return Dataset(data.name, *rows, *test, schema.num_classes, schema=schema, **others)
     unscaled = Unscaled(schema, rows[0], test[0], partial(_finished, data=data))
     features, test_features = unscaled.scaled()
     return Dataset(
         data.name, features, rows[1], test_features, test[1], schema.num_classes, schema=schema,
-        unscaled=unscaled if schema.private else None, **others,
+        unscaled=unscaled, **others,
     )  # fmt: skip
 
 

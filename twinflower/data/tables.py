@@ -12,7 +12,7 @@ import io
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,24 @@ from .schema import (
     numbers,
 )
 
+Finish = Callable[[Floats], Floats]
 _ENDINGS = (".csv", ".parquet", ".npz")
 _MOST_CATEGORIES = 50  # largest number of categories of a text column in a draft
 _FEW_NUMBERS = 6  # in a draft, up to this many distinct integers are treated as categories
 _MOST_CLASSES = 20
 
 
-def read_rows(path: str | Path, schema: Schema) -> tuple[Floats, NDArray[Any]]:
-    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError if it does not fit."""
-    parts = list(encoded(path, schema, labelled=True))
-    labels = np.concatenate([own for _, own in parts])
-    return _joined([features for features, _ in parts]), labels
+def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
+    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError if it does not fit.
+
+    finish: computes the final features of some rows, each from its own row alone. It is applied to every piece, which
+    needs less memory than applying it to the whole.
+    """
+    features, labels = [], []
+    for part, own in encoded(path, schema, labelled=True):
+        features.append(finish(part) if finish else part)
+        labels.append(own)
+    return _joined(features), np.concatenate(labels)
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:

@@ -23,7 +23,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from io import FileIO
@@ -240,7 +240,7 @@ def _epsilon(cost: float, delta: float) -> str:
     return f"{gdp_epsilon(math.sqrt(cost), delta):.4g}"
 
 
-def fingerprint(*arrays: memoryview | bytes) -> str:
+def fingerprint(arrays: Iterable[memoryview | bytes]) -> str:
     """The SHA-256 digest of the arrays' bytes, in hexadecimal. It identifies the data and must not leave the site."""
     digest = hashlib.sha256()
     for array in arrays:

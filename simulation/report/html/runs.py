@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.sets import DATASETS
+from twinflower.data.sets import DATASETS, OWN
 
 from ...columns import POINT_COLUMNS
 from ...folder import (
@@ -28,6 +28,7 @@ from .charts import Chart, chart
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
+from .wording import rows_of
 
 _MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
@@ -67,17 +68,17 @@ def page_of_begun(config: Config) -> Page:
 
 
 def _title(config: Config) -> str:
-    return f"{config.algorithm} on {config.data.name}"
+    return f"{config.algorithm} on {rows_of(config)}"
 
 
 def trained(config: Config) -> str:
     """What is trained on what, as a sentence or two."""
-    known = DATASETS.get(config.data.name)
-    about = f" ({known[0]})" if known else ""
+    known = DATASETS.get(config.data.name) if config.data.name != OWN else None
+    about = f" ({known.description})" if known else ""
     sites = f"{config.clients.count:,} sites" if config.clients.count else "the sites that take part"
     return (
         f"A {config.objective.name} model with regulariser {config.regulariser.name}, trained for {config.rounds:,} "
-        f"rounds over {sites} on {config.data.name}{about}. The method: {ALGORITHMS[config.algorithm].title}."
+        f"rounds over {sites} on {rows_of(config)}{about}. The method: {ALGORITHMS[config.algorithm].title}."
     )
 
 

@@ -170,7 +170,7 @@ def page(case: Case, path: Path, ledgers: Path | None = None) -> tuple[str, list
 
     ledgers: the folder of a site's ledgers, which are then shown, too; see `read_books`.
     """
-    title = f"Privacy statement: {case.config.algorithm} on {case.config.data.name}"
+    title = f"Privacy statement: {case.config.algorithm} on {wording.rows_of(case.config)}"
     known = [_lifetime(ledgers)] if ledgers else []
     return title, [Section("In short", [headline(case)]), *statement(case), *known, proofs(path, case.config)]
 

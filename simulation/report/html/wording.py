@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
+from twinflower.data.sets import OWN
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
+
+from ...settings import Config
 
 
 class Words(NamedTuple):
@@ -35,6 +38,11 @@ _WORDS = {
         "a given set of all its records", "The number of a site's records, which is public.",
     ),
 }  # fmt: skip
+
+
+def rows_of(config: Config) -> str:
+    """What a run trains on, in words: the name of its data set, or that the rows are the sites' own."""
+    return "the sites' own rows" if config.data.name == OWN else config.data.name
 
 
 def words_for(unit: Unit) -> Words:
