@@ -361,11 +361,15 @@ class Setup:
 
         Raises DataError if the number of rows differs from partition.sizes.
         """
-        if self.config.data.name != OWN:
+        data = self.config.data
+        if not isinstance(data, OwnData):
             return self
         rows, said = len(self.dataset.labels), self.config.sizes[number]
         if rows != said:
-            raise DataError(f"partition.sizes says {said} rows for client {number}; its data-file has {rows}")
+            raise DataError(
+                f"partition.sizes says {said} rows for client {number}; {data.file} has {rows}",
+                "its number of rows is not that in partition.sizes",
+            )
         return replace(self, site=number) if self.held is None else self._split_at_site(number, self.held)
 
     def _split_at_site(self, number: int, held: Partition) -> "Setup":

@@ -26,6 +26,7 @@ import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.clients.sums import FileKeys, Masks
+from twinflower.data.schema import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.simulation.folder import read_summary
@@ -51,6 +52,16 @@ ROWS: list[tuple[str, str, str]] = []
 def note(fault, run, state):
     """A row of the table."""
     ROWS.append((fault, run, state))
+
+
+SCHEMA = """
+[label]
+column = "ill"
+classes = [0, 1]
+[columns]
+age = { range = [20, 80] }
+"""
+TABLE = "age,ill\n30,0\n40,1\n50,1\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -334,6 +345,39 @@ def test_a_rehearsal_leaves_nothing_running(tmp_path):
         "superlink", "flwr-run", "node-0", "node-1",
     }  # fmt: skip
     assert set(Path("/tmp").glob("twinflower-*")) <= before
+
+
+def test_the_reason_of_a_site_reaches_the_server_without_privacy_only(tmp_path):
+    """Node 1 has a table with a value outside the schema. Its own log has file, row and column in both runs."""
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "0.csv").write_text(TABLE)
+    (tmp_path / "1.csv").write_text(TABLE.replace("40", "forty"))
+    schema = str(tmp_path / "schema.toml")
+    keys = {
+        "data.name": "own",
+        "data.file": str(tmp_path / "0.csv"),
+        "data.schema": schema,
+        "clients.count": 2,
+    }
+    keys |= {"data.schema-digest": read_schema(schema).digest, "objective.name": "logistic", "rounds": 1}
+    keys |= {"partition.name": "sizes", "partition.sizes": "3, 3", "regulariser.name": "none"}
+    private = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
+    with deployment() as running:
+        for number in range(2):
+            table = str(tmp_path / f"{number}.csv")
+            running.start_node(number, 2, {"data-file": table, "schema": schema, "allow-non-private": True})
+        with pytest.raises(RunError, match="because a value in its table does not fit the schema") as stopped:
+            running.run(parse(keys), tmp_path / "open")
+        assert "forty" not in str(stopped.value)
+        with pytest.raises(RunError, match="nodes cannot take part") as stopped:
+            running.run(parse(keys | private), tmp_path / "private")
+        assert "because" not in str(stopped.value)
+        said = [
+            line
+            for line in running.log_of(1).splitlines()
+            if "row 2, column 'age': 'forty' is not a number" in line
+        ]
+        assert len(said) >= 2
 
 
 def a_command(folder, *words):

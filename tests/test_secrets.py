@@ -16,6 +16,7 @@ from problems import run_config, small
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
+from twinflower.data.schema import read_schema
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
 from twinflower.simulation import setup
@@ -25,7 +26,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.nodes import question
+from twinflower.strategies.nodes import meet, question
 from twinflower.strategies.records import record_of
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
@@ -34,6 +35,8 @@ RUN = {"data.name": "own", "num-features": 2, "num-classes": 2, "clients.count":
 RUN |= {"partition.name": "sizes", "partition.sizes": "3,3"}
 PRIVATE = {"privacy.mode": "public-state", "epsilon": 8.0}
 CANNOT = site._WITHHELD[Exception]
+BECAUSE = "this site cannot take part, because {}; the site's own log has the details"
+SIZES = "its number of rows is not that in partition.sizes"
 ROWS = b"1 1:1 2:0.5\n0 1:0.5\n1 2:1\n"
 
 
@@ -235,7 +238,13 @@ def test_no_corrupt_file_is_quoted(tmp_path, node, kind, private):
     run = RUN | (PRIVATE if private else {}) | {"row-norm": 0.0 if kind == "too long" else 1.0}
     run |= {"clip-norm": 1.0} if kind == "too long" else {}
     told = says(run, allowed | {"data-file": str(tmp_path / name)})
-    assert told == ({CANNOT} if kind != "too long" else set())
+    if kind == "too long":
+        assert told == set()
+    elif private:
+        assert told == {CANNOT}
+    else:
+        reason = SIZES if kind in ("other rows", "rows") else "one of its files cannot be used"
+        assert told == {BECAUSE.format(reason)}
 
 
 @pytest.mark.parametrize(
@@ -293,7 +302,7 @@ ERRORS = [
     LedgerError(MARK), np.exceptions.AxisError(MARK), Odd(MARK),
 ]  # fmt: skip
 STAGES = [
-    (setup, "load_own"), (client_app, "prepare_node"), (setup.Setup, "at_site"), (client_app, "read_bytes"),
+    (setup, "load_own"), (client_app, "prepare_node"), (setup.Setup, "at_site"), (client_app, "stream_bytes"),
     (Layout, "unpack"), (FedPDM, "release"), (FileLedger, "charge"),
     (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (Layout, "pack"), (Layout, "shapes"),
     (site, "read_site"), (client_app, "read_site"),
@@ -313,14 +322,124 @@ def test_no_error_is_quoted_wherever_it_comes_from(node, monkeypatch, error):
             assert says(RUN | PRIVATE, node) <= set(site._WITHHELD.values())
 
 
-def test_the_sites_own_log_has_the_whole_story(node, tmp_path, caplog):
-    (tmp_path / "rows").write_text(f"{MARK}x 1:1\n")
+@pytest.fixture
+def log(caplog):
+    """What the site's own log has."""
     logging.getLogger("flwr").addHandler(caplog.handler)
-    try:
-        assert says(RUN | PRIVATE, node) == {CANNOT}
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
-    assert f"{MARK}x" in caplog.text
+    yield caplog
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+
+
+def test_the_sites_own_log_has_the_whole_story(node, tmp_path, log):
+    (tmp_path / "rows").write_text(f"{MARK}x 1:1\n")
+    assert says(RUN | PRIVATE, node) == {CANNOT}
+    assert f"{MARK}x" in log.text
+
+
+SCHEMA = """
+group = "who"
+[label]
+column = "ill"
+classes = [0, 1]
+[columns]
+age = { range = [20, 80] }
+sex = { categories = ["f", "m"] }
+"""
+TABLE = "who,age,sex,ill\na,30,f,0\nb,40,m,1\nc,50,f,1\n"
+COLUMNS = "the columns of its table are not those of the schema"
+VALUE = "a value in its table does not fit the schema"
+NOT_CSV = "its table is not valid CSV in UTF-8"
+BAD_TABLES = {
+    "wrong header": (TABLE.replace("age", MARK), COLUMNS, "no column 'age'"),
+    "extra column": (TABLE.replace("who,", f"who,{MARK},").replace("\na", "\na,1"), COLUMNS, "does not know"),
+    "duplicated header": (TABLE.replace("who", "age"), COLUMNS, "two columns called 'age'"),
+    "unseen category": (TABLE.replace("m", MARK), VALUE, f"row 2, column 'sex': '{MARK}' is not one of"),
+    "label outside the classes": (TABLE.replace("m,1", f"m,{MARK}"), VALUE, f"row 2, column 'ill': '{MARK}'"),
+    "mixed types": (
+        TABLE.replace("40", f"{MARK}x"),
+        VALUE,
+        f"row 2, column 'age': '{MARK}x' is not a number",
+    ),
+    "huge number": (TABLE.replace("40", f"{MARK}e300"), VALUE, "row 2, column 'age'"),
+    "NaN": (TABLE.replace("40", "NaN"), VALUE, "row 2, column 'age': the value is missing"),
+    "empty file": ("", NOT_CSV, "is empty"),
+    "wrong delimiter": (TABLE.replace(",", ";"), NOT_CSV, "must be separated by commas"),
+    "Latin-1": (
+        TABLE.replace("m,1", f"{MARK}é,1").encode("latin-1"),
+        NOT_CSV,
+        "row 2, column 'sex' is not UTF-8",
+    ),
+    "long row": (TABLE.replace("m,1", f"m,{MARK},1"), NOT_CSV, "row 2 has 5 fields"),
+    "0 rows": (TABLE.partition("\n")[0], "its table has no rows", "has a header and no rows"),
+    "another number of rows": (
+        TABLE + "d,60,f,1\n",
+        SIZES,
+        "has 4",
+    ),
+    "absent": (None, "its table cannot be read", "cannot be read: No such file"),
+}
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The keys of a run on tables, and the node config of a site whose table is `site-MARK.csv`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    schema = str(tmp_path / "schema.toml")
+    keys = {"num-features": 0, "num-classes": 0, "objective.name": "logistic"}
+    run = RUN | keys | {"data.schema": schema, "data.schema-digest": read_schema(schema).digest}
+    return run, {"data-file": str(tmp_path / f"site-{MARK}.csv"), "schema": schema}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+@pytest.mark.parametrize("private", [False, True])
+def test_a_server_learns_why_a_table_does_not_fit_only_without_privacy(tables, tmp_path, log, name, private):
+    """In general words, that is; file, row, column and value are in the site's own log."""
+    content, reason, detail = BAD_TABLES[name]
+    run, site_config = tables
+    if content is not None:
+        content = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / f"site-{MARK}.csv").write_bytes(content)
+    if private:
+        policy = {"lifetime-epsilon": 9.0, "protects": "group", "group-size": 2}
+        run = run | PRIVATE | {"privacy.protects": "group", "privacy.group-size": 2}
+        expected = CANNOT
+    else:
+        policy = {"allow-non-private": True}
+        expected = BECAUSE.format(reason)
+    state = {"state-dir": str(tmp_path / "state")}
+    assert says(run, site_config | policy | state) == {expected}
+    assert f"site-{MARK}.csv" in log.text
+    assert detail in log.text
+
+
+def test_a_private_run_is_not_told_why_whatever_the_site_allows(tables, tmp_path):
+    """A site without a budget takes part in no private run, and says nothing about its table to its server either."""
+    run, site_config = tables
+    (tmp_path / f"site-{MARK}.csv").write_text(TABLE.replace("40", MARK + "x"))
+    group = {"allow-non-private": True, "protects": "group", "group-size": 2}
+    for keys in (PRIVATE, {"privacy.mode": "as-published", "epsilon": 8.0}):
+        assert says(run | keys, site_config | group) == {CANNOT}
+
+
+def test_nor_is_a_run_without_privacy_at_a_site_that_takes_part_in_private_runs_only(tables, tmp_path):
+    run, site_config = tables
+    (tmp_path / f"site-{MARK}.csv").write_text(TABLE.replace("40", MARK + "x"))
+    (sentence,) = says(run, site_config | {"lifetime-epsilon": 9.0, "protects": "group", "group-size": 2})
+    assert sentence.startswith("this site takes part in private runs only")
+
+
+def test_the_server_stops_with_the_sites_reason(tables, tmp_path):
+    run, site_config = tables
+    for number, content in enumerate((TABLE, TABLE.replace("40", f"{MARK}x"))):
+        (tmp_path / f"{number}.csv").write_text(content)
+    nodes = [
+        site_config | {"data-file": str(tmp_path / f"{number}.csv"), "allow-non-private": True}
+        for number in (0, 1)
+    ]
+    with pytest.raises(RunError, match=f"1 of 2 nodes cannot take part .*because {VALUE}") as stopped:
+        meet(Deployed(run, *nodes), 2, 1.0)
+    assert MARK not in str(stopped.value)
 
 
 def test_a_refusal_by_policy_is_told(node):

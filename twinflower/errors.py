@@ -16,7 +16,14 @@ class SettingError(TwinflowerError, ValueError):
 
 
 class DataError(TwinflowerError, ValueError):
-    """A data file is missing or malformed; the message gives the file and what was expected."""
+    """A data file is missing or malformed; the message gives the file and what was expected.
+
+    reason: what is wrong in general words, without anything from the file and without its name.
+    """
+
+    def __init__(self, text: str, reason: str = "one of its files cannot be used") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class ReplyError(TwinflowerError, ValueError):

@@ -2,7 +2,8 @@
 
 A site does not trust the run's settings. It opens only the files named in its own node config. Error messages never
 reveal their contents: the server receives either a sentence that depends only on the run's settings and the site's
-policy, or one of a few fixed sentences. Details go to the site's own log.
+policy, or one of a few fixed sentences. Details go to the site's own log. In a run without privacy, at a site that
+takes part in such runs, the fixed sentence also says what kind of error it is (`DataError.reason`).
 
     partition-id, num-partitions     which part of the data it holds, and of how many
     data-dir                         folder of the known data sets' files
@@ -50,7 +51,7 @@ from flwr.common.logger import log
 
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES
-from twinflower.errors import ReplyError, SettingError, TwinflowerError, require
+from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import Value, kebab, snake, typed
@@ -63,6 +64,7 @@ _DEFAULT_DELTA = 1e-4
 _RAISED = 2  # Flower's code for an exception in a client app
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 _LOG = "the site's own log says why"
+_DETAILS = "the site's own log has the details"
 _WITHHELD: dict[type[Exception], str] = {
     LedgerError: f"this site's ledger cannot vouch for what was spent; {_LOG}",
     ReplyError: f"this site did not accept the request; {_LOG}",
@@ -364,7 +366,16 @@ def discreet(message: Message, context: Context, call_next: Callable[[Message, C
         return call_next(message, context)
     except Exception as error:  # noqa: BLE001  of any type: its text may quote a file
         _note(error)
-        return Message(Error(_RAISED, sentence(error)), reply_to=message)
+        return Message(Error(_RAISED, sentence(error, _may_say_why(context))), reply_to=message)
+
+
+def _may_say_why(context: Context) -> bool:
+    """Whether the server may receive the reason of a DataError: the run has no privacy, and the site accepts this."""
+    try:
+        allowed = not read_site(context.node_config).promises
+        return allowed and parse_run_config(context.run_config).privacy.mode == "none"
+    except Exception:  # noqa: BLE001  then nobody knows whether it may
+        return False
 
 
 def _note(error: Exception) -> None:
@@ -375,8 +386,10 @@ def _note(error: Exception) -> None:
         log(ERROR, "twinflower: a request could not be answered", exc_info=error)
 
 
-def sentence(error: Exception) -> str:
-    """The sentence that the server receives for an error."""
+def sentence(error: Exception, why: bool = False) -> str:
+    """The sentence that the server receives for an error; why: with the reason of a DataError."""
     if isinstance(error, Refusal):
         return str(error)
+    if why and isinstance(error, DataError):
+        return f"this site cannot take part, because {error.reason}; {_DETAILS}"
     return next(text for kind, text in _WITHHELD.items() if isinstance(error, kind))

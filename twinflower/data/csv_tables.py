@@ -25,6 +25,7 @@ from .schema import LARGEST, Cells, expect
 Piece = Mapping[str, Cells]
 _ROWS = 1024  # rows that are read together
 _NUMBER, _TEXT = "f8", "O"  # types of columns that loadtxt reads
+_NOT_CSV = "its table is not valid CSV in UTF-8"
 _SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
 
 
@@ -33,11 +34,13 @@ def read_header(file: Path) -> list[str]:
     with _opened(file) as stream:
         first = next(_records(file, stream), None)
     if first is None:
-        raise DataError(f"{file} is empty; it must begin with a line of column names")
+        raise DataError(f"{file} is empty; it must begin with a line of column names", _NOT_CSV)
     header = [name.strip() for name in first]
     others = [name for name, mark in _SEPARATORS.items() if len(header) == 1 and mark in header[0]]
     expect(
-        not others, f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}"
+        not others,
+        f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}",
+        _NOT_CSV,
     )
     return header
 
@@ -97,7 +100,9 @@ def _exact(file: Path, lines: Iterable[str], width: int, row: int) -> Iterator[S
     while part := list(itertools.islice(records, _ROWS)):
         for number, fields in enumerate(part, row + 1):
             if len(fields) != width:
-                raise DataError(f"{file}, row {number} has {len(fields)} fields; the header has {width}")
+                raise DataError(
+                    f"{file}, row {number} has {len(fields)} fields; the header has {width}", _NOT_CSV
+                )
         yield list(zip(*part, strict=True))
         row += len(part)
 
@@ -110,7 +115,7 @@ def _records(file: Path, lines: Iterable[str], row: int = -1) -> Iterator[list[s
                 yield fields
                 row += 1
     except csv.Error as error:
-        raise DataError(f"{file}, row {row + 1}: not a line of CSV ({error})") from None
+        raise DataError(f"{file}, row {row + 1}: not a line of CSV ({error})", _NOT_CSV) from None
 
 
 @contextmanager
@@ -120,10 +125,12 @@ def _opened(file: Path) -> Iterator[TextIO]:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             yield stream
     except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise DataError(
+            f"{file} cannot be read: {error.strerror or error}", "its table cannot be read"
+        ) from None
     except UnicodeDecodeError:
         raise DataError(
-            f"{file}{_undecodable(file)} is not UTF-8 text: save the table as CSV UTF-8"
+            f"{file}{_undecodable(file)} is not UTF-8 text: save the table as CSV UTF-8", _NOT_CSV
         ) from None
 
 

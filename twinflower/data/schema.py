@@ -55,14 +55,14 @@ class CellError(DataError):
     """A value that does not fit its column; `row` counts from 0 in the given cells, `text` completes the message."""
 
     def __init__(self, row: int, text: str) -> None:
-        super().__init__(f"row {row + 1}: {text}")
+        super().__init__(f"row {row + 1}: {text}", "a value in its table does not fit the schema")
         self.row, self.text = row, text
 
 
-def expect(condition: bool, text: str) -> None:
-    """Raise `DataError(text)` unless the condition holds."""
+def expect(condition: bool, *text: str) -> None:
+    """Raise `DataError(*text)` unless the condition holds; the second text is its `reason`."""
     if not condition:
-        raise DataError(text)
+        raise DataError(*text)
 
 
 def as_text(value: Any) -> str:

@@ -43,6 +43,8 @@ from .schema import (
     numbers,
 )
 
+_COLUMNS = "the columns of its table are not those of the schema"
+_PEOPLE = "the numbers of rows of a person in its table do not fit its group-size"
 Finish = Callable[[Floats], Floats]
 _ENDINGS = (".csv", ".parquet", ".npz")
 _MOST_CATEGORIES = 50  # largest number of categories of a text column in a draft
@@ -76,10 +78,10 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
         except CellError as error:
-            raise DataError(f"{file}, row {row + error.row + 1}, {error.text}") from None
+            raise DataError(f"{file}, row {row + error.row + 1}, {error.text}", error.reason) from None
         row += len(features)
         yield features, labels
-    expect(row > 0, f"{file} has a header and no rows")
+    expect(row > 0, f"{file} has a header and no rows", "its table has no rows")
 
 
 def check_groups(path: str | Path, schema: Schema, most: int) -> None:
@@ -95,7 +97,8 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
         gone = next((place for place, text in enumerate(texts) if text in schema.absent), None)
         if gone is not None:
             raise DataError(
-                f"{file}, row {row + gone + 1}, column '{schema.group}': whose record it is is missing"
+                f"{file}, row {row + gone + 1}, column '{schema.group}': whose record it is is missing",
+                _PEOPLE,
             )
         row += len(texts)
     largest = max(seen.values(), default=0)
@@ -103,6 +106,7 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
         largest <= most,
         f"{file} has {largest} rows with the same {schema.group}, and group-size is {most}: raise it, or leave "
         "rows out",
+        _PEOPLE,
     )
 
 
@@ -167,16 +171,18 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
     expect(
         not len(absent) == len(needed) > 1,
         f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?",
+        _COLUMNS,
     )
     twice = [name for name, number in Counter(header).items() if number > 1]
-    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}")
+    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}", _COLUMNS)
     who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
-    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}")
+    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}", _COLUMNS)
     known = {*schema.names, schema.label.column, *schema.ignore, *filter(None, [schema.group])}
     extra = [name for name in header if name not in known]
     expect(
         not extra,
         f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or remove it",
+        _COLUMNS,
     )
 
 
