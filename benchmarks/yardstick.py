@@ -4,9 +4,10 @@
 
 The job: softmax regression, d = 7840, 100 clients of 600 rows, 30 sampled, 10 local steps of 10 rows, no bias, no
 penalty, one BLAS thread. The loops by hand do nothing else: no checks, no messages, no state, buffers reused; once
-client by client and once with the sampled clients stacked, in double and, for comparison, in single precision, which
-our runtimes do not have. Rows are synthetic, as sparse as MNIST's: speed does not depend on them. All variants take
-turns in one process, and the best time of each counts, so that the machine's speed cancels in the ratios.
+client by client and once with the sampled clients stacked. Each variant runs in double and in single precision, and is
+compared with the loop of the same precision; private runs are in double precision only. Rows are synthetic, as sparse
+as MNIST's: speed does not depend on them. All variants take turns in one process, and the best time of each counts, so
+that the machine's speed cancels in the ratios.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import numpy as np
 from rounds import cohort_round, inprocess_round, race
 from threadpoolctl import threadpool_limits
 
+from twinflower.arrays import DOUBLE, PRECISIONS
 from twinflower.data.sets import Dataset
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
@@ -40,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 Round = Callable[[], Any]
+Variant = tuple[str, str]  # the name of a variant, and of the loop by hand that it is compared with
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -52,10 +55,11 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> Setup:
-    """The job for one method."""
+    """The job for one method, in the precision of the features."""
+    precision = next(name for name, dtype in PRECISIONS.items() if dtype == features.dtype)
     small = prepare(
         parse(
-            {"local.max-steps": STEPS, "evaluation.every": 10**6},
+            {"local.max-steps": STEPS, "evaluation.every": 10**6, "precision": precision},
             method | {
                 "clients.count": CLIENTS, "clients.per-round": SAMPLED, "batch-size": BATCH, "step-size": STEP,
                 "objective.name": "softmax", "regulariser.name": "none", "rounds": 1000,
@@ -63,12 +67,13 @@ def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> S
         )
     )  # fmt: skip
     flat, marks = features.reshape(-1, FEATURES), labels.reshape(-1)
-    data = Dataset("synthetic", flat, marks, flat[:100], marks[:100], CLASSES)
+    data = Dataset("synthetic", flat, marks, flat[:100], marks[:100], CLASSES, dtype=features.dtype)
     division = replace(
         small.partition, rows=np.arange(len(marks)), offsets=np.arange(0, len(marks) + 1, ROWS)
     )
     objective = replace(small.objective, num_features=FEATURES)
-    return replace(small, dataset=data, partition=division, objective=objective, start=np.zeros(objective.d))
+    start = np.zeros(objective.d, features.dtype)
+    return replace(small, dataset=data, partition=division, objective=objective, start=start)
 
 
 def slopes(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -122,29 +127,28 @@ def stacked(features: np.ndarray, labels: np.ndarray) -> Round:
     return step
 
 
+def runs(features: np.ndarray, labels: np.ndarray, note: str) -> dict[Variant, Round]:
+    """A round of every variant in the precision of the features; `note` is added to the names."""
+    one, all_ = f"by hand, client by client{note}", f"by hand, stacked{note}"
+    found = {(one, one): client_by_client(features, labels), (all_, all_): stacked(features, labels)}
+    for name, keys in METHODS.items():
+        if features.dtype == DOUBLE or "privacy.mode" not in keys:
+            job = setup(keys, features, labels)
+            found[f"{name}, in process{note}", one] = inprocess_round(job)
+            found[f"{name}, cohort{note}", all_] = cohort_round([job])
+    return found
+
+
 def table(rounds: int) -> list[str]:
-    """Client updates per second of every variant, and the ratio to the loop by hand in double precision."""
+    """Client updates per second of every variant, and the ratio to the loop by hand in the same precision."""
     features, labels = rows()
     single = features.astype(np.float32)
-    variants: dict[str, Round] = {
-        "by hand, client by client": client_by_client(features, labels),
-        "by hand, stacked": stacked(features, labels),
-        "by hand, client by client, single precision": client_by_client(single, labels),
-        "by hand, stacked, single precision": stacked(single, labels),
-    }
-    base = dict.fromkeys(variants, "")
-    for name, keys in METHODS.items():
-        job = setup(keys, features, labels)
-        variants |= {f"{name}, in process": inprocess_round(job), f"{name}, cohort": cohort_round([job])}
-        base |= {
-            f"{name}, in process": "by hand, client by client",
-            f"{name}, cohort": "by hand, stacked",
-        }
-    seconds = race(variants, rounds)
+    variants = runs(features, labels, "") | runs(single, labels, ", single precision")
+    seconds = race({name: round_ for (name, _), round_ in variants.items()}, rounds)
     lines = ["| variant | client updates per second | speed against by hand |", "|---|---|---|"]
-    for name, s in seconds.items():
-        ratio = f"{seconds[base[name]] / s:.2f}" if base[name] else ""
-        lines.append(f"| {name} | {SAMPLED / s:,.0f} | {ratio} |")
+    for name, base in variants:
+        ratio = f"{seconds[base] / seconds[name]:.2f}" if base != name else ""
+        lines.append(f"| {name} | {SAMPLED / seconds[name]:,.0f} | {ratio} |")
     return lines
 
 

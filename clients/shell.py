@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import AveragesModels, Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
+from twinflower.arrays import DOUBLE
 from twinflower.batches import LocalSchedule, Shards
 from twinflower.errors import ReplyError, SettingError, require
 from twinflower.evaluation import evaluate
@@ -65,8 +66,9 @@ class AlgorithmClient(NumPyClient):
     """Base of all clients; a subclass sets its `algorithm_class` and documents its client side.
 
     context: Flower's context, whose state holds the duals. algorithm: the algorithm with its settings, the same as on
-    the server. objective, rows: this client's f_i and its data. start: the public starting point (d,). client,
-    num_clients: partition number and count. schedule: the batches and number of local steps. seed: of the batches.
+    the server. objective, rows: this client's f_i and its data. start: the public starting point (d,), of the same type
+    as rows, state and messages: float64, or float32 without a guard. client, num_clients: partition number and count.
+    schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`; only without
     a guard. columns: the columns with private ranges, if there are any; the client then releases counts in round 0, and
@@ -112,6 +114,7 @@ class AlgorithmClient(NumPyClient):
         if isinstance(algorithm, RestrictsObjective):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
+        _check_precision(start, rows, guard)
         if isinstance(objective, ChecksRows):
             objective.check_rows(rows)
         if guard is not None:
@@ -160,7 +163,7 @@ class AlgorithmClient(NumPyClient):
             raise ReplyError("this client holds out no rows to evaluate on")
         if len(parameters) != 1:
             raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
-        x = checked("the model", parameters[0], (self.objective.d,))
+        x = checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
         rows, loss, correct = evaluate(self.objective, x, self.held_out)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
         return loss, rows, metrics
@@ -186,7 +189,8 @@ class AlgorithmClient(NumPyClient):
         if asked.round == COUNTS_ROUND:
             return self._count
         if self.columns and asked.ranges != self._ranges:
-            self.shards = replace(self.shards, features=self.columns.features(asked.ranges))
+            features = self.columns.features(asked.ranges).astype(self.start.dtype, copy=False)
+            self.shards = replace(self.shards, features=features)
             self._ranges = asked.ranges
         return self._finish if asked.closing else self._work
 
@@ -240,7 +244,7 @@ class AlgorithmClient(NumPyClient):
     def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """Compute a round; the only side effects are the name of the session and the charge in the ledger."""
         d, round_ = self.objective.d, asked.round
-        inbox, before = self.algorithm.inbox.unpack(parameters, d), self._state(last)
+        inbox, before = self._unpacked(parameters), self._state(last)
         noise = self._open(asked, inbox, before)
         batches = self.schedule.batches(self.shards, self.client, self.seed, round_)
         with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
@@ -273,7 +277,7 @@ class AlgorithmClient(NumPyClient):
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
         """The state after the closing message; it depends only on earlier releases and public values."""
-        inbox, before = self.algorithm.inbox.unpack(parameters, self.objective.d), self._state(last)
+        inbox, before = self._unpacked(parameters), self._state(last)
         self._bind(asked.session)
         state = self.algorithm.finish(before, inbox) if isinstance(self.algorithm, Closes) else before
         return self._kept(state, [], last, asked, {})
@@ -292,13 +296,17 @@ class AlgorithmClient(NumPyClient):
         self._bind(asked.session)
         return self.guard.open(release, asked.round, asked.session)
 
+    def _unpacked(self, parameters: Arrays) -> Any:
+        """The inbox in a request; ReplyError for anything that a strategy would not send."""
+        return self.algorithm.inbox.unpack(parameters, self.objective.d, dtype=self.start.dtype)
+
     def _state(self, last: Kept | None) -> Any:
         """The state after the last round, or the initial state."""
         if last is None:
             return self.algorithm.init_client(self.start)
         shapes = self.algorithm.state.shapes(self.objective.d)
         return self.algorithm.state.kind(
-            **{n: _state_array(last.arrays, n, shape) for n, shape in shapes.items()}
+            **{n: _state_array(last.arrays, n, shape, self.start.dtype) for n, shape in shapes.items()}
         )
 
     def _kept(
@@ -309,6 +317,21 @@ class AlgorithmClient(NumPyClient):
         arrays = {_STATE + n: np.asarray(a) for n, a in zip(state._fields, state, strict=True) if a.size}
         arrays |= {f"{_REPLY}{place}": np.asarray(array) for place, array in enumerate(reply)}
         return Kept(arrays, {"round": asked.round, "session": asked.session, "born": born, **measured})
+
+
+def _check_precision(start: NDArray[Any], rows: Batch, guard: Guard | None) -> None:
+    """Raise SettingError unless a client with this start computes in one precision: double, if it is private."""
+    if start.dtype == DOUBLE:
+        return
+    require(
+        guard is None,
+        f"a private client computes in double precision: start must be float64; got {start.dtype}",
+    )
+    real = [part.dtype for part in (rows.features, rows.labels) if part.dtype.kind == "f"]
+    require(
+        all(dtype == start.dtype for dtype in real),
+        f"start is {start.dtype}, so features and real labels must be, too; got {', '.join(map(str, real))}",
+    )
 
 
 def _check_averaging(algorithm: Algorithm) -> None:
@@ -335,9 +358,13 @@ def _validating(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validated
 
 
-def _state_array(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def _state_array(
+    arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     """One array of the stored state; empty arrays are not stored."""
-    return checked(name, arrays[_STATE + name], shape) if math.prod(shape) else np.empty(shape)
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    return checked(name, arrays[_STATE + name], shape, dtype)
 
 
 def _round_of(config: dict[str, Any], first: int) -> int:

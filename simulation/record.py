@@ -117,9 +117,9 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
     metrics = algorithm.server_metrics(server) if isinstance(algorithm, ServerMetrics) else {}
     row = {name: float(of_seed(value)) for name, value in metrics.items()}
     points = client_models(algorithm, server)
-    x = of_seed(algorithm.model(server))
+    x = of_seed(algorithm.model(server)).astype(np.float64, copy=False)
     if points is not None:
-        points = of_seed(points)
+        points = of_seed(points).astype(np.float64, copy=False)
         x = points.mean(0)
         row["consensus"] = float(((points - x) ** 2).sum(-1).mean())
     row |= setup.assess(of_seed(algorithm.model(server)))

@@ -180,8 +180,13 @@ class Setup:
 
     @cached_property
     def optimum(self) -> Array:
-        """The minimiser x* (d,) of F + h over all training rows, the reference for distance and optimality."""
-        return minimise(self.objective, self.regulariser, self._training, self.start)
+        """The minimiser x* (d,) of F + h over all training rows, the reference for distance and optimality.
+
+        It is computed in double precision also for a run in single precision.
+        """
+        rows, start = self._training, self.start.astype(np.float64, copy=False)
+        rows = rows._replace(features=rows.features.astype(np.float64, copy=False))
+        return minimise(self.objective, self.regulariser, rows, start)
 
     def outlook(self) -> list[tuple[str, str]]:
         """The method's forecast for its private run as (name, text) rows, and warnings.
@@ -420,7 +425,11 @@ def prepare_node(config: Config) -> Setup:
 def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # before the data are loaded, so that errors in the settings appear at once
-    data = _own_dataset(config, config.data) if isinstance(config.data, OwnData) else _dataset(config.data)
+    data = (
+        _own_dataset(config, config.data)
+        if isinstance(config.data, OwnData)
+        else _dataset(config.data, config.dtype)
+    )
     if data.schema:
         _check_people(config)
         config = config.put({"data.schema-digest": data.schema.digest})
@@ -443,7 +452,7 @@ def prepare_rows(config: Config, data: Dataset) -> Setup:
 
 def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbours]) -> Setup:
     """Build the run on these rows."""
-    schedule = config.schedule
+    schedule, data = config.schedule, data.in_precision(config.dtype)
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
@@ -471,8 +480,9 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     plan = make_plan(config, algorithm, objective, schedule, division.sizes, for_ranges)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)
     return Setup(
-        config, data, division, objective, algorithm, schedule, _start(config, objective), plan, held=held
-    )
+        config, data, division, objective, algorithm, schedule, _start(config, objective).astype(config.dtype),
+        plan, held=held,
+    )  # fmt: skip
 
 
 def _weight_at_zero(config: Config) -> dict[str, float]:
@@ -497,8 +507,8 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
 
 
 @lru_cache(maxsize=2)
-def _dataset(data: Data | TableData | ArrayData) -> Dataset:
-    return data.load(os.environ.get("TWINFLOWER_DATA", ""))
+def _dataset(data: Data | TableData | ArrayData, dtype: np.dtype[Any]) -> Dataset:
+    return data.load(os.environ.get("TWINFLOWER_DATA", "")).in_precision(dtype)
 
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:

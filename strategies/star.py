@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
-from twinflower.arrays import Index, read_only
+from twinflower.arrays import DOUBLE, Index, read_only
 from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
@@ -147,6 +147,7 @@ class StarStrategy(Strategy):
         self._strangers: set[int] = set()
         self._waiting: dict[int, int] = {}
         self._session = ""
+        self._dtype = DOUBLE
         self._first = 0
         self._void = 0
         self._began = 0.0
@@ -193,9 +194,10 @@ class StarStrategy(Strategy):
     def begin(self, nodes: dict[int, int], start: NDArray[np.float64]) -> None:
         """Discard earlier rounds and start a new training, or restore the one given to `resume`.
 
-        nodes: partition -> node. start (d,): the public starting point.
+        nodes: partition -> node. start (d,): the public starting point, whose type is that of all messages.
         """
         self.num_clients = len(nodes)
+        self._dtype = start.dtype
         self._check_sample()
         self._nodes = nodes
         self.rounds.clear()
@@ -447,7 +449,7 @@ class StarStrategy(Strategy):
             raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
         if metrics.get("session", self._session) != self._session:
             raise ReplyError("the reply belongs to another run")
-        upload = self.algorithm.upload.unpack(reply.arrays, self._entries, asked.inbox)
+        upload = self.algorithm.upload.unpack(reply.arrays, self._entries, asked.inbox, self._dtype)
         self._check_norms(reply.arrays)
         self._check_birth(asked.client, metrics.get("born"))
         return upload, dict(metrics)
@@ -473,7 +475,8 @@ class StarStrategy(Strategy):
         self._born[client] = born
 
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
-        up, down = self.algorithm.upload.bits(self._entries), self.algorithm.inbox.bits(self._entries)
+        layouts = self.algorithm.upload, self.algorithm.inbox
+        up, down = (layout.bits(self._entries, self._dtype) for layout in layouts)
         asked, accepted = tuple(a.client for a in self._asked.values()), len(metrics)
         steps, stopped = _mean(metrics, "local-steps"), _mean(metrics, "stopped")
         return Round(

@@ -309,6 +309,15 @@ def small(variant: str, **keys: Any) -> Setup:
     return prepare(parse(SMALL, VARIANTS[variant], keywords(keys)))
 
 
+PRIVATE_KEYS = {"privacy.mode", "epsilon", "noise-multiplier", "trust", "honest-sites"}
+
+
+def public(variant: str, **keys: Any) -> Setup:
+    """`small` without the variant's privacy."""
+    known = {key: value for key, value in VARIANTS[variant].items() if key not in PRIVATE_KEYS}
+    return prepare(parse(SMALL, known, keywords(keys)))
+
+
 class Step(NamedTuple):
     """The server after a round, the states of all clients (N, ...), and what those that count sent and reported."""
 

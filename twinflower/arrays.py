@@ -5,11 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[np.float64]  # or float32 in a run in single precision
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Seeds = NDArray[np.uint64]
-Labels = NDArray[Any]  # int64 for classes, float64 for regression targets
+Labels = NDArray[Any]  # int64 for classes, a float type for regression targets
+
+DOUBLE: np.dtype[Any] = np.dtype(np.float64)
+PRECISIONS: dict[str, np.dtype[Any]] = {"double": DOUBLE, "single": np.dtype(np.float32)}
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array, Index, Labels
+from .arrays import Array, Index, Labels, Mask
 from .errors import require
 from .objectives import Batch
 from .randomness import permutations
@@ -236,8 +236,13 @@ def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
     """All rows of every client, (..., max size) per client; shorter clients are padded with rows of weight 0."""
     place = np.arange(sizes.max())
     there = place < sizes[..., None]
-    weights = None if there.all() else there / sizes[..., None].astype(float)
+    weights = None if there.all() else _shares(shards, there, sizes[..., None])
     return shards.take(starts[..., None] + np.where(there, place, 0), weights)
+
+
+def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
+    """The weight 1 / size of each row that is there, in the precision of the rows; 0 for padding."""
+    return (there / sizes).astype(shards.features.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
@@ -246,7 +251,7 @@ def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
     places = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
     for stacked, order in zip(places, orders, strict=True):
         stacked[: order.shape[0], : order.shape[1]] = order
-    weights = (np.arange(places.shape[-1]) < sizes[:, None]) / sizes[:, None]
+    weights = _shares(shards, np.arange(places.shape[-1]) < sizes[:, None], sizes[:, None])
     return Batches(
         steps, shards, places.reshape(steps.shape + places.shape[1:]), weights.reshape(steps.shape + (-1,))
     )

@@ -54,7 +54,7 @@ class Constraint:
     def excess(self, losses: Array, rows: Batch) -> float:
         """Mean loss of the group minus its limit, given the losses (b,) of all rows; -limit for an empty group."""
         members = self.members(rows)
-        return float(losses[members].mean() if members.any() else 0.0) - self.limit
+        return float(losses[members].mean(dtype=np.float64) if members.any() else 0.0) - self.limit
 
 
 def parse_constraints(text: str) -> tuple[Constraint, ...]:

@@ -12,8 +12,9 @@ import numpy as np
 from .arrays import Array, Mask
 
 # range of reliable squared norms; products of two of them, and sums of these, neither underflow nor overflow
-_SURE = 2.0**-500, 2.0**500
-_LONGEST = 2.0**900  # for longer gradients the clipping factor may be subnormal and lose precision
+_SURE = {"float64": (2.0**-500, 2.0**500), "float32": (2.0**-60, 2.0**60)}
+# for longer gradients the clipping factor may be subnormal and lose precision
+_LONGEST = {"float64": 2.0**900, "float32": 2.0**100}
 
 
 def squared_norms(vectors: Array) -> Array:
@@ -51,18 +52,19 @@ def outer_norms(*layers: tuple[Array, Array, Array | None]) -> Array:
     if all(map(_sure, squares)):
         return plain
     exact = reduce(np.hypot, (corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors))
-    exact = np.where(exact > _LONGEST, np.inf, exact)
+    exact = np.where(exact > _LONGEST[exact.dtype.name], np.inf, exact)
     return np.where(reduce(np.logical_or, map(_doubtful, squares)), exact, plain)
 
 
 def _sure(squares: Array) -> bool:
     """Whether all squared norms are in the reliable range; False if one is NaN."""
-    least, most = np.minimum.reduce(squares, axis=None), np.maximum.reduce(squares, axis=None)
-    return bool(_SURE[0] < least and most < _SURE[1])
+    low, high = _SURE[squares.dtype.name]
+    return bool(low < np.minimum.reduce(squares, axis=None) and np.maximum.reduce(squares, axis=None) < high)
 
 
 def _doubtful(squares: Array) -> Mask:
-    return ~((_SURE[0] < squares) & (squares < _SURE[1]))
+    low, high = _SURE[squares.dtype.name]
+    return ~((low < squares) & (squares < high))
 
 
 def _scaled_norms(vectors: Array) -> Array:

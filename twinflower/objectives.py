@@ -173,13 +173,14 @@ class Loss(Protocol):
 
 
 @lru_cache
-def _identity(outputs: int) -> Array:
-    return np.eye(outputs)
+def _identity(outputs: int, dtype: np.dtype[Any]) -> Array:
+    return np.eye(outputs, dtype=dtype)
 
 
-def _one_hot(labels: Labels, outputs: int) -> Array:
-    """1.0 at each label and 0.0 elsewhere, (..., outputs); a look-up is several times faster than a comparison."""
-    return _identity(outputs).take(labels, axis=0)
+def _one_hot(labels: Labels, scores: Array) -> Array:
+    """1.0 at each label and 0.0 elsewhere, like the scores (..., outputs); a look-up is several times faster than a
+    comparison."""
+    return _identity(scores.shape[-1], scores.dtype).take(labels, axis=0)
 
 
 class RowwiseLogistic:
@@ -196,10 +197,10 @@ class RowwiseLogistic:
         return num_classes
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return (np.logaddexp(0.0, -scores) * _one_hot(labels, scores.shape[-1])).sum(-1)
+        return (np.logaddexp(0.0, -scores) * _one_hot(labels, scores)).sum(-1)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        return -expit(-scores) * _one_hot(labels, scores.shape[-1])
+        return -expit(-scores) * _one_hot(labels, scores)
 
     def predict(self, scores: Array) -> Array:
         return scores.argmax(-1)
@@ -215,13 +216,13 @@ class Softmax:
         return num_classes
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores.shape[-1])).sum(-1)
+        return logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores)).sum(-1)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         slopes = scores - np.maximum.reduce(scores, -1, keepdims=True)
         np.exp(slopes, out=slopes)
         slopes /= np.add.reduce(slopes, -1, keepdims=True)
-        slopes -= _one_hot(labels, scores.shape[-1])
+        slopes -= _one_hot(labels, scores)
         return slopes
 
     def predict(self, scores: Array) -> Array:
@@ -239,18 +240,18 @@ class Logistic:
         return 1
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return np.logaddexp(0.0, -self._sign(labels) * scores[..., 0])
+        return np.logaddexp(0.0, -self._sign(labels, scores) * scores[..., 0])
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        sign = self._sign(labels)[..., None]
+        sign = self._sign(labels, scores)[..., None]
         return -sign * expit(-sign * scores)
 
     def predict(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)
 
     @staticmethod
-    def _sign(labels: Labels) -> Array:
-        return 2.0 * labels - 1.0
+    def _sign(labels: Labels, scores: Array) -> Array:
+        return (2.0 * labels - 1.0).astype(scores.dtype, copy=False)
 
 
 class Squared:
@@ -472,8 +473,10 @@ def check_clipping(objective: Objective, privacy: str) -> None:
 
 
 def mean_over(values: Array, rows: Batch) -> Array:
-    """Mean of values (..., b) over a batch's rows, (...,); weighted if the batch has weights."""
-    return values.mean(-1) if rows.weights is None else (values * rows.weights).sum(-1)
+    """Mean of values (..., b) over a batch's rows, (...,); weighted if the batch has weights. Always a double."""
+    if rows.weights is None:
+        return values.mean(-1, dtype=np.float64)
+    return (values * rows.weights).sum(-1, dtype=np.float64)
 
 
 def score_of(predicted: Labels, rows: Batch, classifies: bool) -> Array:

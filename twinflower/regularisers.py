@@ -16,7 +16,10 @@ import numpy as np
 from .arrays import Array
 from .settings import Setting, above, at_least, check_settings, make
 
-_ROUNDING = 1e-9  # relative tolerance: a projected point may lie outside its set by rounding
+
+def _rounding(x: Array) -> float:
+    """Relative tolerance: a projected point may lie outside its set by rounding."""
+    return 1e-5 if x.dtype == np.float32 else 1e-9
 
 
 class Regulariser(Protocol):
@@ -90,8 +93,9 @@ class Box:
 
     def value(self, x: Array) -> Array:
         """0 inside the box, up to rounding, and infinity outside."""
-        below = self.lower - _ROUNDING * np.abs(self.lower)
-        above = self.upper + _ROUNDING * np.abs(self.upper)
+        rounding = _rounding(x)
+        below = self.lower - rounding * np.abs(self.lower)
+        above = self.upper + rounding * np.abs(self.upper)
         inside = (x >= below) & (x <= above)
         return np.where(inside.all(-1), 0.0, np.inf)
 
@@ -181,12 +185,12 @@ class Ball:
 
     def value(self, x: Array) -> Array:
         """0 inside the ball, up to rounding, and infinity outside."""
-        inside = np.sqrt((x * x).sum(-1)) <= self.radius * (1.0 + _ROUNDING)
+        inside = np.sqrt((x * x).sum(-1)) <= self.radius * (1.0 + _rounding(x))
         return np.where(inside, 0.0, np.inf)
 
     def prox(self, u: Array, step: float) -> Array:
         """The projection of u onto the ball."""
-        largest = np.maximum(np.abs(u).max(-1, keepdims=True), np.finfo(float).tiny)  # squares may overflow
+        largest = np.maximum(np.abs(u).max(-1, keepdims=True), np.finfo(u.dtype).tiny)  # squares may overflow
         norm = largest * np.sqrt(((u / largest) ** 2).sum(-1, keepdims=True))
         return u * (self.radius / np.maximum(norm, self.radius))
 

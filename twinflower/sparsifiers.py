@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator, Philox
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from .arrays import Array, Index, Mask, Seeds
+from .arrays import DOUBLE, Array, Index, Mask, Seeds
 from .errors import ReplyError, require
 from .wire import checked, expect_arrays
-
-VALUE_BITS = 64
 
 
 class Code(NamedTuple):
@@ -60,11 +58,16 @@ def rand_k(seeds: Seeds, d: int, k: int) -> Index:
 
 def scatter(code: Code, d: int) -> tuple[Array, Mask]:
     """The dense vector (..., d), with 0 for entries that were not sent, and the mask (..., d) of sent entries."""
-    dense = np.zeros(code.values.shape[:-1] + (d,))
+    dense = np.zeros(code.values.shape[:-1] + (d,), code.values.dtype)
     sent = np.zeros(dense.shape, dtype=bool)
     np.put_along_axis(dense, code.indices, code.values, -1)
     np.put_along_axis(sent, code.indices, True, -1)
     return dense, sent
+
+
+def value_bits(dtype: DTypeLike) -> int:
+    """Number of bits of a number of this type."""
+    return 8 * np.dtype(dtype).itemsize
 
 
 def index_bits(d: int) -> int:
@@ -102,10 +105,10 @@ class TopK:
         indices = top_k(y, kept_entries(self.ratio, y.shape[-1]))
         return Code(indices, np.take_along_axis(y, indices, -1))
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike = DOUBLE) -> int:
         """Number of bits of one message on the wire, without padding to whole bytes."""
         k = kept_entries(self.ratio, d)
-        return k * (VALUE_BITS + (index_bits(d) if k < d else 0))
+        return k * (value_bits(dtype) + (index_bits(d) if k < d else 0))
 
     def arrays(self, d: int) -> int:
         """Number of arrays on the wire: the values, and the packed indices unless all entries are sent."""
@@ -115,12 +118,12 @@ class TopK:
         """The arrays on the wire for one sparse vector of dimension d."""
         return [code.values] if len(code.values) == d else [code.values, pack_indices(code.indices, d)]
 
-    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
+    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds, dtype: DTypeLike = DOUBLE) -> Code:
         """Inverse of `pack`; ReplyError for arrays that `pack` cannot produce. seed is ignored."""
         k = kept_entries(self.ratio, d)
         expect_arrays(arrays, 1 if k == d else 2)
         indices = np.arange(d) if k == d else unpack_indices(arrays[1], d, k)
-        return Code(indices, checked("values", arrays[0], (k,)))
+        return Code(indices, checked("values", arrays[0], (k,), dtype))
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ class RandK:
         indices = rand_k(seeds, y.shape[-1], kept_entries(self.ratio, y.shape[-1]))
         return Code(indices, np.take_along_axis(y, indices, -1))
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike = DOUBLE) -> int:
         """Number of bits of one message: the values only, since the seed was sent with the request."""
-        return kept_entries(self.ratio, d) * VALUE_BITS
+        return kept_entries(self.ratio, d) * value_bits(dtype)
 
     def arrays(self, d: int) -> int:
         """Number of arrays on the wire: 1, the values."""
@@ -146,11 +149,11 @@ class RandK:
         """The arrays on the wire for one sparse vector of dimension d."""
         return [code.values]
 
-    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds) -> Code:
+    def unpack(self, arrays: list[NDArray[Any]], d: int, seed: Seeds, dtype: DTypeLike = DOUBLE) -> Code:
         """Inverse of `pack`, given the seed of the request; ReplyError for arrays that `pack` cannot produce."""
         k = kept_entries(self.ratio, d)
         expect_arrays(arrays, 1)
-        return Code(rand_k(seed, d, k), checked("values", arrays[0], (k,)))
+        return Code(rand_k(seed, d, k), checked("values", arrays[0], (k,), dtype))
 
 
 SPARSIFIERS: dict[str, type[TopK] | type[RandK]] = {"top-k": TopK, "rand-k": RandK}

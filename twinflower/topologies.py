@@ -307,11 +307,12 @@ def compact(matrix: "sparse.csr_array") -> "sparse.csr_array | Array":
 
 
 def sums(matrix: "sparse.csr_array | Array", x: Array) -> Array:
-    """sum_l matrix[k, l] x_l for every client k, (..., N, d), with x (..., N, d)."""
+    """sum_l matrix[k, l] x_l for every client k, (..., N, d), with x (..., N, d); sums are double in any precision."""
     if x.ndim == 2 or isinstance(matrix, np.ndarray):
-        return matrix @ x  # type: ignore[no-any-return]
+        return (matrix @ x).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
     flat = np.moveaxis(x, -2, 0)
-    return np.moveaxis((matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape), 0, -2)
+    found = (matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape)
+    return np.moveaxis(found, 0, -2).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def connected(neighbours: Neighbours, alive: Mask) -> bool:

@@ -352,7 +352,7 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
             if "description" not in arrays:
                 raise DataError(f"{file} does not say how to predict: {_WITHOUT}")
             x, text = arrays["x"], str(arrays["description"])
-        return _described(np.array(x, dtype=np.float64), json.loads(text))
+        return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text))
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise

@@ -38,7 +38,7 @@ from .local import Train, run_curves
 from .observer import Observer
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
-BLOCK = 2**15  # numbers per array, such that all arrays of a block fit into one core's cache
+BLOCK = 2**18  # bytes per array, such that all arrays of a block fit into one core's cache
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Cohort:
     @property
     def _block(self) -> int:
         """The number of clients per block whose arrays fit into the processor's cache."""
-        return max(1, BLOCK // (self.problem.objective.d * len(self.setups)))
+        return max(1, BLOCK // self.problem.start.nbytes)
 
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) sampled in a round."""
@@ -174,7 +174,8 @@ class Cohort:
 
     def _account(self, round_: int, clients: Index, counted: Index, steps: Array, fired: Array) -> Round:
         d = self.problem.objective.d
-        up, down = (layout.bits(d) for layout in (self.algorithm.upload, self.algorithm.inbox))
+        dtype = self.problem.start.dtype
+        up, down = (layout.bits(d, dtype) for layout in (self.algorithm.upload, self.algorithm.inbox))
         private = self.setups[0].plan is not None
         means = (np.nan, np.nan) if private else (float(steps.mean()), float(fired.mean()))
         asked = tuple(clients.tolist())

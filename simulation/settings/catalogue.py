@@ -10,11 +10,12 @@ from typing import Any
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
+from twinflower.arrays import PRECISIONS
 from twinflower.data.partition import PARTITIONERS
 from twinflower.data.sets import SOURCES
 from twinflower.networks import OBJECTIVES, TORCH
 from twinflower.regularisers import REGULARISERS
-from twinflower.settings import Key, Rule, Setting, Value, at_least, settings_of
+from twinflower.settings import Key, Rule, Setting, Value, at_least, one_of, settings_of
 from twinflower.topologies import TOPOLOGIES
 
 from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
@@ -79,6 +80,10 @@ TOP = (
     Key(
         ("start_scale",), float, 0.0,
         Setting("standard deviation of a normal starting point; 0: the objective's own start", at_least(0)),
+    ),
+    Key(
+        ("precision",), str, "double",
+        Setting("numbers of 64 bits, or of 32 bits, which a private run refuses", one_of(PRECISIONS)),
     ),
 )  # fmt: skip
 

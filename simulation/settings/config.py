@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from twinflower.algorithms import ALGORITHMS
-from twinflower.arrays import Index
+from twinflower.arrays import PRECISIONS, Index
 from twinflower.batches import LocalSchedule
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
@@ -33,6 +35,7 @@ PATHS = (
     "output.state-dir",
     "output.resume-from",
 )  # files and folders that a run reads or writes
+_MOST_SINGLE_ROUNDS = 2**24
 INCIDENTAL = {
     *PATHS, "data.download", "output.checkpoint-every", "server.node-timeout", "server.round-timeout",
 }  # fmt: skip
@@ -46,6 +49,7 @@ class Config:
     rounds: int
     seed: int
     start_scale: float
+    precision: str
     data: Data | OwnData | TableData | ArrayData
     clients: Clients
     partition: Method
@@ -74,6 +78,11 @@ class Config:
     def algorithm(self) -> str:
         """The name of the algorithm."""
         return str(self.method.name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The floating-point type of rows, points, duals and messages."""
+        return PRECISIONS[self.precision]
 
     @property
     def sampled(self) -> int:
@@ -199,6 +208,8 @@ def _method(name: str, chosen: Mapping[str, Mapping[str, Value]], privacy: Any) 
 def check(config: Config) -> None:
     """Check the rules that concern several settings and need no data; SettingError if one is violated."""
     config.objective.check()
+    if config.precision == "single":
+        _check_single(config)
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
     require(
@@ -212,6 +223,25 @@ def check(config: Config) -> None:
         _check_trust(config, config.privacy)
     if isinstance(config.data, TableData):
         _check_tables(config, config.data)
+
+
+def _check_single(config: Config) -> None:
+    """Raise SettingError for settings that a run in single precision does not allow."""
+    require(
+        isinstance(config.privacy, NoPrivacy),
+        "precision must be double in a private run, whose guarantee rests on bounds on the rounding errors of doubles; "
+        f"got single with privacy.mode {config.privacy.mode}",
+    )
+    require(
+        not isinstance(config.objective, TorchObjective),
+        "precision must be double with a PyTorch module, which computes in a type of its own: convert the module by "
+        "module.float(); got single",
+    )
+    require(
+        config.rounds < _MOST_SINGLE_ROUNDS,
+        f"precision must be double with 2^24 rounds or more, which single precision cannot count; got single with "
+        f"{config.rounds} rounds",
+    )
 
 
 def _check_tables(config: Config, data: TableData) -> None:

@@ -31,11 +31,11 @@ def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool = Tru
     """
     clients = num_clients if wanted else 0
     require(
-        start.size * clients < 2**29,
+        start.nbytes * clients < 2**32,
         f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled",
     )
     shape = start.shape[:-1] + (clients, start.shape[-1])
-    return Memory(np.zeros(shape), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
+    return Memory(np.zeros(shape, start.dtype), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
 
 
 def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -> Memory:
@@ -60,14 +60,19 @@ def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Ar
     """The sum of an entry over the clients that sent it, divided by their number (Li 2024 (20), (23)).
 
     An entry that nobody sent is taken from unheard (..., d). shares (..., K) > 0: if given, the clients' weights in F;
-    the mean over the senders of an entry is then weighted in proportion to them.
+    the mean over the senders of an entry is then weighted in proportion to them. Sums are double in any precision.
     """
     if shares is not None:
-        return _weighted_mean(values, sent, unheard, shares[..., None])
+        return _weighted_mean(values, sent, unheard, shares[..., None]).astype(values.dtype, copy=False)
     if sent is None:
-        return values.mean(-2)
-    count = sent.sum(-2)
-    return np.where(count > 0, (values * sent).sum(-2) / np.maximum(count, 1), unheard)
+        return mean_over_clients(values)
+    count, total = sent.sum(-2), (values * sent).sum(-2, dtype=np.float64)
+    return np.where(count > 0, total / np.maximum(count, 1), unheard).astype(values.dtype, copy=False)
+
+
+def mean_over_clients(values: Array) -> Array:
+    """The mean (..., d) of values (..., K, d); the sum is double, because rounding errors grow with K."""
+    return values.mean(-2, dtype=np.float64).astype(values.dtype, copy=False)
 
 
 def _weighted_mean(values: Array, sent: Mask | None, unheard: Array, shares: Array) -> Array:

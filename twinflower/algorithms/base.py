@@ -150,8 +150,10 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         over all num_clients clients."""
         shares = self.info.shares(clients)
         if shares is None:
-            return values.sum(-2) / num_clients  # type: ignore[no-any-return]
-        return (shares[..., None] * values).sum(-2)  # type: ignore[no-any-return]
+            total = values.sum(-2, dtype=np.float64) / num_clients
+        else:
+            total = (shares[..., None] * values).sum(-2)
+        return total.astype(values.dtype, copy=False)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:
         """x0 after the prox, or a mean of such points."""

@@ -34,7 +34,7 @@ PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=
 
 def untouched(start: Array) -> Tentative:
     """The initial state: zero, and no reply yet."""
-    return Tentative(np.zeros_like(start), np.zeros_like(start), np.zeros(start.shape[:-1]))
+    return Tentative(np.zeros_like(start), np.zeros_like(start), np.zeros(start.shape[:-1], start.dtype))
 
 
 def confirmed(state: Tentative, heard: Index) -> Array:
@@ -44,7 +44,7 @@ def confirmed(state: Tentative, heard: Index) -> Array:
 
 def tentative(before: Array, after: Array, round_: int) -> Tentative:
     """The client's state after its reply in this round."""
-    return Tentative(before, after, np.full(after.shape[:-1], float(round_)))
+    return Tentative(before, after, np.full(after.shape[:-1], round_, after.dtype))
 
 
 def nobody_heard(start: Array, num_clients: int) -> Index:

@@ -2,20 +2,22 @@
 
 A `Layout` names a NamedTuple and declares its fields in the order in which they are sent. From this it derives packing,
 strict unpacking (only arrays that packing could have written are accepted), the number of bits, and the shapes of
-stored state. d is the number of entries of the model.
+stored state. d is the number of entries of the model, and dtype the floating-point type of the run's numbers: that of
+its starting point.
 
     Layout(Inbox, Thinned("x0", "kept", TopK(0.5)), Count("heard"), Seed("seed"))
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from ..arrays import DOUBLE
 from ..errors import ReplyError
-from ..sparsifiers import VALUE_BITS, Code, RandK, TopK, kept_entries, scatter
+from ..sparsifiers import Code, RandK, TopK, kept_entries, scatter, value_bits
 from ..wire import checked, expect_arrays
 
 Arrays = list[NDArray[Any]]
@@ -34,12 +36,12 @@ class Field(ABC):
         """The wire arrays of one client's values, given one value for each name."""
 
     @abstractmethod
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The values. Raises ReplyError for anything that `pack` would not have written. request: for an upload, the
         unpacked inbox that it replies to."""
 
     @abstractmethod
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike) -> int:
         """Number of bits sent, before padding to whole bytes."""
 
     def arrays(self, d: int) -> int:
@@ -65,13 +67,13 @@ class Point(Field):
         """The array itself."""
         return list(values)
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """A finite array of the declared length."""
-        return [checked(self.names[0], arrays[0], (self.entries(d),))]
+        return [checked(self.names[0], arrays[0], (self.entries(d),), dtype)]
 
-    def bits(self, d: int) -> int:
-        """64 bits per number."""
-        return self.entries(d) * VALUE_BITS
+    def bits(self, d: int, dtype: DTypeLike) -> int:
+        """64 bits per number, 32 in single precision."""
+        return self.entries(d) * value_bits(dtype)
 
     def entries(self, d: int) -> int:
         """The length of the vector."""
@@ -92,13 +94,13 @@ class Cells(Field):
         """The array itself."""
         return list(values)
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The array (d,) of uint64."""
         return [checked(self.names[0], arrays[0], (d,), np.uint64)]
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike) -> int:
         """64 bits per integer."""
-        return d * VALUE_BITS
+        return d * value_bits(np.uint64)
 
     def entries(self, d: int) -> int:
         """The length of the vector, d."""
@@ -108,8 +110,6 @@ class Cells(Field):
 class Count(Field):
     """An integer in [least, most]."""
 
-    dtype: ClassVar[type] = np.int64
-
     def __init__(self, name: str, least: int = 0, most: int = 2**63 - 1) -> None:
         self.names, self.least, self.most = (name,), least, most
 
@@ -117,9 +117,9 @@ class Count(Field):
         """One 0-d array."""
         return [np.asarray(value) for value in values]
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The number, checked to be an integer in the declared range."""
-        number = checked(self.names[0], arrays[0], (), self.dtype)
+        number = checked(self.names[0], arrays[0], (), self.kind(dtype))
         value = number.item()
         if not (self.least <= value <= self.most and value == int(value)):
             raise ReplyError(
@@ -127,9 +127,13 @@ class Count(Field):
             )
         return [number]
 
-    def bits(self, d: int) -> int:
-        """64 bits."""
-        return VALUE_BITS
+    def kind(self, dtype: DTypeLike) -> DTypeLike:
+        """The type of the number in a run with this floating-point type."""
+        return np.int64
+
+    def bits(self, d: int, dtype: DTypeLike) -> int:
+        """64 bits for an integer."""
+        return value_bits(self.kind(dtype))
 
     def shapes(self, d: int) -> Sequence[Shape]:
         """The shape of a scalar."""
@@ -137,18 +141,23 @@ class Count(Field):
 
 
 class FloatCount(Count):
-    """A `Count` that is stored as a float because it appears in floating-point formulas."""
+    """A `Count` that is stored as a float because it appears in floating-point formulas; below 2^24 in single
+    precision."""
 
-    dtype = np.float64
+    def kind(self, dtype: DTypeLike) -> DTypeLike:
+        """The run's floating-point type."""
+        return dtype
 
 
 class Seed(Count):
     """A public 64-bit seed."""
 
-    dtype = np.uint64
-
     def __init__(self, name: str) -> None:
         super().__init__(name, most=2**64 - 1)
+
+    def kind(self, dtype: DTypeLike) -> DTypeLike:
+        """A 64-bit integer without sign."""
+        return np.uint64
 
 
 class Absent(Field):
@@ -165,11 +174,11 @@ class Absent(Field):
         """No arrays."""
         return []
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The known value."""
         return [self.value]
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike) -> int:
         """0, as nothing is sent."""
         return 0
 
@@ -193,17 +202,17 @@ class Thinned(Field):
         x, kept = values
         return [x] if self.sparsifier.ratio == 1 else self.sparsifier.pack(Code(kept, x[kept]), d)
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The zero-padded vector (d,) and the indices of its kept entries."""
         if self.sparsifier.ratio == 1:
-            return [checked(self.names[0], arrays[0], (d,)), _ALL]
-        code = self.sparsifier.unpack(arrays, d, _NO_SEED)
+            return [checked(self.names[0], arrays[0], (d,), dtype), _ALL]
+        code = self.sparsifier.unpack(arrays, d, _NO_SEED, dtype)
         return [scatter(code, d)[0], code.indices]
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike) -> int:
         """Bits of the values and indices. Raises SettingError if the downlink ratio leaves no entry."""
         kept_entries(self.sparsifier.ratio, d, "downlink-ratio")
-        return self.sparsifier.bits(d)
+        return self.sparsifier.bits(d, dtype)
 
     def entries(self, d: int) -> int:
         """k, the number of entries kept."""
@@ -229,17 +238,17 @@ class Entries(Field):
         entries, indices = values
         return [entries] if self._whole else self.sparsifier.pack(Code(indices, entries), d)
 
-    def unpack(self, arrays: Arrays, d: int, request: Any) -> Sequence[Any]:
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The values and their indices; for rand-k the indices are derived from the seed of the request."""
         if self._whole:
-            return [checked(self.names[0], arrays[0], (d,)), _ALL]
+            return [checked(self.names[0], arrays[0], (d,), dtype), _ALL]
         seed = request.seed if isinstance(self.sparsifier, RandK) else _NO_SEED
-        indices, entries = self.sparsifier.unpack(arrays, d, seed)
+        indices, entries = self.sparsifier.unpack(arrays, d, seed, dtype)
         return [entries, indices]
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike) -> int:
         """Bits of the values and indices."""
-        return d * VALUE_BITS if self._whole else self.sparsifier.bits(d)
+        return d * value_bits(dtype) if self._whole else self.sparsifier.bits(d, dtype)
 
     def entries(self, d: int) -> int:
         """k, the number of entries sent."""
@@ -257,7 +266,9 @@ class Layout:
         parts = (f.pack(*(getattr(message, name) for name in f.names), d=d) for f in self.fields)
         return [array for part in parts for array in part]
 
-    def unpack(self, arrays: Sequence[NDArray[Any]], d: int, request: Any = None) -> Any:
+    def unpack(
+        self, arrays: Sequence[NDArray[Any]], d: int, request: Any = None, dtype: DTypeLike = DOUBLE
+    ) -> Any:
         """Invert `pack`. Raises ReplyError for anything that `pack` would not have written.
 
         request: for an upload, the inbox that it replies to.
@@ -267,16 +278,16 @@ class Layout:
         values: dict[str, Any] = {}
         for field, count in zip(self.fields, counts, strict=True):
             own, arrays = list(arrays[:count]), arrays[count:]
-            values |= zip(field.names, field.unpack(own, d, request), strict=True)
+            values |= zip(field.names, field.unpack(own, d, request, dtype), strict=True)
         return self.kind(**values)
 
     def shapes(self, d: int) -> dict[str, Shape]:
         """The shapes of one client's stored values, by name."""
         return {n: s for f in self.fields for n, s in zip(f.names, f.shapes(d), strict=True)}
 
-    def bits(self, d: int) -> int:
+    def bits(self, d: int, dtype: DTypeLike = DOUBLE) -> int:
         """Number of bits sent."""
-        return sum(f.bits(d) for f in self.fields)
+        return sum(f.bits(d, dtype) for f in self.fields)
 
     def paper_bits(self, d: int) -> int:
         """Number of bits as the papers count them: 32 for every entry, and none for indices."""

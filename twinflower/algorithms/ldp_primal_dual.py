@@ -33,6 +33,7 @@ from ..privacy.release import Rounding
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, Closes, KnowsClientModels, NeedsClientState, NeedsEveryClient, length
 from .algorithm import to_nodes
+from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .ldp_rounds import UnequalRounds
 from .messages import Dense, Vector
@@ -112,7 +113,7 @@ class LDPPrimalDual(
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """Average the messages of all clients."""
-        return Server(uploads.x.mean(-2), uploads.x)
+        return Server(mean_over_clients(uploads.x), uploads.x)
 
     def model(self, server: Server) -> Array:
         """The prox of the mean (..., d)."""

@@ -61,7 +61,7 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     def init_client(self, start: Array) -> Tentative:
         """Start with gamma = 0 and w~ = start."""
         both = np.concatenate([np.zeros_like(start), start], -1)
-        return Tentative(both, both, np.zeros(start.shape[:-1]))
+        return Tentative(both, both, np.zeros(start.shape[:-1], start.dtype))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """Send each client the sum of its neighbours' messages and its missing dual steps."""

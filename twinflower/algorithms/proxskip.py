@@ -32,6 +32,7 @@ from ..settings import SHARE, Setting, above, check_settings
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
 from .algorithm import NO_INFO, RunInfo, to_nodes
+from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .local import local_steps
 from .messages import Dense, Vector, check_choice
@@ -122,7 +123,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """Apply prox_{(gamma/p) h} to the mean of the messages."""
-        return Server(self.regulariser.prox(uploads.x.mean(-2), 1.0 / self.rho))  # line 5
+        return Server(self.regulariser.prox(mean_over_clients(uploads.x), 1.0 / self.rho))  # line 5
 
     def model(self, server: Server) -> Array:
         """The last x0 (..., d)."""

@@ -32,6 +32,7 @@ from ..settings import SHARE, Setting, at_least, between, check_settings
 from ..topologies import adjacency, compact, connected, degrees, sums
 from .abilities import OnGraph, ServerMetrics
 from .algorithm import NO_INFO, RunInfo
+from .averaging import mean_over_clients
 from .base import StepDecay, StepSize
 from .echo import hear, nobody_heard
 from .local import decayed
@@ -43,8 +44,8 @@ class Server(NamedTuple):
 
     w (..., N, d): its last message. neighbours (..., N, d): the sum of its neighbours' last messages. gain (..., N, d):
     the dual steps that it has not yet received, divided by rho. total (..., N, d): the sum of its messages over the
-    rounds. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since that reply. tail
-    (..., N, d): the sum of w over the last rounds, averaged (...,) of them.
+    rounds, as doubles. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since that
+    reply. tail (..., N, d): the sum of w over the last rounds, averaged (...,) of them.
     """
 
     w: Array
@@ -118,7 +119,8 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         require(len(self.info.neighbours) == num_clients, "info.neighbours must be the graph of these clients")
         w = np.repeat(start[..., None, :], num_clients, axis=-2)
         none, nobody = np.zeros_like(w), nobody_heard(start, num_clients)
-        return self._relayed(Server(w, none, none, none, nobody, nobody, none, nobody[..., 0]))
+        total = np.zeros(w.shape)  # double: differences of such sums are the duals of an edge
+        return self._relayed(Server(w, none, none, total, nobody, nobody, none, nobody[..., 0]))
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Store the messages, take the dual step of every edge, and remove the clients that are now dead."""
@@ -165,9 +167,9 @@ class Relayed(Dense, OnGraph, ServerMetrics):
                     f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
                     "is not connected"
                 )
-        gone = lost[..., None].astype(float)
+        gone = lost[..., None].astype(np.float64)
         edges = sums(self._near, gone) * server.total - sums(self._near, gone * server.total)  # their duals, over rho
-        return self._relayed(server._replace(gain=server.gain - edges))
+        return self._relayed(server._replace(gain=(server.gain - edges).astype(server.gain.dtype, copy=False)))
 
     def _relayed(self, server: Server) -> Server:
         """The state with up-to-date sums of the neighbours' messages."""
@@ -181,16 +183,17 @@ class Relayed(Dense, OnGraph, ServerMetrics):
     def live_degrees(self, server: Server) -> Array:
         """The number of live neighbours of each client, (..., N)."""
         if not self.dead_after:
-            return np.broadcast_to(self._degrees, server.silent.shape)
-        return sums(self._near, self.alive(server)[..., None].astype(float))[..., 0]
+            return np.broadcast_to(self._degrees.astype(server.w.dtype, copy=False), server.silent.shape)
+        return sums(self._near, self.alive(server)[..., None].astype(server.w.dtype))[..., 0]
 
     def model(self, server: Server) -> Array:
         """The mean (..., d) of the live clients' models, which all converge to the same point."""
         models = self._models(server)
         if not self.dead_after:
-            return models.mean(-2)  # type: ignore[no-any-return]
+            return mean_over_clients(models)
         there = self.alive(server)[..., None]
-        return (models * there).sum(-2) / there.sum(-2)  # type: ignore[no-any-return]
+        mean = (models * there).sum(-2, dtype=np.float64) / there.sum(-2)
+        return mean.astype(models.dtype, copy=False)  # type: ignore[no-any-return]
 
     def client_models(self, server: Server) -> Array:
         """The clients' models (..., N, d); for a dead client, the mean of the live clients' models."""
@@ -202,7 +205,8 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         if not self.tail:
             return server.w
         count = server.averaged[..., None, None]
-        return np.where(count > 0, server.tail / np.maximum(count, 1), server.w)
+        means = (server.tail / np.maximum(count, 1)).astype(server.w.dtype, copy=False)
+        return np.where(count > 0, means, server.w)
 
     def server_metrics(self, server: Server) -> dict[str, Array]:
         """The number of clients in the graph."""

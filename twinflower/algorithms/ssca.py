@@ -55,7 +55,7 @@ class SSCA(Surrogates):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """Start at x = start with an empty surrogate (S = 0, kappa = 0)."""
-        return Server(start, np.zeros_like(start), np.zeros(start.shape[:-1]))
+        return Server(start, np.zeros_like(start), np.zeros(start.shape[:-1], start.dtype))
 
     def estimate(self, objective: Any, x: Array, rows: Any) -> Array:
         """The gradient of the objective at x on these rows (..., d)."""
@@ -96,4 +96,6 @@ class SSCA(Surrogates):
 
     def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
         """The mean loss over all rows, without the penalty."""
-        return {"cost": float(objective.losses(x, rows).mean())} if isinstance(objective, RowLosses) else {}
+        if not isinstance(objective, RowLosses):
+            return {}
+        return {"cost": float(objective.losses(x, rows).mean(dtype=np.float64))}

@@ -122,7 +122,8 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
         """The mean loss, and the largest excess over a bound (negative if all constraints are satisfied with a margin).
         """
         losses = objective.losses(x, rows)
-        return {"cost": float(losses.mean()), "excess": max(c.excess(losses, rows) for c in self.bounded)}
+        excess = max(c.excess(losses, rows) for c in self.bounded)
+        return {"cost": float(losses.mean(dtype=np.float64)), "excess": excess}
 
     def satisfied(self, metrics: Mapping[str, float]) -> bool:
         """Whether all bounds hold to within the tolerance."""

@@ -60,14 +60,14 @@ class ConstrainedSSCA(CostBounds):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start at x = start with empty surrogates and the first penalty."""
-        none = np.zeros(start.shape[:-1])
-        surrogate = np.zeros((*start.shape[:-1], len(self.bounded) * (start.shape[-1] + 1)))
+        none = np.zeros(start.shape[:-1], start.dtype)
+        surrogate = np.zeros((*start.shape[:-1], len(self.bounded) * (start.shape[-1] + 1)), start.dtype)
         return Server(start, surrogate, none, none, none, *2 * [none.astype(np.int64)])
 
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
         """The gradients, then the values, of F_m - U_m on these rows, (..., M d + M)."""
         share = 1.0 / rows.labels.shape[-1] if rows.weights is None else rows.weights
-        weights = [share * c.members(rows) for c in self.bounded]
+        weights = [(share * c.members(rows)).astype(x.dtype, copy=False) for c in self.bounded]
         losses, grads = losses_and_grads(objective, x, rows, weights)
         if self.loss_clip:
             losses = np.clip(losses, 0, self.loss_clip)  # also for custom losses, which may be negative
@@ -89,14 +89,18 @@ class ConstrainedSSCA(CostBounds):
         return Server(x, surrogate, kappa, nu, slack, level, stage)
 
     def _solve(self, surrogate: Array, kappa: Array, cost: Array) -> tuple[Array, Array, Array]:
-        """The solution of (19) with penalty c = cost (...,): x (..., d), the largest multiplier, the total slack."""
-        slopes, constants, weight = self._quadratics(surrogate, kappa)
+        """The solution of (19) with penalty c = cost (...,): x (..., d), the largest multiplier, the total slack.
+
+        It is computed in double precision, with which the multipliers meet the bounds to rounding, in any run.
+        """
+        slopes, constants, weight = self._quadratics(*(a.astype(np.float64, copy=False) for a in (surrogate, kappa)))
         tau = self.curvature * weight
         nu = multipliers(slopes, constants, tau, cost)
         x = -(nu[..., None] * slopes).sum(-2) / (2 * (1 + tau * nu.sum(-1)))[..., None]   # (21), (22)
         values = (slopes * x[..., None, :]).sum(-1) + constants
         values = values + (tau * (x**2).sum(-1))[..., None]
-        return x, nu.max(-1), np.maximum(values, 0).sum(-1)
+        solution = x, nu.max(-1), np.maximum(values, 0).sum(-1)
+        return tuple(a.astype(surrogate.dtype, copy=False) for a in solution)  # type: ignore[return-value]
 
     def _stage(self, server: Server, round_: int) -> tuple[Server, int]:
         """The server's state, with empty surrogates at the start of a stage, and the round's number in the stage."""

@@ -21,6 +21,7 @@ from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
 from .algorithm import NO_INFO, RunInfo, to_nodes
+from .averaging import mean_over_clients
 from .messages import NOTHING, Dense, Nothing, Vector, check_choice
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
@@ -84,8 +85,9 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
         if self.info.sizes:
             sizes = np.array(self.info.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
-            uploads = np.take_along_axis(shares, clients, -1)[..., None] * uploads
-        return uploads.mean(-2)  # type: ignore[no-any-return]
+            weighted = np.take_along_axis(shares, clients, -1)[..., None] * uploads
+            return weighted.mean(-2).astype(uploads.dtype, copy=False)  # type: ignore[no-any-return]
+        return mean_over_clients(uploads)
 
     def refuse_rest(self, x: Array, gradients: Array, heard: Mask | np.bool_ | bool = True) -> None:
         """Raise RunError if x (..., d) and all gradients are exactly 0, since the zero weights of a network would never

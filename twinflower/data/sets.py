@@ -21,6 +21,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from ..arrays import DOUBLE
 from ..errors import DataError, cause, require
 from ..norms import corrected
 from ..randomness import stream
@@ -52,8 +53,8 @@ Table = tuple[Floats, Labels]
 class Dataset:
     """Training and test rows. Construction checks the shapes, labels and finiteness, and raises `DataError`.
 
-    features, test_features   (rows, n) and (test rows, n), finite, float64, C-contiguous
-    labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite float64
+    features, test_features   (rows, n) and (test rows, n), finite, of type dtype, C-contiguous
+    labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite, of type dtype
     num_classes               0 for regression
     note                      a remark to report with results, such as that another file replaced a missing one
     standardised              whether columns or targets were scaled by statistics of the rows
@@ -62,6 +63,7 @@ class Dataset:
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
     unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
+    dtype                     the floating-point type of features and real labels, to which others are converted
     """
 
     name: str
@@ -77,18 +79,23 @@ class Dataset:
     scaling: tuple[Floats, Floats] | None = None
     class_names: tuple[Any, ...] = ()
     unscaled: Unscaled | None = None
+    dtype: np.dtype[Any] = DOUBLE
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
             features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
             _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
-            object.__setattr__(self, part + "features", np.ascontiguousarray(features, np.float64))
-            kind = np.int64 if self.num_classes else np.float64
+            object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
+            kind = np.int64 if self.num_classes else self.dtype
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
         names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
         object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]
         _expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
+
+    def in_precision(self, dtype: np.dtype[Any]) -> "Dataset":
+        """The data set with numbers of this type; the same object if they are of this type already."""
+        return self if self.dtype == dtype else replace(self, dtype=dtype)
 
     def scaled(self, ranges: Sequence[Range]) -> "Dataset":
         """The data set with these ranges in place of the private ones."""
