@@ -8,7 +8,8 @@ The noise of a private fit is seeded, so anyone who knows `random_state` can rem
 the cost of privacy on data that one person may see; for real sites, deploy the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array, Index
+from twinflower.data.ranges import Grid, Unscaled
+from twinflower.data.schema import PRIVATE, Number, Range, Schema, Target
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
 from twinflower.networks import NETWORKS
@@ -87,7 +90,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         features = inputs.features(X)[order]
         classes = label.get("classes", ())
         rows = Dataset(
-            ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes
+            ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes,
+            unscaled=_unscaled(X[order], inputs) if inputs.centre is None else None,
         )  # fmt: skip
         objective = self._objective(len(classes))
         keys = self._keys(objective, _curvature(features, sizes), seed)
@@ -95,6 +99,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         (result,) = cohort.train([setup])
         if result.model is None:
             raise RunError(result.failure)
+        if result.setup.ranges:
+            inputs = _scaled_by(inputs, [own for _, own in result.setup.ranges])
         hidden = getattr(setup.config.objective, "hidden_units", 0)
         self.model_ = trained(
             result.model, setup.config.objective.name, inputs, hidden_units=hidden, **label,
@@ -108,16 +114,26 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return self.model_.to_sklearn()
 
     def _inputs(self, X: Array) -> Inputs:
-        """The scaling of the columns from their ranges to [-1, 1]; SettingError for a private fit without ranges."""
+        """The scaling of the columns from their ranges to [-1, 1]; none if a private fit has yet to find the ranges.
+
+        SettingError for a private fit without ranges.
+        """
         require(
             self.ranges is not None or not self._private,
             "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays "
-            "of one for each column; those of the data are not covered by the guarantee",
+            'of one for each column, or "private"; those of the data are not covered by the guarantee',
         )
+        require(
+            not isinstance(self.ranges, str) or self.ranges == PRIVATE,
+            f'ranges must be (low, high) or "{PRIVATE}"; got {self.ranges!r}',
+        )
+        row_norm = self.row_norm if self.row_norm is not None else float(self._private)
+        plain = Inputs(X.shape[1], row_norm=row_norm)
+        if isinstance(self.ranges, str):
+            return plain if self._private else _scaled_by(plain, _counted(X))
         low, high = (X.min(0), X.max(0)) if self.ranges is None else _ranges(self.ranges, X.shape[1])
         half = np.where(high > low, high / 2 - low / 2, 1.0)
-        row_norm = self.row_norm if self.row_norm is not None else float(self._private)
-        return Inputs(X.shape[1], None, low / 2 + high / 2, half, self.ranges is not None, True, row_norm)
+        return replace(plain, centre=low / 2 + high / 2, spread=half, clipped=self.ranges is not None)
 
     def _check_groups(self, groups: Any, rows: int) -> None:
         """SettingError if a group has more rows than are protected together."""
@@ -183,6 +199,24 @@ def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
     return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
+def _counted(X: Array) -> tuple[Range, ...]:
+    """The ranges that private ranges would be without noise."""
+    grid = Grid.for_noise(0.0)
+    return grid.find_ranges(grid.counts(X), len(X))
+
+
+def _scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:
+    """The inputs with their columns scaled by these ranges."""
+    centre, spread = (np.array(own) for own in zip(*((r.middle, r.half) for r in ranges), strict=True))
+    return replace(inputs, centre=centre, spread=spread, clipped=True)
+
+
+def _unscaled(X: Array, inputs: Inputs) -> Unscaled:
+    """The rows X, all of whose columns have private ranges."""
+    schema = Schema(tuple(Number(name, None) for name in inputs.names), Target("y", Range(-1.0, 1.0)))
+    return Unscaled(schema, X, X, inputs.features)
+
+
 def _ranges(given: Any, columns: int) -> tuple[Array, Array]:
     """The lowest and the highest value of each column, both (columns,); SettingError for invalid ranges."""
     try:
@@ -219,8 +253,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     delta          delta of the guarantee, in (0, 1); used only with epsilon
     rounds         number of communication rounds
     objective      name of a loss or a network; None: "logistic" for two classes, "softmax" for more
-    ranges         (low, high) of the columns, two numbers or two arrays; values are clipped to them. None: the ranges
-                   of the data, which a private fit refuses
+    ranges         (low, high) of the columns, two numbers or two arrays; values are clipped to them. "private": ranges
+                   from noisy counts of all sites before round 1, for the share data.range-share of epsilon (see
+                   `twinflower.data.ranges`). None: the ranges of the data, which a private fit refuses
     row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
                    no limit
     num_sites      number of sites among which rows are divided at random if `fit` gets no sites

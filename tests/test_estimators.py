@@ -1,5 +1,7 @@
 """scikit-learn's front door."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -14,9 +16,18 @@ import twinflower
 from twinflower import FederatedClassifier, FederatedRegressor
 from twinflower.errors import RunError, SettingError
 from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import prepare
 
 
-@parametrize_with_checks([FederatedClassifier(), FederatedRegressor()])
+@parametrize_with_checks(
+    [
+        FederatedClassifier(),
+        FederatedRegressor(),
+        FederatedClassifier(ranges="private"),
+        FederatedRegressor(ranges="private"),
+    ]
+)
 def test_all_of_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -75,6 +86,86 @@ def test_a_private_fit_spends_what_it_may_and_uses_nothing_of_the_data_but_the_r
     moved[0] *= 1e6  # is clipped: a record moves no other record's features
     there = FederatedClassifier(epsilon=8, ranges=ranges, random_state=0).fit(moved, labels).model_.inputs
     np.testing.assert_array_equal(there.features(train), ours.model_.inputs.features(train))
+
+
+def spread_out(load):
+    """`halves` with columns of very different scales."""
+    train, test, labels, truth = halves(load)
+    scales = np.exp2(np.random.default_rng(0).integers(-12, 13, train.shape[1]))
+    return train * scales, test * scales, labels, truth
+
+
+def test_private_ranges_need_to_know_nothing_about_the_columns():
+    """They are found within the budget: the parts of it add up to the whole, in squares of mu."""
+    train, test, labels, truth = spread_out(load_breast_cancer)
+    fit = partial(FederatedClassifier, epsilon=8, ranges="private", num_sites=3, random_state=0)
+    ours = fit().fit(train, labels)
+    assert "(8, 0.0001)-DP" in ours.privacy_["guarantee"]
+    assert ours.score(test, truth) > 0.88  # the larger class has 0.63
+    low, high = np.quantile(train, [0.1, 0.9], axis=0)
+    inputs = ours.model_.inputs
+    overlap = np.minimum(high, inputs.centre + inputs.spread) - np.maximum(low, inputs.centre - inputs.spread)
+    assert np.median(overlap / (high - low)) > 0.8
+    again = fit(ranges=(inputs.centre - inputs.spread, inputs.centre + inputs.spread)).fit(train, labels)
+    assert again.privacy_["mu"] == pytest.approx(ours.privacy_["mu"], rel=1e-9)
+    more = fit(settings={"data.range-share": 0.9}).fit(train, labels)
+    assert more.privacy_["mu"] == pytest.approx(ours.privacy_["mu"], rel=1e-9)
+    assert np.any(more.model_.inputs.centre != inputs.centre)
+    np.testing.assert_array_equal(fit().fit(train, labels).coef_, ours.coef_)
+    assert not np.array_equal(fit(random_state=1).fit(train, labels).model_.inputs.centre, inputs.centre)
+
+
+def test_private_ranges_are_those_of_the_same_run_on_tables(tmp_path):
+    """The same numbers in files whose schema says range = "private" give the same ranges and the same model."""
+    train, _, labels, _ = spread_out(load_iris)
+    train, labels = train[:90], labels[:90]
+    sites = np.arange(90) % 3
+    ours = FederatedClassifier(epsilon=8, rounds=3, ranges="private", random_state=5).fit(
+        train, labels, sites=sites
+    )
+    names = [f"x{place}" for place in range(train.shape[1])]
+    columns = "".join(f'{name} = {{ range = "private" }}\n' for name in names)
+    (tmp_path / "schema.toml").write_text(f'[label]\ncolumn = "y"\nclasses = [0, 1, 2]\n[columns]\n{columns}')
+    for number in range(3):
+        own = sites == number
+        np.savez(tmp_path / f"{number}.npz", y=labels[own], **dict(zip(names, train[own].T, strict=True)))
+    np.savez(tmp_path / "test.npz", y=labels, **dict(zip(names, train.T, strict=True)))
+    keys = ours._keys("softmax", 1.0, int(np.random.RandomState(5).randint(2**31 - 1)))
+    keys |= {
+        "data.name": "tables",
+        "data.files": str(tmp_path / "[0-9].npz"),
+        "data.schema": str(tmp_path / "schema.toml"),
+    }
+    (result,) = cohort.train([prepare(parse(keys | {"data.test-file": str(tmp_path / "test.npz")}))])
+    centre, spread = zip(*((own.middle, own.half) for _, own in result.setup.ranges), strict=True)
+    np.testing.assert_array_equal(ours.model_.inputs.centre, centre)
+    np.testing.assert_array_equal(ours.model_.inputs.spread, spread)
+    np.testing.assert_array_equal(ours.model_.x, result.model)
+
+
+@pytest.mark.parametrize("kind", [FederatedClassifier, FederatedRegressor])
+def test_without_privacy_the_counts_for_private_ranges_are_exact(kind):
+    """The same as the ranges that they give, given as public ones."""
+    train, test, labels, _ = spread_out(load_breast_cancer)
+    found = kind(ranges="private", random_state=0).fit(train, labels)
+    centre, spread = found.model_.inputs.centre, found.model_.inputs.spread
+    given = kind(ranges=(centre - spread, centre + spread), random_state=0).fit(train, labels)
+    np.testing.assert_allclose(found.predict(test), given.predict(test), rtol=1e-9)
+    assert found.score(test, halves(load_breast_cancer)[3]) > 0.6
+
+
+def test_private_ranges_are_for_columns_only():
+    train, _, labels, _ = halves(load_diabetes)
+    with pytest.raises(SettingError, match="ranges must be"):
+        FederatedRegressor(epsilon=8, ranges="private", target_range="private").fit(train, labels)
+    ours = FederatedRegressor(epsilon=8, ranges="private", target_range=(25, 346), random_state=0)
+    assert "(8, 0.0001)-DP" in ours.fit(train, labels).privacy_["guarantee"]
+    with pytest.raises(SettingError, match=r"ranges must be \(low, high\) or \"private\"; got 'privat'"):
+        FederatedRegressor(ranges="privat").fit(train, labels)
+    with pytest.raises(SettingError, match="range-share must be"):
+        clone(ours).set_params(settings={"data.range-share": 1.0}).fit(train, labels)
+    with pytest.raises(SettingError, match="private range"):
+        clone(ours).set_params(settings={"privacy.mode": "as-published"}).fit(train, labels)
 
 
 def test_sites_are_the_clients(monkeypatch):

@@ -254,6 +254,7 @@ class ArrayData:
     """The settings for arrays passed in by a Python program, such as by `twinflower.FederatedClassifier`."""
 
     name: str = ARRAYS
+    range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
