@@ -30,6 +30,7 @@ from twinflower.privacy.ledger import BudgetSpent
 from twinflower.wire import checked, from_npy
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
+from .counts import PrivateEvaluation
 from .ranges import COUNTS_ROUND, PrivateColumns
 from .store import ContextStore, Kept, StateStore
 
@@ -70,9 +71,9 @@ class AlgorithmClient(NumPyClient):
     as rows, state and messages: float64, or float32 without a guard. client, num_clients: partition number and count.
     schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
-    stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`; only without
-    a guard. columns: the columns with private ranges, if there are any; the client then releases counts in round 0, and
-    scales its rows by the ranges that every further request carries.
+    stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
+    what a client with a guard needs to evaluate on them. columns: the columns with private ranges, if there are any;
+    the client then releases counts in round 0, and scales its rows by the ranges that every further request carries.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -92,6 +93,7 @@ class AlgorithmClient(NumPyClient):
         store: StateStore | None = None,
         held_out: Batch | None = None,
         columns: PrivateColumns | None = None,
+        evaluation: PrivateEvaluation | None = None,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -108,6 +110,7 @@ class AlgorithmClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.held_out = held_out
+        self.evaluation = evaluation
         self.store = store or ContextStore(context.state)
         self.columns = columns
         self._ranges = _NOT_SCALED
@@ -124,8 +127,9 @@ class AlgorithmClient(NumPyClient):
             f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
         )
         require(
-            guard is None or held_out is None,
-            "a private client takes no held-out rows: no ledger is charged for what it would report about them",
+            guard is None or held_out is None or not len(held_out.labels) or evaluation is not None,
+            "a private client with held-out rows needs a PrivateEvaluation: without one no ledger is charged for what "
+            "it reports about them",
         )
 
     def to_client(self) -> Client:
@@ -155,15 +159,21 @@ class AlgorithmClient(NumPyClient):
 
     def evaluate(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate the model, one array (d,), on the held-out rows; return the mean loss, the number of these rows, and
-        the metrics `correct` and `accuracy` with the request's round.
+        the metrics `correct` and `accuracy` with the request's round; a private client as in `PrivateEvaluation`.
 
-        Changes no state. Raises ReplyError if this client holds no rows out, or if the request is malformed.
+        Changes no state of the training. Raises ReplyError if this client holds no rows out, or if the request is
+        malformed.
         """
-        if self.held_out is None:
+        if self.held_out is None or (self.guard and not self.evaluation):
             raise ReplyError("this client holds out no rows to evaluate on")
         if len(parameters) != 1:
             raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
         x = checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
+        if self.evaluation:
+            round_, session = _round_of(config, 1), self._session_of(config)
+            self._bind(session)
+            known = self.store.evaluations
+            return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known)
         rows, loss, correct = evaluate(self.objective, x, self.held_out)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
         return loss, rows, metrics

@@ -16,7 +16,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -28,6 +29,7 @@ from twinflower.errors import DataError
 from twinflower.wire import dtype_name, from_npy, to_npy
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
+_EVALUATION = "evaluation"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
 _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
@@ -57,6 +59,10 @@ class StateStore(Protocol):
     def save(self, session: str, kept: Kept, settled: int) -> None:
         """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
+    @property
+    def evaluations(self) -> "StateStore":
+        """A separate store, in the same place, for what the client released when it evaluated models."""
+
 
 class _LastRound:
     """A store that keeps only the last round."""
@@ -73,18 +79,24 @@ class _LastRound:
 
 @dataclass(frozen=True)
 class ContextStore(_LastRound):
-    """Stores the last round in `context.state`, in Flower's records."""
+    """Stores the last round in `context.state`, in Flower's records. kind: a suffix of their names."""
 
     state: RecordDict
+    kind: str = ""
+
+    @property
+    def evaluations(self) -> "ContextStore":
+        """See `StateStore`."""
+        return ContextStore(self.state, f".{_EVALUATION}")
 
     def last(self, session: str) -> Kept | None:
         """See `StateStore`."""
-        if _METRICS not in self.state:
+        if _METRICS + self.kind not in self.state:
             return None
-        metrics = cast(ConfigRecord, self.state[_METRICS])
+        metrics = cast(ConfigRecord, self.state[_METRICS + self.kind])
         if metrics["session"] != session:
             return None
-        arrays = cast(ArrayRecord, self.state[_ARRAYS])
+        arrays = cast(ArrayRecord, self.state[_ARRAYS + self.kind])
         return Kept({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
 
     def save(self, session: str, kept: Kept, settled: int) -> None:
@@ -92,8 +104,8 @@ class ContextStore(_LastRound):
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
             arrays[name] = Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
-        self.state[_ARRAYS] = arrays
-        self.state[_METRICS] = ConfigRecord(dict(kept.metrics))
+        self.state[_ARRAYS + self.kind] = arrays
+        self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
 
 
 class MemoryStore(_LastRound):
@@ -101,6 +113,11 @@ class MemoryStore(_LastRound):
 
     def __init__(self) -> None:
         self._kept: Kept | None = None
+
+    @cached_property
+    def evaluations(self) -> "MemoryStore":
+        """See `StateStore`."""
+        return MemoryStore()
 
     def last(self, session: str) -> Kept | None:
         """See `StateStore`."""
@@ -116,13 +133,19 @@ class MemoryStore(_LastRound):
 class FileStore:
     """Stores rounds as files in a folder of the site, each written completely or not at all.
 
-    owner: identifies what the state belongs to (client, algorithm and its settings, model size). Raises DataError if a
-    file is damaged or has another owner. A client must not continue from an older state, because it would send the same
-    round twice with different numbers.
+    owner: identifies what the state belongs to (client, algorithm and its settings, model size). kind: the suffix of
+    the files. Raises DataError if a file is damaged or has another owner. A client must not continue from an older
+    state, because it would send the same round twice with different numbers.
     """
 
     folder: Path
     owner: str
+    kind: str = "round"
+
+    @property
+    def evaluations(self) -> "FileStore":
+        """See `StateStore`."""
+        return replace(self, kind=_EVALUATION)
 
     def last(self, session: str) -> Kept | None:
         """See `StateStore`."""
@@ -156,17 +179,19 @@ class FileStore:
         return self._folder_of(session) / "session.key"
 
     def _path(self, session: str, round_: int) -> Path:
-        return self._folder_of(session) / f"{round_}.round"
+        return self._folder_of(session) / f"{round_}.{self.kind}"
 
     def _rounds(self, session: str) -> list[int]:
         """The numbers of the stored rounds, ascending."""
-        names = (re.fullmatch(r"(\d+)\.round", path.name) for path in _entries(self._folder_of(session)))
+        names = (
+            re.fullmatch(rf"(\d+)\.{self.kind}", path.name) for path in _entries(self._folder_of(session))
+        )
         return sorted(int(name[1]) for name in names if name)
 
     def _forget_old_sessions(self) -> None:
         folders = sorted((p for p in _entries(self.folder) if p.is_dir()), key=lambda p: p.stat().st_mtime)
         for folder in folders[: -_MOST_SESSIONS + 1]:
-            for path in (*folder.glob("*.round*"), folder / "session.key"):
+            for path in _entries(folder):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()

@@ -25,9 +25,9 @@ from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, require
 from twinflower.objectives import Batch
 from twinflower.privacy import Budget, gdp_epsilon
-from twinflower.privacy.counts import Accuracy, correct, count_release
+from twinflower.privacy.counts import Accuracy, correct, count_release, paid_twice
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.halving import Halving, paid_twice, stages
+from twinflower.privacy.halving import Halving, stages
 from twinflower.privacy.ledger import BudgetSpent, Ledger
 from twinflower.privacy.mechanism import Draws
 from twinflower.privacy.plan import Plan
@@ -240,7 +240,8 @@ def _check(total: Setup, candidates: Sequence[Candidate]) -> None:
     )
     require(
         len({_shared(own.setup.config) for own in candidates}) == 1,
-        "the candidates of a charged tuning share a budget: leave data, clients, partition and privacy out of the grid",
+        "the candidates of a charged tuning share a budget: leave data, clients, partition, privacy and evaluation out "
+        "of the grid",
     )
     for own in candidates:
         ends = own.ends(len(candidates))
@@ -253,7 +254,7 @@ def _check(total: Setup, candidates: Sequence[Candidate]) -> None:
 
 def _shared(config: Config) -> tuple[object, ...]:
     """The settings that all candidates must have in common."""
-    return config.data, config.clients, config.partition, config.privacy
+    return config.data, config.clients, config.partition, config.privacy, config.evaluation
 
 
 def _candidate(place: int, text: str, config: Config, share: float, seed: int) -> Candidate:

@@ -2,7 +2,8 @@
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
-from twinflower.evaluation import COLUMNS as SITE_COLUMNS
+from twinflower.evaluation import COLUMNS as EXACT_COLUMNS
+from twinflower.evaluation import INTERVAL
 
 COLUMNS = (
     "round",
@@ -18,6 +19,7 @@ COLUMNS = (
     "rejected",
     "seconds",
 )
+SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,

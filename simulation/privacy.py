@@ -27,19 +27,34 @@ def make_plan(
     schedule: LocalSchedule,
     sizes: Index,
     for_ranges: float = 0.0,
+    held_out: Index | None = None,
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
-    for_ranges: the share of the budget for private ranges, 0 if there are none.
+    for_ranges: the share of the budget for private ranges, 0 if there are none. held_out (N,): how many rows the
+    clients hold out for evaluation; None if they evaluate nothing.
     """
-    privacy = config.privacy
-    if not isinstance(privacy, Private):
+    if not isinstance(config.privacy, Private):
         return None
+    target = _target(config.privacy, config.unit)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_ranges)
+    if held_out is None:
+        return plan
+    return plan.with_evaluation(config.released, held_out, target, config.evaluation.loss_bound)
+
+
+def _target(privacy: Private, unit: Unit) -> Target:
     amount = privacy.epsilon, privacy.delta, privacy.noise_multiplier
     if isinstance(privacy, Gradient):
-        target = Target(*amount, privacy.conversion, config.unit, privacy.tune_share)
-    else:
-        target = Target(*amount)
+        return Target(*amount, privacy.conversion, unit, privacy.tune_share, privacy.evaluation_share)
+    return Target(*amount)
+
+
+def _plan(
+    config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
+    target: Target, for_ranges: float,
+) -> Plan:  # fmt: skip
+    """The plan of the training alone."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = isinstance(privacy, Gradient) and privacy.trust == "sum"
@@ -86,16 +101,17 @@ def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index)
     ]
 
 
-def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
+def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = None) -> dict[str, Any]:
     """The privacy entry of summary.json, given every client's total weight of releases (N,) (`Plan.shares_of`).
 
-    seeded: whether the noise was seeded, as in a simulation, and therefore not secret.
+    seeded: whether the noise was seeded, as in a simulation, and therefore not secret. last: see `Plan.mu`.
     """
-    mu = plan.mu(shares)
+    mu = plan.mu(shares, last)
     worst = float(mu.max())
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
+        "mu_evaluation": math.sqrt(plan.evaluation.costs(last).max()) if plan.evaluation else 0.0,
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
@@ -111,14 +127,14 @@ def spent(plan: Plan, shares: Array, seeded: bool = True) -> dict[str, Any]:
     }
 
 
-def accounts(plan: Plan, shares: Array) -> dict[str, Array]:
-    """Each client's mu (N,), given its total weight of releases (N,); empty without a guarantee.
+def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:
+    """Each client's mu (N,), given its total weight of releases (N,); empty without a guarantee. last: see `Plan.mu`.
 
     In a run of sums also mu_alone (N,), against the server and all other clients together.
     """
     if not plan.provable:
         return {}
-    mu = plan.mu(shares)
+    mu = plan.mu(shares, last)
     return {"mu": mu} | ({"mu_alone": mu * plan.sums.factor} if isinstance(plan, SumsPlan) else {})
 
 
@@ -162,6 +178,7 @@ def _included(plan: Plan) -> str:
     """The messages before round 1 that the guarantee covers, as a clause; empty if there are none."""
     costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
     costs += ["the counts for private ranges"] * bool(plan.ranges.any())
+    costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)
     return f", {' and '.join(costs)} included," if costs else ""
 
 
@@ -169,8 +186,8 @@ def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> s
     """The two guarantees of a run of sums, each with the attacker it holds against."""
     alone = mu * plan.sums.factor
     text = (
-        f"for each client, against {plan.attacker}, all that it sends is {mu:.4g}-GDP, hence ({epsilon:.4g}, "
-        f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; against everybody "
-        f"else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
+        f"for each client, against {plan.attacker}, all that it sends{_included(plan)} is {mu:.4g}-GDP, hence "
+        f"({epsilon:.4g}, {plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; "
+        f"against everybody else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
     )
     return text + ("; simulation: the noise is seeded, not secret" if seeded else "")

@@ -18,6 +18,7 @@ from twinflower.strategies import Round
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
 from .columns import SITE_COLUMNS
+from .evaluation import released
 from .privacy import accounts, spent
 from .ranges import scaled
 from .setup import Setup
@@ -43,12 +44,14 @@ class Recorder:
     began: float = field(default_factory=time.perf_counter)
 
     def wants(self, round_: int) -> bool:
-        """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, and the last."""
+        """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, the last, and
+        those after which the clients of a private run evaluate."""
         config = self.setup.config
         return (
             round_ <= config.evaluation.early
             or round_ % config.evaluation.every == 0
             or round_ == config.rounds
+            or round_ in released(self.setup)
         )
 
     def scale(self, ranges: tuple[Range, ...]) -> None:
@@ -162,7 +165,13 @@ class Result:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
         if self.setup.plan is None:
             return None
-        return spent(self.setup.plan, self._shares(self.setup.plan), seeded=self.runtime != "deployment")
+        seeded = self.runtime != "deployment"
+        return spent(self.setup.plan, self._shares(self.setup.plan), seeded, self._last)
+
+    @property
+    def _last(self) -> int:
+        """The last round that was run, 0 for none."""
+        return self.rounds[-1].round if self.rounds else 0
 
     def _shares(self, plan: Plan) -> Array:
         return plan.shares_of((done.round, done.asked) for done in self.rounds)
@@ -174,7 +183,7 @@ class Result:
         asked = _times((done.asked for done in self.rounds), len(sizes))
         lost = _times((done.rejected for done in self.rounds), len(sizes))
         columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
-        columns |= accounts(plan, self._shares(plan)) if plan else {}
+        columns |= accounts(plan, self._shares(plan), self._last) if plan else {}
         for client in np.flatnonzero(asked):
             yield {"client": client, **{name: column[client] for name, column in columns.items()}}
 

@@ -34,7 +34,6 @@ from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableDa
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
-from twinflower.evaluation import evaluate, pooled
 from twinflower.objectives import (
     Batch,
     ChecksRows,
@@ -56,7 +55,7 @@ from twinflower.sums.plan import SumPlan
 from twinflower.sums.runs import SumsPlan
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
-from . import ranges
+from . import evaluation, ranges
 from .privacy import make_plan, uncoupled
 from .settings import DEFAULT_CLIENTS, Config, check
 
@@ -137,6 +136,7 @@ class Setup:
         sizes, plan = partition.sizes, self.plan
         if isinstance(plan, SumsPlan):
             plan = plan.resized(method, self.schedule, sizes)
+        plan = replace(plan, evaluation=None) if plan else None
         algorithm = through_sums(method, plan, self.schedule, sizes)
         return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan, held=None)
 
@@ -161,13 +161,6 @@ class Setup:
 
     def _rows(self, numbers: Index) -> Batch:
         return Batch(self.dataset.features[numbers], self.dataset.labels[numbers])
-
-    def evaluate_at_sites(self, x: Array) -> dict[str, float]:
-        """The columns that the clients' evaluations of x (d,) on their held-out rows give; empty without such rows."""
-        if self.held is None:
-            return {}
-        rows = map(self._rows, map(self.held.of, range(self.held.num_clients)))
-        return pooled([evaluate(self.objective, x, own) for own in rows])
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
@@ -291,12 +284,16 @@ class Setup:
             return None
         seed = self.config.seed
         if isinstance(self.plan, SumsPlan):
-            return self.plan.seeded_guard(number, ledger, seed, run=run, row_norm=self.row_norm)
+            return self.plan.seeded_guard(
+                number, ledger, seed, run=run, row_norm=self.row_norm, split=evaluation.split(self, number)
+            )
 
         def draws(round_: int) -> Draws:
             return seeded(seed, number, round_)
 
-        return self.plan.simulated_guard(number, ledger, draws, run=run, row_norm=self.row_norm)
+        return self.plan.simulated_guard(
+            number, ledger, draws, run=run, row_norm=self.row_norm, split=evaluation.split(self, number)
+        )
 
     def ledger(self, number: int, context: Context) -> Ledger:
         """The ledger of one simulated client, in output.state-dir or else in Flower's context."""
@@ -304,7 +301,7 @@ class Setup:
         if not config.output.state_dir or self.plan is None:
             return ContextLedger(context.state)
         path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
-        rows = self.shards.rows(number)
+        rows = self._all_rows(number)
         budget = (self.plan.epsilon_limit, self.plan.delta)
         data = fingerprint([rows.features.data, rows.labels.data])
         return SeededLedger(FileLedger(path, data, *budget, unit=self.plan.unit))
@@ -332,6 +329,7 @@ class Setup:
         A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
         """
         store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
+        guard = guard or self.guard(number, self.ledger(number, context), str(context.run_id))
         kind: Callable[..., AlgorithmClient] = CLIENTS[self.config.algorithm]
         if self.sums:
             kind = partial(SumClient, masks=self._masks(number, context, identity, store))
@@ -345,11 +343,18 @@ class Setup:
             self.config.clients.count,
             self.schedule,
             self.config.seed,
-            guard or self.guard(number, self.ledger(number, context), str(context.run_id)),
+            guard,
             store,
             self.held_out(number),
             ranges.columns_of(self, number),
+            evaluation.of_client(self, number, guard),
         )
+
+    def _all_rows(self, number: int) -> Batch:
+        """A client's rows, including those that it holds out."""
+        if self.held is None:
+            return self.shards.rows(number)
+        return self._rows(np.sort(np.concatenate([self.partition.of(number), self.held.of(number)])))
 
     def _masks(
         self, number: int, context: Context, identity: Identity | None, store: FileStore | None
@@ -398,7 +403,7 @@ class Setup:
         return kind(
             self.algorithm, clients.count, clients.per_round, self.config.seed, server.node_timeout,
             min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
-            first_round=clients.first_round,
+            first_round=clients.first_round, loss_bound=self.config.evaluation.loss_bound,
         )  # fmt: skip
 
 
@@ -459,17 +464,11 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     h = _regulariser(config, objective)
     division, held = _divide(config, data), None
     if config.evaluation.held_out:
-        require(
-            not data.standardised,
-            f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
-            f"statistics of all rows, the held-out ones included; got {config.evaluation.held_out:g}",
-        )
-        require(
-            data.unscaled is None,
-            "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
-            f"that they train on; got {config.evaluation.held_out:g}",
-        )
+        evaluation.check(config, data)
         division, held = hold_out(division, config.evaluation.held_out, config.seed)
+        require(
+            len(held.rows) > 0, "evaluation.held-out needs a client with two rows; here every one has one"
+        )
     algorithm = _with_info(replace(config.method, regulariser=h), config, division, graph(config))
     if isinstance(algorithm, RestrictsObjective):
         algorithm.check(objective)
@@ -477,7 +476,8 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
     for_ranges = getattr(config.data, "range_share", 0.0) if data.unscaled else 0.0
-    plan = make_plan(config, algorithm, objective, schedule, division.sizes, for_ranges)
+    held_sizes = held.sizes if held else None
+    plan = make_plan(config, algorithm, objective, schedule, division.sizes, for_ranges, held_sizes)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)
     return Setup(
         config, data, division, objective, algorithm, schedule, _start(config, objective).astype(config.dtype),

@@ -6,28 +6,27 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from twinflower.errors import ReplyError
-from twinflower.evaluation import Evaluation
+from twinflower.evaluation import Evaluation, Released
 
 from .nodes import short
 
 
-def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int) -> list[Message]:
+def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
     """One message to each node, in the format of a NumPyClient's `evaluate`."""
-    content = RecordDict(
-        {"evaluateins.parameters": model, "evaluateins.config": ConfigRecord({"round": round_})}
-    )
+    config = ConfigRecord({"round": round_, "session": session})
+    content = RecordDict({"evaluateins.parameters": model, "evaluateins.config": config})
     return [Message(content, node, "evaluate", group_id=str(round_)) for node in nodes]
 
 
 def evaluations(
     replies: Iterable[Message], nodes: Mapping[int, int], round_: int
-) -> tuple[list[Evaluation], dict[int, str]]:
+) -> tuple[list[Evaluation | Released], dict[int, str]]:
     """The valid evaluations in the order of the clients, and the reason for every other client.
 
     nodes: client -> node.
     """
     clients = {node: client for client, node in nodes.items()}
-    good: dict[int, Evaluation] = {}
+    good: dict[int, Evaluation | Released] = {}
     rejected = dict.fromkeys(nodes, "no reply")
     for reply in replies:
         client = clients.get(reply.metadata.src_node_id)
@@ -41,17 +40,30 @@ def evaluations(
     return [good[client] for client in sorted(good)], rejected
 
 
-def _checked(reply: Message, round_: int) -> Evaluation:
+def _checked(reply: Message, round_: int) -> Evaluation | Released:
     """The evaluation in a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
     if reply.has_error():
         raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
     metrics = reply.content.config_records.get("evaluateres.metrics", ConfigRecord())
     rows = _metric(reply, "num_examples")
-    loss, correct = _metric(reply, "loss"), metrics.get("correct")
     if metrics.get("round") != round_:
         raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
     if type(rows) is not int or not 0 <= rows < 2**40:
         raise ReplyError(f"the number of rows must be a whole number from 0; got {rows!r}")
+    return _noisy(rows, metrics) if "sigma" in metrics else _exact(reply, rows, metrics.get("correct"))
+
+
+def _noisy(rows: int, metrics: ConfigRecord) -> Released:
+    value, sigma = metrics.get("value"), metrics["sigma"]
+    if type(value) is not float or not math.isfinite(value):
+        raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
+    if type(sigma) is not float or not 0 < sigma < math.inf or not rows:
+        raise ReplyError(f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}")
+    return Released(rows, value, sigma)
+
+
+def _exact(reply: Message, rows: int, correct: object) -> Evaluation:
+    loss = _metric(reply, "loss")
     if type(loss) is not float or not math.isfinite(loss):
         raise ReplyError(f"the loss must be a finite number; got {loss!r}")
     if type(correct) is not float or correct > rows or correct == -math.inf:

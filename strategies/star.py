@@ -97,7 +97,8 @@ class StarStrategy(Strategy):
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
     the others. evaluates: in which rounds, from 0, all clients evaluate the model on their held-out rows; the result of
-    the last of these rounds is in `site_metrics`.
+    the last of these rounds is in `site_metrics`. loss_bound: of private clients that release clipped losses
+    (`twinflower.evaluation.estimated`), 0 for those that release counts.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -115,6 +116,7 @@ class StarStrategy(Strategy):
         max_norm: float = math.inf,
         first_round: str = "sampled",
         evaluates: Callable[[int], bool] = lambda round_: False,
+        loss_bound: float = 0.0,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -135,6 +137,7 @@ class StarStrategy(Strategy):
         self.max_norm = max_norm
         self.first_round = first_round
         self.evaluates = evaluates
+        self.loss_bound = loss_bound
         self.site_metrics: dict[str, float] = {}
         self.settled: int | None = None
         self.agreement: Agreement | None = None
@@ -358,7 +361,9 @@ class StarStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message to every node in a round that is evaluated at the sites, else none."""
         round_ = server_round + self._first
-        return evaluation_requests(self._nodes.values(), arrays, round_) if self.evaluates(round_) else []
+        if not self.evaluates(round_):
+            return []
+        return evaluation_requests(self._nodes.values(), arrays, round_, self._session)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`); None for a round that is
@@ -369,7 +374,7 @@ class StarStrategy(Strategy):
         sites, rejected = evaluations(replies, self._nodes, round_)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
-        self.site_metrics = pooled(sites)
+        self.site_metrics = pooled(sites, self.loss_bound)
         return MetricRecord(dict(self.site_metrics))
 
     def _check_sample(self) -> None:

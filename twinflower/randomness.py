@@ -34,6 +34,7 @@ PURPOSES = {
             "steps",
             "held-out",
             "tuning",
+            "evaluation",
         ),
         1,
     )

@@ -27,6 +27,7 @@ from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity
 
+from .. import evaluation
 from ..identity import read_identity
 from ..settings import parse_run_config
 from ..setup import Setup, prepare_node
@@ -90,8 +91,9 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     if plan is None:
         return None
     return plan.guard(
-        site.partition_id, _ledger(site), run=run, config=setup.config.digest, row_norm=setup.row_norm
-    )
+        site.partition_id, _ledger(site), run=run, config=setup.config.digest, row_norm=setup.row_norm,
+        split=evaluation.split(setup, site.partition_id),
+    )  # fmt: skip
 
 
 def _check_policy(setup: Setup, site: Site) -> None:

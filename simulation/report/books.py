@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
-from twinflower.privacy.ledger import Book, Charge, read_ledger
+from twinflower.privacy.ledger import Book, Charge, read_ledger, total_cost
 
 HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
 RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "against all others", "first charge", "last charge")
@@ -54,7 +54,7 @@ def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
     for _, book in books:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
-            alone = gdp_epsilon(math.sqrt(math.fsum(charge.cost_alone for charge in charges)), book.delta)
+            alone = gdp_epsilon(math.sqrt(total_cost(charges, lambda charge: charge.cost_alone)), book.delta)
             cells = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
             yield _data(book), run, str(len(charges)), *cells
 
@@ -75,7 +75,7 @@ def _epsilon(charges: list[Charge], delta: float) -> str:
 
 
 def _mu(charges: list[Charge]) -> float:
-    return math.sqrt(math.fsum(charge.cost for charge in charges))
+    return math.sqrt(total_cost(charges))
 
 
 def _date(seconds: float) -> str:

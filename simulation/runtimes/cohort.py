@@ -27,6 +27,7 @@ from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, round
 from twinflower.strategies import Round
 from twinflower.sums.plan import SimulatedSums
 
+from .. import evaluation
 from ..checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
 from ..folder import Checkpoints, curve_folder, write_config
 from ..ranges import simulated
@@ -272,7 +273,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
-            recorder.evaluate(at.round, x, own | recorder.setup.evaluate_at_sites(x))
+            recorder.evaluate(at.round, x, own | evaluation.simulated(recorder.setup, x, at.round))
     if checkpoints and checkpoints.due(at.round):
         checkpoints.save(at.round, cohort.checkpoint(at, recorders))
 

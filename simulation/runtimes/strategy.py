@@ -11,7 +11,7 @@ from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
 from twinflower.strategies.records import record_of
 
-from .. import ranges
+from .. import evaluation, ranges
 from ..checkpoint import of_strategy, to_strategy
 from ..folder import Checkpoints
 from ..record import Progress, Recorder, Result, own_columns
@@ -34,7 +34,7 @@ def run_strategy(
     strategy = setup.strategy(deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
     if setup.held:
-        strategy.evaluates = recorder.wants
+        strategy.evaluates = evaluation.released(setup).__contains__ if setup.plan else recorder.wants
     strategy.agreement = ranges.agreement(setup, recorder.scale)
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
@@ -45,7 +45,8 @@ def run_strategy(
         metrics = None
         if recorder.wants(round_):
             model, own = setup.algorithm.model(strategy.server), own_columns(recorder.setup, strategy.server)
-            metrics = MetricRecord(recorder.evaluate(round_, model, own | strategy.site_metrics))
+            found = strategy.site_metrics if strategy.evaluates(round_) else {}
+            metrics = MetricRecord(recorder.evaluate(round_, model, own | evaluation.row(setup, found)))
         if checkpoints and checkpoints.due(round_):
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
             strategy.settled = checkpoints.settled()

@@ -111,6 +111,12 @@ class Config:
         return self.privacy.unit if isinstance(self.privacy, Gradient) else ONE_RECORD
 
     @property
+    def released(self) -> list[int]:
+        """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
+        every = self.evaluation.release_every or self.rounds
+        return sorted({*range(every, self.rounds + 1, every), self.rounds})
+
+    @property
     def sizes(self) -> list[int]:
         """The number of rows of every client if partition.sizes lists them; else empty."""
         return self.partition.numbers if isinstance(self.partition, Sizes) else []
@@ -212,11 +218,7 @@ def check(config: Config) -> None:
         _check_single(config)
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
-    require(
-        not config.evaluation.held_out or isinstance(config.privacy, NoPrivacy),
-        "evaluation.held-out must be 0 in a private run, because what the clients report about held-out rows would not "
-        f"be covered by the guarantee; got {config.evaluation.held_out:g}",
-    )
+    _check_evaluation(config.evaluation, config.privacy, config.rounds)
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):
@@ -241,6 +243,32 @@ def _check_single(config: Config) -> None:
         config.rounds < _MOST_SINGLE_ROUNDS,
         f"precision must be double with 2^24 rounds or more, which single precision cannot count; got single with "
         f"{config.rounds} rounds",
+def _check_evaluation(evaluation: Evaluation, privacy: NoPrivacy | Private, rounds: int) -> None:
+    """Raise SettingError for an evaluation at the clients that no budget pays for, or a budget without one."""
+    share = privacy.evaluation_share if isinstance(privacy, Gradient) else 0.0
+    require(
+        not evaluation.held_out or isinstance(privacy, NoPrivacy | Gradient),
+        "evaluation.held-out must be 0 with privacy.mode = as-published, which has no budget for an evaluation at the "
+        f"clients; got {evaluation.held_out:g}",
+    )
+    require(
+        not evaluation.held_out or isinstance(privacy, NoPrivacy) or share > 0,
+        "evaluation.held-out needs privacy.evaluation-share above 0 in a private run, the part of the budget that the "
+        f"evaluation may spend; got {evaluation.held_out:g} and {share:g}",
+    )
+    require(
+        not share or evaluation.held_out > 0,
+        "privacy.evaluation-share needs evaluation.held-out above 0, the part of every client's rows that it evaluates "
+        f"on; got {share:g} and {evaluation.held_out:g}",
+    )
+    require(
+        share > 0 or not (evaluation.release_every or evaluation.loss_bound),
+        "evaluation.release-every and evaluation.loss-bound belong to a private run with privacy.evaluation-share; got "
+        f"{evaluation.release_every} and {evaluation.loss_bound:g} without it",
+    )
+    require(
+        evaluation.release_every <= rounds,
+        f"evaluation.release-every must be at most the number of rounds, {rounds}; got {evaluation.release_every}",
     )
 
 

@@ -61,9 +61,26 @@ class Evaluation:
     held_out: Annotated[
         float,
         Setting(
-            "part of each client's rows that is never trained on, to evaluate the model there; without privacy only",
+            "part of each client's rows that is never trained on, to evaluate the model there; a private run needs "
+            "privacy.evaluation-share, too",
             Rule("from 0 (none) to below 1", lambda v: 0 <= v < 1),
             "share of the rows",
+        ),
+    ] = 0.0
+    release_every: Annotated[
+        int,
+        Setting(
+            "in a private run, rounds between evaluations at the clients; 0: of the final model only",
+            at_least(0),
+            "rounds",
+        ),
+    ] = 0
+    loss_bound: Annotated[
+        float,
+        Setting(
+            "in a private run, clients release losses clipped to this bound instead of counts of correct predictions; "
+            "0: counts",
+            at_least(0),
         ),
     ] = 0.0
 
@@ -134,6 +151,14 @@ class Gradient(Private):
         Setting(
             "part that `twinflower tune` spends",
             Rule("from 0 to below 1", lambda v: 0 <= v < 1),
+            "share of the budget",
+        ),
+    ] = 0.0
+    evaluation_share: Annotated[
+        float,
+        Setting(
+            "part that evaluations on held-out rows may spend; a single record pays for these or for training",
+            Rule("from 0 to 1", lambda v: 0 <= v <= 1),
             "share of the budget",
         ),
     ] = 0.0

@@ -3,21 +3,48 @@
 A row that is predicted correctly counts 1, any other row 0. Replacing a record therefore changes a client's count by at
 most 1, and replacing k records by at most k. With Gaussian noise of deviation sigma, the count costs (k / sigma)^2 in
 mu^2. The numbers of rows are public, so the accuracy on all clients' rows follows from the counts without further cost.
+The same holds if a row counts its loss, clipped to [0, bound] and divided by the bound.
+
+Which rows are counted depends on the seed and on public numbers only. A record is therefore either trained on or
+counted. If it is trained on, it affects the counts only through what training releases, which pays for that; if it is
+counted, it does not affect training. So the costs of training and counting do not add up, and a record pays the larger
+one (parallel composition). A group of records can be partly trained on and partly counted, and pays for both.
 """
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
-from ..objectives import Batch, Objective
+from ..errors import require
+from ..objectives import Batch, Objective, RowLosses
 from .release import Release
+from .unit import Unit
 
 
 def correct(objective: Objective, x: Array, rows: Batch) -> Array:
     """How many rows the model x predicts correctly, (1,)."""
     return np.array([float((objective.predict(x, rows.features) == rows.labels).sum())])
+
+
+def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0) -> Array:
+    """The sum over the rows (1,) of numbers from 0 to 1: those of `correct`, or with a bound min(loss, bound) / bound.
+
+    A loss that is not a number counts 1. Raises SettingError if a bound is given and the objective has no `losses`.
+    """
+    if not bound:
+        return correct(objective, x, rows)
+    require(isinstance(objective, RowLosses), "this objective has no loss of each row that could be clipped")
+    with np.errstate(all="ignore"):  # a diverging model has infinite losses
+        losses = objective.losses(x, rows)
+    return np.array([np.where(losses < bound, np.maximum(losses, 0.0) / bound, 1.0).sum()])
+
+
+def paid_twice(unit: Unit) -> int:
+    """2 if what is protected can be partly trained on and partly counted, so that both costs add up; 1 for a record."""
+    return 1 if unit.rows == 1 else 2
 
 
 def count_release(replaced: int, touched: int = 1) -> Release:
@@ -36,3 +63,43 @@ class Accuracy(NamedTuple):
         """The accuracy from the noisy counts (N,) with deviations sigmas (N,) of clients with these numbers of rows."""
         total = int(rows.sum())
         return cls(float(counts.sum()) / total, math.sqrt(float((sigmas**2).sum())) / total)
+
+
+@dataclass(frozen=True)
+class CountPlan:
+    """The evaluations of a private run on the clients' held-out rows, planned before the run starts.
+
+    rounds: after which the model is evaluated, ascending. sizes (N,): the numbers of held-out rows. mu: what all
+    evaluations together cost a client that holds out rows. unit: what is protected. bound: of a clipped loss, 0 for
+    counts of correct predictions.
+    """
+
+    rounds: tuple[int, ...]
+    sizes: Index
+    mu: float
+    unit: Unit
+    bound: float = 0.0
+
+    @property
+    def multiplier(self) -> float:
+        """sigma / sensitivity of every count."""
+        return math.sqrt(len(self.rounds)) / self.mu
+
+    def release(self, client: int) -> Release:
+        """The release of a client's count after a round."""
+        rows = int(self.sizes[client])
+        return count_release(min(self.unit.rows or rows, rows))
+
+    def sigma(self, client: int) -> float:
+        """The standard deviation of the noise in a client's count."""
+        return self.multiplier * self.release(client).spread
+
+    def costs(self, last: int | None = None) -> Array:
+        """mu^2 (N,) of the evaluations up to round `last`, by default of all."""
+        done = sum(last is None or round_ <= last for round_ in self.rounds)
+        return np.where(self.sizes > 0, done / self.multiplier**2, 0.0)
+
+    def with_training(self, costs: Array, last: int | None = None) -> Array:
+        """mu^2 (N,) of training, which has these costs, and evaluation together."""
+        own = self.costs(last)
+        return np.maximum(costs, own) if paid_twice(self.unit) == 1 else costs + own

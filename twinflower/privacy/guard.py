@@ -61,7 +61,7 @@ class Guard:
     of a release of weight 1. budget: the run's budget. ledger: where charges are recorded. draws(round): the source of
     standard normal draws for a round. secret: whether noisy values are rounded to a grid (`GaussianNoise`). run,
     config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of
-    the site's rows.
+    the site's rows. split: see `ledger.Charge`.
     """
 
     bounds: Bounds
@@ -73,6 +73,14 @@ class Guard:
     run: str = ""
     config: str = ""
     row_norm: float = math.inf
+    split: str = ""
+
+    def counting(self, noise_multiplier: float, draws: Callable[[int], Draws]) -> "Guard":
+        """The guard of the same run for releases about held-out rows."""
+        return Guard(
+            self.bounds, noise_multiplier, self.budget, self.ledger, draws, self.secret, self.run, self.config,
+            self.row_norm, self.split,
+        )  # fmt: skip
 
     def check_rows(self, features: Array) -> None:
         """Raise SettingError if a row is longer than row_norm, up to rounding; `bounds` rely on that norm."""
@@ -114,7 +122,14 @@ class Guard:
         sigma = self.noise_multiplier * release.spread
         cost = release.units / self.noise_multiplier**2
         charge = Charge(
-            run or self.run, round_, release.sensitivity, sigma, release.touched, cost, self.config
+            run or self.run,
+            round_,
+            release.sensitivity,
+            sigma,
+            release.touched,
+            cost,
+            self.config,
+            split=self.split,
         )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)

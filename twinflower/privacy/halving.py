@@ -4,10 +4,8 @@ The candidates are trained together. After every stage each one is scored by noi
 (`counts`), and the better half goes on; the length of training doubles from stage to stage.
 
 Every record pays for every candidate, whether that candidate is chosen or not: the server sees all of them. A record is
-either trained on or counted, never both, because the rows for the counts are chosen by public numbers. Replacing a
-trained record changes the counts only through what training releases; replacing a counted record changes no training.
-So these two costs do not add up, and a stage costs the larger one; here both are equal. A group of records can be
-partly trained on and partly counted. It pays for both.
+either trained on or counted, so these two costs do not add up (`counts`), and a stage costs the larger one; here both
+are equal. A group of records can be partly trained on and partly counted, and pays for both.
 
 Sources. Halving: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013; Jamieson and
 Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016. The smaller cost of
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import require
+from .counts import paid_twice
 from .unit import Unit
 
 
@@ -74,8 +73,3 @@ class Halving:
     def multiplier(self, stage: int) -> float:
         """sigma / sensitivity of the counts of a stage."""
         return math.sqrt(paid_twice(self.unit) / self.costs[stage])
-
-
-def paid_twice(unit: Unit) -> int:
-    """2 if what is protected can be partly trained on and partly counted, so that both costs add up; 1 for a record."""
-    return 1 if unit.rows == 1 else 2

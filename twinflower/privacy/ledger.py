@@ -23,7 +23,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from io import FileIO
@@ -57,7 +57,9 @@ class Charge:
 
     run, config: identities of the run and of its settings. time: seconds since the epoch. alone: in a run with sums,
     the cost against all other parties together, whereas `cost` relies on the noise of other honest sites; otherwise
-    None.
+    None. round: -t for an evaluation on held-out rows after round t. split: identifies the division of the rows into
+    those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
+    otherwise empty.
     """
 
     run: str
@@ -69,11 +71,39 @@ class Charge:
     config: str = ""
     time: float = field(default_factory=time.time)
     alone: float | None = None
+    split: str = ""
+
+    @property
+    def release(self) -> str:
+        """What was released, as text."""
+        return f"the evaluation after round {-self.round}" if self.round < 0 else f"round {self.round}"
 
     @property
     def cost_alone(self) -> float:
         """The cost in mu^2 against all other parties together, that is, the server and all other sites."""
         return self.cost if self.alone is None else self.alone
+
+
+def total_cost(
+    charges: Iterable[Charge], cost: Callable[[Charge], float] = lambda charge: charge.cost
+) -> float:
+    """The cost of these charges together, in mu^2; `cost` gives that of a single charge.
+
+    Costs add up, with one exception. Within a run, training and evaluation with the same split concern different
+    records, and a record pays the larger of the two sums. In another run, or with another split, a record may lie in
+    the other part, so these are added.
+    """
+    parts: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    for charge in charges:
+        key = (charge.run, charge.split) if charge.split else ("", "")
+        held_out = bool(charge.split) and charge.round < 0
+        parts.setdefault(key, ([], []))[held_out].append(cost(charge))
+    return math.fsum(max(math.fsum(trained), math.fsum(evaluated)) for trained, evaluated in parts.values())
+
+
+def added_cost(charge: Charge, before: list[Charge]) -> float:
+    """By how much a charge increases the total cost of a run with these charges before."""
+    return max(0.0, total_cost([*before, charge]) - total_cost(before)) if charge.split else charge.cost
 
 
 class Ledger(Protocol):
@@ -118,9 +148,10 @@ class FileLedger:
             book = self._read(file)
             in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
             known = _start(run=charge.run, round=charge.round) in book
-            _check(charge, known, budget, in_run)
-            self._check_lifetime(ever, 0.0 if in_run else budget.planned, charge.cost)
-            sums = {"run_sum": in_run + charge.cost, "sum": ever + charge.cost}
+            cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
+            _check(charge, known, budget, in_run, cost)
+            self._check_lifetime(ever, 0.0 if in_run else budget.planned, cost)
+            sums = {"run_sum": in_run + cost, "sum": ever + cost}
             text = b"" if book else self._header
             self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
 
@@ -205,7 +236,7 @@ class Book(NamedTuple):
     @property
     def left(self) -> float:
         """The unspent part of the lifetime budget, in mu^2."""
-        spent = math.fsum(charge.cost for charge in self.charges)
+        spent = total_cost(self.charges)
         return replace(Budget.for_target(self.epsilon, self.delta), spent=spent).remaining
 
 
@@ -231,9 +262,19 @@ def _unit(head: dict[str, Any]) -> Unit:
 
 
 def _charges(book: bytes) -> list[Charge]:
-    entries = [json.loads(line[_CHECKSUM:]) for line in book.split(b"\n")[1:-1]]
+    return list(map(_read_charge, book.split(b"\n")[1:-1]))
+
+
+def _charges_of(book: bytes, run: str) -> list[Charge]:
+    """The charges of one run."""
+    start = _start(run=run)
+    return [_read_charge(line) for line in book.split(b"\n")[1:-1] if line[_CHECKSUM + 1 :].startswith(start)]
+
+
+def _read_charge(line: bytes) -> Charge:
+    entry = json.loads(line[_CHECKSUM:])
     names = {f.name for f in fields(Charge)}
-    return [Charge(**{name: entry[name] for name in names & entry.keys()}) for entry in entries]
+    return Charge(**{name: entry[name] for name in names & entry.keys()})
 
 
 def _epsilon(cost: float, delta: float) -> str:
@@ -252,13 +293,13 @@ def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
     """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""
     mine = [entry for entry in entries if entry.run == charge.run]
     known = any(entry.round == charge.round for entry in mine)
-    _check(charge, known, budget, sum(entry.cost for entry in mine))
+    _check(charge, known, budget, total_cost(mine), added_cost(charge, mine))
 
 
-def _check(charge: Charge, known: bool, budget: Budget, spent: float) -> None:
+def _check(charge: Charge, known: bool, budget: Budget, spent: float, cost: float) -> None:
     if known:
-        raise ChargedBefore(f"round {charge.round} of this run was charged before, and its reply is gone")
-    if not replace(budget, spent=budget.spent + spent).fits(charge.cost):
+        raise ChargedBefore(f"{charge.release} of this run was charged before, and its reply is gone")
+    if not replace(budget, spent=budget.spent + spent).fits(cost):
         raise BudgetSpent("the run's privacy budget is spent")
 
 

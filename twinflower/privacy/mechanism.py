@@ -55,6 +55,11 @@ def seeded(seed: int, client: int, round_: int) -> Draws:
     return lambda draw, shape: normals(seed, "noise", client, _address(round_, draw), shape[-1])
 
 
+def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
+    """The draws of one client for its evaluations in a simulation, by round, which is negative (`ledger.Charge`)."""
+    return lambda round_: lambda draw, shape: normals(seed, "evaluation", client, -round_, shape[-1])
+
+
 def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
     """The draws of stacked clients (K,) or (seeds, K); each client's row equals the draw of `seeded`."""
 

@@ -24,6 +24,7 @@ from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
+from .counts import CountPlan, paid_twice
 from .guard import Guard
 from .ledger import Ledger
 from .mechanism import Draws, secret
@@ -58,7 +59,8 @@ class Target:
 
     conversion: how epsilon is converted to mu, one of CONVERSIONS. unit: what is protected; the workloads of the plan
     must be those of a `LocalSchedule` with group = unit.rows. tune_share: the share of the budget, in mu^2, that tuning
-    has taken before the run. Raises SettingError unless exactly one is above 0.
+    has taken before the run. evaluation_share: the share that evaluations on held-out rows may take. Raises
+    SettingError unless exactly one of epsilon and noise_multiplier is above 0, and for shares that do not add up.
     """
 
     epsilon: float = 0.0
@@ -67,6 +69,7 @@ class Target:
     conversion: str = "exact"
     unit: Unit = ONE_RECORD
     tune_share: float = 0.0
+    evaluation_share: float = 0.0
 
     def __post_init__(self) -> None:
         require(
@@ -78,11 +81,22 @@ class Target:
             0 <= self.tune_share < 1,
             f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}",
         )
+        most = "at most 1" if paid_twice(self.unit) == 1 else "less than 1, because training pays separately"
+        require(
+            self.evaluation_share <= 1 - self.tune_share and self.training_share > 0,
+            f"privacy.tune-share and privacy.evaluation-share must add up to {most}; got {self.tune_share:g} and "
+            f"{self.evaluation_share:g} with {self.unit.setting}",
+        )
+
+    @property
+    def training_share(self) -> float:
+        """The share of the budget for training. What is paid in parallel takes nothing from it (`counts`)."""
+        return 1 - self.tune_share - self.evaluation_share * (paid_twice(self.unit) - 1)
 
     @property
     def mu(self) -> float:
-        """The mu of the run itself, without tuning; SettingError if epsilon is too small for a finite noise."""
-        return self._total * math.sqrt(1 - self.tune_share)
+        """The mu of the training alone; SettingError if epsilon is too small for a finite noise."""
+        return self._total * math.sqrt(self.training_share)
 
     @property
     def mu_tuning(self) -> float:
@@ -152,7 +166,7 @@ class Plan:
     of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched, ranges: as in `Load`.
     mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
     refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
-    `budget`.
+    `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
     For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
     a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
     provable is whether any guarantee remains.
@@ -174,6 +188,7 @@ class Plan:
     true_costs: Array | None = None
     unit: Unit = ONE_RECORD
     mu_tuning: float = 0.0
+    evaluation: CountPlan | None = None
 
     @classmethod
     def of(
@@ -192,9 +207,9 @@ class Plan:
         load = Load.of(algorithm, bounds, workloads, asked, for_ranges)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
         require(
-            own_rule is None or not target.tune_share,
-            "this method plans its noise by an accounting of its own, which has no place for tuning: set "
-            "privacy.tune-share to 0",
+            own_rule is None or target.training_share == 1,
+            "this method plans its noise by an accounting of its own, which has no place for tuning, nor for the "
+            "evaluation of a group: set privacy.tune-share to 0, and evaluate only if records are protected",
         )
         require(
             own_rule is None or not for_ranges,
@@ -237,6 +252,18 @@ class Plan:
             costs,
         )
 
+    def with_evaluation(
+        self, rounds: Sequence[int], sizes: Index, target: Target, bound: float = 0.0
+    ) -> "Plan":
+        """The plan with evaluations after these rounds on so many held-out rows (N,) of the clients.
+
+        target: that of the plan; its evaluation_share is above 0. bound: see `CountPlan`.
+        """
+        share = target.evaluation_share / target.training_share
+        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, bound)
+        limit = float(counts.with_training(np.full(len(sizes), self.mu_limit**2)).max())
+        return replace(self, evaluation=counts, mu_limit=math.sqrt(limit))
+
     @property
     def budget(self) -> Budget:
         """A client's budget for this run, mu_limit^2."""
@@ -244,7 +271,7 @@ class Plan:
 
     def budget_of(self, client: int) -> Budget:
         """The budget, with `planned` set to what this client will spend in all its rounds."""
-        return replace(self.budget, planned=float(self._own_mu(self.shares)[client] ** 2))
+        return replace(self.budget, planned=float(self._costs(self.shares)[client]))
 
     @property
     def mu_limit_alone(self) -> float:
@@ -259,21 +286,29 @@ class Plan:
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
         largest = max(self.weights.max(), self.ranges[client] * self.touched[client])
-        return float(self.multipliers[client]) / math.sqrt(largest)
+        trained = float(self.multipliers[client]) / math.sqrt(largest)
+        return min(trained, self.evaluation.multiplier) if self.evaluation else trained
 
     def counts_release(self, client: int, sensitivity: float) -> Release:
         """The release of a client's counts before round 1, which have this sensitivity."""
         return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
 
-    def mu(self, shares: Array) -> Array:
-        """mu (N,) of clients whose rounds have these sums of weights (N,), tuning included.
+    def mu(self, shares: Array, last: int | None = None) -> Array:
+        """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
 
-        With noise as published, the result covers all planned rounds, whatever the shares.
+        last: the last round that was run, by default all. With noise as published, the result covers all planned
+        rounds, whatever the shares.
         """
-        return np.hypot(self._own_mu(shares), self.mu_tuning)  # type: ignore[no-any-return]
+        own = np.sqrt(self._costs(shares, last)) if self.evaluation else self._own_mu(shares)
+        return np.hypot(own, self.mu_tuning)  # type: ignore[no-any-return]
+
+    def _costs(self, shares: Array, last: int | None = None) -> Array:
+        """mu^2 (N,) of the run with its evaluations."""
+        trained = self._own_mu(shares) ** 2
+        return self.evaluation.with_training(trained, last) if self.evaluation else trained
 
     def _own_mu(self, shares: Array) -> Array:
-        """`mu` of the run alone."""
+        """`mu` of the training alone."""
         costs = shares * self.touched if self.true_costs is None else self.true_costs
         return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
 
@@ -290,16 +325,17 @@ class Plan:
         return self.ranges + _shares(self.weights, asked, len(self.touched))
 
     def guard(
-        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf
-    ) -> Guard:
+        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf,
+        split: str = "",
+    ) -> Guard:  # fmt: skip
         """The guard of one client, with secret noise. Its ledger refuses to start a run that the budget cannot finish.
 
         run, config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the
-        norm of the client's rows.
+        norm of the client's rows. split: see `ledger.Charge`.
         """
         return Guard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, lambda round_: secret,
-            secret=True, run=run, config=config, row_norm=row_norm,
+            secret=True, run=run, config=config, row_norm=row_norm, split=split,
         )  # fmt: skip
 
     def simulated_guard(
@@ -310,10 +346,13 @@ class Plan:
         *,
         run: str = "",
         row_norm: float = math.inf,
+        split: str = "",
     ) -> Guard:
         """The guard of one client in a simulation, whose noise comes from draws(round)."""
         multiplier = float(self.multipliers[client])
-        return Guard(self.bounds, multiplier, self.budget, ledger, draws, run=run, row_norm=row_norm)
+        return Guard(
+            self.bounds, multiplier, self.budget, ledger, draws, run=run, row_norm=row_norm, split=split
+        )
 
 
 def _multipliers(target: Target, load: Load) -> Array:

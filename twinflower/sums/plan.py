@@ -211,8 +211,9 @@ class SumGuard(Guard):
         sigma, cost, alone = (float(x) for x in (self.plan.sigmas[round_ - 1], self.plan.costs[place],
                                                  self.plan.costs_alone[place]))  # fmt: skip
         charge = Charge(
-            run or self.run, round_, float(self.plan.moves[place]), sigma, 1, cost, self.config, alone=alone
-        )
+            run or self.run, round_, float(self.plan.moves[place]), sigma, 1, cost, self.config, alone=alone,
+            split=self.split,
+        )  # fmt: skip
         self.ledger.charge(charge, self.budget)
         return SumNoise(self.plan.grid(round_), self.weight, [_draw(self.words(round_))])
 

@@ -74,7 +74,8 @@ class SumsPlan(Plan):
     @property
     def mu_limit_alone(self) -> float:
         """See `Plan.mu_limit_alone`; here it exceeds `mu_limit`, which relies on the noise of other clients."""
-        return float(self.sums.mu_alone.max())
+        alone = self.sums.mu_alone.max(keepdims=True) ** 2
+        return math.sqrt((self.evaluation.with_training(alone) if self.evaluation else alone).max())
 
     @property
     def attacker(self) -> str:
@@ -85,21 +86,23 @@ class SumsPlan(Plan):
         return f"the server together with up to {others} other clients"
 
     def guard(
-        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf
-    ) -> SumGuard:
+        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf,
+        split: str = "",
+    ) -> SumGuard:  # fmt: skip
         """See `Plan.guard`."""
         return SumGuard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, plain_draws, secret=True,
-            run=run, config=config, row_norm=row_norm, plan=self.sums, number=client,
+            run=run, config=config, row_norm=row_norm, split=split, plan=self.sums, number=client,
             words=lambda round_: secret_words(), weight=float(self.counts[client]),
         )  # fmt: skip
 
     def seeded_guard(
-        self, client: int, ledger: Ledger, seed: int, *, run: str = "", row_norm: float = math.inf
-    ) -> SumGuard:
+        self, client: int, ledger: Ledger, seed: int, *, run: str = "", row_norm: float = math.inf,
+        split: str = "",
+    ) -> SumGuard:  # fmt: skip
         """The guard of one client in a simulation, whose noise is addressed by (seed, client, round)."""
         return SumGuard(
             self.bounds, float(self.multipliers[client]), self.budget, ledger, plain_draws, run=run,
-            row_norm=row_norm, plan=self.sums, number=client,
+            row_norm=row_norm, split=split, plan=self.sums, number=client,
             words=lambda round_: seeded_words(seed, client, round_), weight=float(self.counts[client]),
         )  # fmt: skip

@@ -1,0 +1,73 @@
+"""A private client's evaluation of models on its held-out rows: what it charges, releases and stores."""
+
+import hashlib
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Any, cast
+
+from flwr.app import ConfigRecord
+from flwr.common.logger import log
+
+from twinflower.arrays import Array
+from twinflower.errors import ReplyError
+from twinflower.objectives import Batch, Objective
+from twinflower.privacy.counts import summed
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.release import Release, Rounding
+from twinflower.work import Noise
+
+from .store import Kept, StateStore
+
+
+@dataclass(frozen=True)
+class PrivateEvaluation:
+    """How a private client evaluates models.
+
+    guard: charges an evaluation and gives its noise (`Guard.counting`). release: of a count. bound: of a clipped loss,
+    0 for counts of correct predictions.
+    """
+
+    guard: Guard
+    release: Release
+    bound: float = 0.0
+
+    def reply(
+        self, objective: Objective, x: Array, rows: Batch, round_: int, session: str, store: StateStore
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Charge, compute and store the noisy sum over the rows, once for each round; return what a client replies.
+
+        A repeated request gets the stored number. Raises ReplyError for a second model in one round, and if the budget
+        is spent.
+        """
+        digest = hashlib.sha256(x.tobytes()).hexdigest()
+        kept = store.at(session, round_)
+        if kept is None:
+            value = self._open(len(rows.labels), round_, session)(summed(objective, x, rows, self.bound))
+            kept = Kept(
+                {},
+                ConfigRecord(
+                    {"round": round_, "session": session, "model": digest, "value": float(value[0])}
+                ),
+            )
+            store.save(session, kept, 0)
+        if kept.metrics["model"] != digest:
+            raise ReplyError(f"another model was evaluated after round {round_}, and only one is")
+        return self._reply(cast(float, kept.metrics["value"]), len(rows.labels), round_)
+
+    def _open(self, rows: int, round_: int, session: str) -> Noise:
+        """Charge the evaluation and return its noise, before anything private is computed."""
+        if self.guard.secret:
+            self.guard.check_size(self.release, 1, Rounding(rows), [])
+        try:
+            return self.guard.open(self.release, -round_, session)
+        except BudgetSpent as spent:
+            log(WARNING, "the evaluation after round %s is refused: %s", round_, spent)
+            raise ReplyError(f"the evaluation after round {round_} is refused: {spent}") from None
+
+    def _reply(self, value: float, rows: int, round_: int) -> tuple[float, int, dict[str, Any]]:
+        """The loss (clipped, or the share of wrong predictions), the number of rows, and the metrics."""
+        share = value / rows
+        loss, accuracy = (self.bound * share, float("nan")) if self.bound else (1 - share, share)
+        sigma = self.guard.noise_multiplier * self.release.spread
+        return loss, rows, {"round": round_, "value": value, "sigma": sigma, "accuracy": accuracy}

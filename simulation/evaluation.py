@@ -1,0 +1,120 @@
+"""Evaluation at the clients, on rows that are held out: what a private run releases, and what a simulation computes."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.clients.counts import PrivateEvaluation
+from twinflower.data.sets import Dataset
+from twinflower.errors import require
+from twinflower.evaluation import (
+    COLUMNS,
+    Evaluation,
+    Released,
+    estimated,
+    evaluate,
+    pooled,
+    private_columns,
+)
+from twinflower.privacy.counts import CountPlan, paid_twice, summed
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
+
+from .settings import Config
+
+if TYPE_CHECKING:
+    from .setup import Setup
+
+
+def counts(setup: "Setup") -> CountPlan | None:
+    """The plan of the clients' evaluations in a private run; None if there are none."""
+    return setup.plan.evaluation if setup.plan else None
+
+
+def released(setup: "Setup") -> Sequence[int]:
+    """The rounds after which the clients of a private run evaluate the model; empty if they do not."""
+    plan = counts(setup)
+    return plan.rounds if plan else ()
+
+
+def columns(setup: "Setup") -> Sequence[str]:
+    """The columns of metrics.csv that come from the clients' held-out rows; empty without such rows."""
+    if setup.held is None:
+        return ()
+    return private_columns(setup.config.evaluation.loss_bound) if setup.plan else COLUMNS
+
+
+def row(setup: "Setup", found: Mapping[str, float]) -> dict[str, float]:
+    """The values of `columns`, NaN for those that were not found in this round."""
+    return {name: found.get(name, np.nan) for name in columns(setup)}
+
+
+def simulated(setup: "Setup", x: Array, round_: int) -> dict[str, float]:
+    """The `columns` that all clients' evaluations of x (d,) after a round give; empty without held-out rows."""
+    if setup.held is None:
+        return {}
+    plan = counts(setup)
+    if plan and round_ not in plan.rounds:
+        return row(setup, {})
+    clients = range(setup.held.num_clients)
+    if plan:
+        return estimated([_count(setup, plan, x, i, round_) for i in clients if plan.sizes[i]], plan.bound)
+    return pooled([_exact(setup, x, i) for i in clients])
+
+
+def _exact(setup: "Setup", x: Array, client: int) -> Evaluation:
+    rows = setup.held_out(client)
+    assert rows is not None
+    return evaluate(setup.objective, x, rows)
+
+
+def _count(setup: "Setup", plan: CountPlan, x: Array, client: int, round_: int) -> Released:
+    """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
+    rows = setup.held_out(client)
+    assert rows is not None
+    noise = GaussianNoise(plan.sigma(client), evaluation_draws(setup.config.seed, client)(-round_))
+    (value,) = noise(summed(setup.objective, x, rows, plan.bound))
+    return Released(len(rows.labels), float(value), plan.sigma(client))
+
+
+def of_client(setup: "Setup", number: int, guard: Guard | None) -> PrivateEvaluation | None:
+    """What a private client needs to evaluate models; None for one that holds out no rows."""
+    plan = counts(setup)
+    if guard is None or plan is None or not plan.sizes[number]:
+        return None
+    draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
+    return PrivateEvaluation(guard.counting(plan.multiplier, draws), plan.release(number), plan.bound)
+
+
+def split(setup: "Setup", number: int) -> str:
+    """The identity of the division of a client's rows, by which its ledger recognises what is paid in parallel.
+
+    It depends on all settings of the run, so no other run shares it, even if a server gives both the same session.
+    Empty if there is no evaluation, or if what is protected can lie in both parts.
+    """
+    if not released(setup) or paid_twice(setup.config.unit) == 2:
+        return ""
+    return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()[:16]
+
+
+def check(config: Config, data: Dataset) -> None:
+    """Raise SettingError for data on which clients cannot evaluate models."""
+    share, private = config.evaluation.held_out, config.privacy.mode != "none"
+    require(
+        not data.standardised,
+        f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
+        f"statistics of all rows, the held-out ones included; got {share:g}",
+    )
+    require(
+        data.unscaled is None,
+        "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
+        f"that they train on; got {share:g}",
+    )
+    require(
+        not private or bool(data.num_classes or config.evaluation.loss_bound),
+        "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
+        "evaluation.loss-bound, to which the losses that it releases are clipped",
+    )
