@@ -1,6 +1,7 @@
 """Evaluation at the clients, on rows that are held out: what a private run releases, and what a simulation computes."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from twinflower.evaluation import (
     pooled,
     private_columns,
 )
+from twinflower.intervals import LEVEL, share_interval
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
@@ -118,3 +120,56 @@ def check(config: Config, data: Dataset) -> None:
         "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
         "evaluation.loss-bound, to which the losses that it releases are clipped",
     )
+
+
+# --- what the planner says
+
+
+def planned(setup: "Setup") -> list[tuple[str, str]]:
+    """The evaluations of a private run, as a row of `twinflower privacy`; empty without them."""
+    plan = counts(setup)
+    if plan is None:
+        return []
+    rows, sigma = int(plan.sizes.sum()), _total_sigma(plan)
+    low, high = share_interval(rows / 2, rows, sigma)
+    unit = "mean clipped loss" if plan.bound else "accuracy"
+    text = (
+        f"{_after(plan.rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
+        f"+- {(high - low) / 2 * (plan.bound or 1.0):.3g} at {LEVEL:.0%} in the worst case"
+    )
+    return [("evaluation at the clients", text), ("spent by evaluation", share_of_budget(setup))]
+
+
+def share_of_budget(setup: "Setup") -> str:
+    """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
+    plan = setup.plan
+    assert plan and plan.evaluation
+    share = plan.evaluation.mu**2 / (plan.mu_limit**2 + plan.mu_tuning**2)
+    return f"{share:.3g} of the budget in mu^2, {_HOW[paid_twice(plan.unit)]}"
+
+
+_HOW = {
+    1: "in parallel with training: a record pays for one of the two",
+    2: "in addition to training: a group can be in both parts",
+}
+
+
+def _after(rounds: Sequence[int]) -> str:
+    if len(rounds) == 1:
+        return f"after round {rounds[0]}"
+    return f"after {len(rounds)} rounds, {rounds[0]} to {rounds[-1]}"
+
+
+def _total_sigma(plan: CountPlan) -> float:
+    """The standard deviation of the noise in the sum of all clients' counts."""
+    return math.hypot(*(plan.sigma(int(client)) for client in np.flatnonzero(plan.sizes)))
+
+
+def release_row(setup: "Setup") -> list[tuple[str, ...]]:
+    """The count with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without evaluations."""
+    plan = counts(setup)
+    if plan is None:
+        return []
+    client = max(range(len(plan.sizes)), key=lambda number: plan.sigma(number) if plan.sizes[number] else 0.0)
+    numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.sigma(client)
+    return [("count at the end", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]

@@ -41,7 +41,7 @@ from twinflower.objectives import Model, NamedModel
 from twinflower.strategies import Round
 
 from .checkpoint import Checkpoint
-from .columns import COLUMNS
+from .columns import COLUMNS, SITE_COLUMNS
 from .lock import held, holding
 from .record import Result, finite, trained_model
 from .settings import Config, Value
@@ -53,7 +53,7 @@ SUMMARY_KEYS = (
     "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
 )  # fmt: skip
 _NEWER_KEYS = (  # that summaries of older versions may lack
-    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised",
+    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", *SITE_COLUMNS,
 )  # fmt: skip
 _CONFIG, _EXPERIMENT, _RESUME, _RUNTIME = "config.toml", "experiment.toml", "resume.toml", "runtime"
 _METRICS, _SUMMARY, _MODEL, _MODULE, _FIGURE = (

@@ -12,6 +12,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.sums.plan import lost_site
 from twinflower.sums.runs import SumsPlan
 
+from . import evaluation
 from .privacy import spent
 from .ranges import planned, release_row
 from .settings import Config
@@ -85,11 +86,16 @@ def _used(setup: Setup, round_: int, client: int) -> Used:
 
 
 def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
-    """The table of `noise_used`, as rows under `NOISE_HEADINGS`, after the counts for private ranges."""
-    return release_row(setup) + [
-        (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
-        for name, used in noise_used(setup).items()
-    ]
+    """The table of `noise_used`, as rows under `NOISE_HEADINGS`, between the counts for private ranges and
+    those of the evaluation."""
+    return (
+        release_row(setup)
+        + [
+            (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
+            for name, used in noise_used(setup).items()
+        ]
+        + evaluation.release_row(setup)
+    )
 
 
 def forecast(setup: Setup) -> list[tuple[str, str]]:
@@ -117,7 +123,13 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
         rows.append(("spent by tuning before the run", f"{share:.3g} of the budget in mu^2"))
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
-    return rows + planned(setup) + (_shared(plan) if isinstance(plan, SumsPlan) else []) + _cost(plan)
+    return (
+        rows
+        + planned(setup)
+        + evaluation.planned(setup)
+        + (_shared(plan) if isinstance(plan, SumsPlan) else [])
+        + _cost(plan)
+    )
 
 
 def _shared(plan: SumsPlan) -> list[tuple[str, str]]:

@@ -188,6 +188,7 @@ def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> s
     text = (
         f"for each client, against {plan.attacker}, all that it sends{_included(plan)} is {mu:.4g}-GDP, hence "
         f"({epsilon:.4g}, {plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; "
-        f"against everybody else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, {plan.delta:g})-DP"
+        f"against everybody else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, "
+        f"{plan.delta:g})-DP"
     )
     return text + ("; simulation: the noise is seeded, not secret" if seeded else "")

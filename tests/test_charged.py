@@ -281,7 +281,11 @@ def test_tuning_on_public_rows_is_free_and_says_so(file):
             "tune-share is a setting of privacy.mode public-state or gradient",
         ),
         ("rounds = 12", "rounds = 4", "10 candidates are halved in 4 stages, .* needs more than 4 rounds"),
-        ("step-size = ", "privacy.delta = [1e-5, 1e-4]\n#", "leave data, clients, partition and privacy out"),
+        (
+            "step-size = ",
+            "privacy.delta = [1e-5, 1e-4]\n#",
+            "leave data, clients, partition, privacy and evaluation out",
+        ),
         ('"fedavg"', '"fedavg"\ndata.name = "linear"\nobjective.name = "huber"', "so it needs classes"),
     ],
 )

@@ -255,19 +255,6 @@ def test_a_client_checks_what_it_evaluates_and_keeps_no_state():
         client(small("fedpdm")).evaluate([setup.start], {"round": 4})
 
 
-@pytest.mark.parametrize("name", ["fedpdm-private", "fedpdm-published", "fedpdm-gradient", "fedpdm-sum"])
-def test_a_private_run_is_refused(name):
-    with pytest.raises(SettingError, match=r"held-out must be 0 in a private run, .*; got 0.3"):
-        held(name)
-
-
-def test_a_private_client_takes_no_held_out_rows():
-    setup = small("fedpdm-private")
-    rows = setup.shards.rows(0)
-    with pytest.raises(SettingError, match="no ledger is charged"):
-        replace(setup, own_held=rows).client(0, Context(1, 1, {}, RecordDict(), {}))
-
-
 def test_columns_scaled_by_statistics_of_all_rows_are_refused():
     with pytest.raises(SettingError, match="divided by statistics of all rows"):
         prepare(

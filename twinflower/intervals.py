@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import gammaln, ndtr, xlog1py, xlogy
 
 from .arrays import Array
 
@@ -33,19 +33,23 @@ def _lowest(count: float, rows: int, sigma: float, alpha: float) -> float:
     excess = partial(_excess, count, rows, sigma, alpha)
     if excess(0.0) >= 0:
         return 0.0
-    return float(brentq(excess, 0.0, 1.0)) if excess(1.0) > 0 else 1.0
+    return float(brentq(excess, 0.0, 1.0, xtol=1e-9)) if excess(1.0) > 0 else 1.0
 
 
 def _excess(count: float, rows: int, sigma: float, alpha: float, p: float) -> float:
     """P(B + sigma Z >= count) - alpha."""
-    from scipy.stats import binom
-
     likely = _likely(rows, p)
     above = ndtr((likely - count) / sigma) if sigma else likely >= count
-    return float(binom.pmf(likely, rows, p) @ above) - alpha
+    return float(np.exp(_log_binomial(likely, rows, p)) @ above) - alpha
 
 
 def _likely(rows: int, p: float) -> Array:
     """The numbers among which B is, except with a probability far below any alpha."""
     mean, width = rows * p, 10 * math.sqrt(rows * p * (1 - p)) + 20
     return np.arange(max(0, math.floor(mean - width)), min(rows, math.ceil(mean + width)) + 1.0)
+
+
+def _log_binomial(k: Array, rows: int, p: float) -> Array:
+    """ln P(B = k)."""
+    choices = gammaln(rows + 1) - gammaln(k + 1) - gammaln(rows - k + 1)
+    return choices + xlogy(k, p) + xlog1py(rows - k, -p)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from ..folder import Checkpoints, claimed, new_folder, write_config, write_resum
 from ..record import Result
 from ..report.figures import draw_run, undrawn
 from ..report.html.write import report_begun, report_run
-from ..report.sentences import bounds, guarantee, row_line, warnings
+from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..resume import require_resumable, require_state_dir
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
@@ -79,7 +79,9 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     checkpoints = _checkpoints(setup.config, folder, runtime)
     result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)
     ending = result.ending()
-    _print(*warnings([ending]), *guarantee([ending]))  # also where the disk is full
+    _print(
+        *warnings([ending]), *evaluated(result.summary()), *guarantee([ending])
+    )  # also where the disk is full
     write_run(result, folder)
     _print(f"results: {folder}", *_bounds(result))
     failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]

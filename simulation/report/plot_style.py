@@ -47,6 +47,8 @@ _WORDS = {
     "nonzeros": "nonzero weights (count)",
     "held_out_loss": "loss on the clients' held-out rows",
     "held_out_accuracy": "accuracy on the clients' held-out rows (share)",
+    "held_out_low": "lower end of the clients' 95% interval",
+    "held_out_high": "upper end of the clients' 95% interval",
     "held_out_rows": "rows evaluated on at the clients (count)",
     "uplink_bits": "sent by all clients so far",
     "downlink_bits": "received by all clients so far",

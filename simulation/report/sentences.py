@@ -1,9 +1,11 @@
 """One-line messages about runs: progress, results, and the privacy spent."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from twinflower.intervals import LEVEL
 
 from ..folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
 from ..record import Ending
@@ -13,11 +15,37 @@ from .compare import spread
 
 def row_line(row: dict[str, float]) -> str:
     """The progress line for an evaluated round, given as a row of metrics.csv."""
-    at_sites = f"  held-out accuracy {row['held_out_accuracy']:.4f}" if "held_out_accuracy" in row else ""
+    found = measured(row)
+    at_sites = f"  {found}" if found else ""
     return (
         f"round {row['round']:>4}  objective {row['objective']:.5g}  "
         f"test accuracy {row['test_accuracy']:.4f}{at_sites}  nonzeros {row['nonzeros']}"
     )
+
+
+def measured(row: Mapping[str, Any]) -> str:
+    """What the clients measured on held-out rows, with the interval of a private run; empty if they measured nothing.
+
+    row: of metrics.csv, or a summary.
+    """
+    for name in ("accuracy", "loss"):
+        value, low, high = (row.get(f"held_out_{key}") for key in (name, "low", "high"))
+        if value is not None and math.isfinite(value):
+            interval = "" if low is None else f" ({LEVEL:.0%} interval {low:.4f} to {high:.4f})"
+            return f"held-out {name} {value:.4f}{interval}"
+    return ""
+
+
+def evaluated(summary: Mapping[str, Any]) -> list[str]:
+    """What the clients of a private run measured in the end, and what this cost, in one line; empty if nothing."""
+    privacy = summary["privacy"] or {}
+    share = (privacy.get("mu_evaluation") or 0.0) ** 2 / (privacy.get("mu") or math.inf) ** 2
+    text = measured(summary)
+    if not (text and share):
+        return []
+    return [
+        f"at the clients: {text} on {summary['held_out_rows']} rows, for {share:.3g} of the budget in mu^2"
+    ]
 
 
 def warnings(endings: Sequence[Ending]) -> list[str]:
@@ -45,7 +73,7 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     if not runs:
         return []
     parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs)]
-    return ["; ".join(parts)]
+    return ["; ".join(parts), *(line for run in runs for line in evaluated(run))]
 
 
 def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:

@@ -9,6 +9,7 @@ from matplotlib.ticker import EngFormatter
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.data.sets import DATASETS, OWN
+from twinflower.intervals import LEVEL
 
 from ...columns import POINT_COLUMNS
 from ...folder import (
@@ -106,6 +107,8 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     yield Fact(
         "Test accuracy" if guess else "Test R^2", number(summary["test_accuracy"], ".4f"), place or guess
     )
+    if summary["held_out_low"] is not None:
+        yield _measured(summary)
     yield Fact("Objective", number(summary["objective"], ".5g"), place)
     yield Fact("Nonzero weights", number(summary["nonzeros"], ",.0f"), f"of {summary['parameters']:,}")
     yield _budget(summary["privacy"])
@@ -118,6 +121,20 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
         number(summary["seconds"], ".1f") + " s",
         f"runtime {summary['runtime']}, seed {summary['seed']}",
     )
+
+
+def _measured(summary: Mapping[str, Any]) -> Fact:
+    """What the sites of a private run measured on held-out rows, with its interval and its share of the budget."""
+    name, privacy = "Accuracy", summary["privacy"]
+    if summary["held_out_accuracy"] is None:
+        name = "Clipped loss"
+    share = privacy["mu_evaluation"] ** 2 / privacy["mu"] ** 2
+    remark = (
+        f"{LEVEL:.0%} interval {summary['held_out_low']:.4f} to {summary['held_out_high']:.4f}, on "
+        f"{summary['held_out_rows']:,} held-out rows, for {share:.3g} of the budget in mu^2"
+    )
+    value = summary[f"held_out_{'loss' if name == 'Clipped loss' else 'accuracy'}"]
+    return Fact(f"{name} at the sites", number(value, ".4f"), remark)
 
 
 def _budget(privacy: Mapping[str, Any] | None) -> Fact:

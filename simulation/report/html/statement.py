@@ -10,6 +10,7 @@ from typing import Any
 
 from twinflower.data.sets import OWN
 from twinflower.privacy import best_guess, detection, gdp_epsilon
+from twinflower.privacy.counts import paid_twice
 
 from ...folder import digest, digests, environment, flat, read_environment
 from ...settings import Config
@@ -104,9 +105,16 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
     tuning = privacy.get("mu_tuning")
     tuned = [wording.TUNING.format(mu=tuning)] if tuning else []
-    return Section(
-        "By how much", [wording.TOTAL, *tuned, *claimed, wording.CHANCES], odds=odds(case, privacy)
-    )
+    texts = [wording.TOTAL, *tuned, *_evaluated(case, privacy), *claimed, wording.CHANCES]
+    return Section("By how much", texts, odds=odds(case, privacy))
+
+
+def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
+    """What the evaluation on held-out rows costs; empty without one."""
+    mu, how = privacy.get("mu_evaluation"), wording.IN_PARALLEL
+    if paid_twice(case.config.unit) == 2:
+        how = wording.IN_ADDITION
+    return [wording.EVALUATED.format(mu=mu, how=how)] if mu else []
 
 
 def _uncovered(case: Case) -> Section:

@@ -90,6 +90,11 @@ TOTAL = (
     "protected at least as well."
 )
 TUNING = "The tuning before the run is a part of this total: without the run, mu is {mu:.4g}."
+EVALUATED = (
+    "The evaluation on rows that a site holds out is a part of this total: alone, its mu is {mu:.4g}. {how}."
+)
+IN_PARALLEL = "A record is either trained on or held out, and pays for one of the two"
+IN_ADDITION = "What is protected can be partly trained on and partly held out, and pays for both"
 CHANCES = (
     "The guarantee is Gaussian differential privacy with this mu, of which (epsilon, delta) is one consequence and "
     "the following chances are others. They are those of the best possible attacker, who knows everything "
