@@ -243,6 +243,9 @@ def _check_single(config: Config) -> None:
         config.rounds < _MOST_SINGLE_ROUNDS,
         f"precision must be double with 2^24 rounds or more, which single precision cannot count; got single with "
         f"{config.rounds} rounds",
+    )
+
+
 def _check_evaluation(evaluation: Evaluation, privacy: NoPrivacy | Private, rounds: int) -> None:
     """Raise SettingError for an evaluation at the clients that no budget pays for, or a budget without one."""
     share = privacy.evaluation_share if isinstance(privacy, Gradient) else 0.0
