@@ -3,9 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any, cast
+from typing import Any
 
-from flwr.app import ConfigRecord
 from flwr.common.logger import log
 
 from twinflower.arrays import Array
@@ -44,16 +43,12 @@ class PrivateEvaluation:
         kept = store.at(session, round_)
         if kept is None:
             value = self._open(len(rows.labels), round_, session)(summed(objective, x, rows, self.bound))
-            kept = Kept(
-                {},
-                ConfigRecord(
-                    {"round": round_, "session": session, "model": digest, "value": float(value[0])}
-                ),
-            )
+            metrics = {"round": round_, "session": session, "model": digest, "value": float(value[0])}
+            kept = Kept({}, metrics)
             store.save(session, kept, 0)
         if kept.metrics["model"] != digest:
             raise ReplyError(f"another model was evaluated after round {round_}, and only one is")
-        return self._reply(cast(float, kept.metrics["value"]), len(rows.labels), round_)
+        return self._reply(kept.metrics["value"], len(rows.labels), round_)
 
     def _open(self, rows: int, round_: int, session: str) -> Noise:
         """Charge the evaluation and return its noise, before anything private is computed."""
