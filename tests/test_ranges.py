@@ -1,5 +1,6 @@
 """Private ranges: counts with a proven sensitivity and cost, ranges that follow them, and runs that use both."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from twinflower.data.tables import draft
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.objectives import Batch
 from twinflower.privacy.audit import replay
-from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.ledger import BudgetSpent, read_ledger
 from twinflower.simulation import ranges
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
@@ -36,6 +37,7 @@ from twinflower.simulation.folder import Checkpoints, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
 from twinflower.simulation.heldout import held_out
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.deployment import deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -564,6 +566,35 @@ def test_a_site_charges_its_counts_to_its_ledger(sites, tmp_path):
     assert sum(charge.cost for charge in charges) == pytest.approx(setup.plan.mu_limit**2)
     with pytest.raises(BudgetSpent, match="it does not begin, and nothing is spent"):
         ranges.columns_of(setup, 0).open(guard, "2")
+
+
+@pytest.mark.deployment
+def test_real_nodes_agree_on_ranges(sites, tmp_path):
+    """Without privacy the ranges and the model of the in-process run, to the bit; with privacy every node charges its
+    counts to its ledger as round 0, and the ranges are near those."""
+    exact, private = (prepare(parse(sites | {"rounds": 2} | keys)) for keys in ({}, PRIVATE))
+    own = inprocess.train(exact)
+    for setup, name in ((exact, "open"), (private, "private")):
+        config, nodes = at_sites(setup)
+        policy = {"lifetime-epsilon": 8.01} if setup.plan else {}
+        with deployment() as running:
+            for number, node in enumerate(nodes):
+                state = {"state-dir": str(tmp_path / f"{name}-{number}")}
+                running.start_node(number, 3, node | policy | state)
+            running.run(config, tmp_path / name)
+    assert_array_equal(np.load(tmp_path / "open" / "model.npz")["x"], own.model)
+    told, known = (
+        json.loads((tmp_path / name / "summary.json").read_text())["private_ranges"]
+        for name in ("private", "open")
+    )
+    assert known == own.summary()["private_ranges"]
+    for column, (low, high) in known.items():
+        assert told[column] == pytest.approx([low, high], abs=0.5 * (high - low))
+    for number in range(3):
+        (book,) = (read_ledger(path) for path in (tmp_path / f"private-{number}").glob("*.ledger"))
+        assert [charge.round for charge in book.charges] == [0, 1, 2]
+        assert book.charges[0].sensitivity == sensitivity(2)
+        assert sum(charge.cost for charge in book.charges) == pytest.approx(private.plan.mu_limit**2)
 
 
 def test_a_site_s_policy_covers_its_counts(sites, tmp_path):
