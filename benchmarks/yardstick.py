@@ -1,13 +1,13 @@
-"""FedAvg and its relatives against the fastest loop that we could write by hand for the job.
+"""FedAvg and its relatives against the fastest loops that we could write by hand for the job.
 
     python benchmarks/yardstick.py [--rounds 40] [--markdown FILE]
 
 The job: softmax regression, d = 7840, 100 clients of 600 rows, 30 sampled, 10 local steps of 10 rows, no bias, no
-penalty, one BLAS thread. The loops by hand do nothing else: no checks, no messages, no state, buffers reused; once
-client by client and once with the sampled clients stacked. Each variant runs in double and in single precision, and is
-compared with the loop of the same precision; private runs are in double precision only. Rows are synthetic, as sparse
-as MNIST's: speed does not depend on them. All variants take turns in one process, and the best time of each counts, so
-that the machine's speed cancels in the ratios.
+penalty, one BLAS thread. Each method is compared with its own loop in `by_hand`, in process with the one that computes
+client by client, and as a cohort with the one that stacks the clients. Private runs, in double precision only, are
+compared with the loop of their public form. Rows are synthetic, as sparse as MNIST's: speed does not depend on them.
+All variants take turns in one process, and the best time of each counts, so that the machine's speed cancels in the
+ratios.
 """
 
 import argparse
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from by_hand import BY_HAND, FedAvg
 from rounds import cohort_round, inprocess_round, race
 from threadpoolctl import threadpool_limits
 
@@ -76,62 +77,20 @@ def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> S
     return replace(small, dataset=data, partition=division, objective=objective, start=start)
 
 
-def slopes(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """STEP / BATCH times the slopes of the softmax loss, in place of the scores (..., BATCH, CLASSES)."""
-    scores -= scores.max(-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(-1, keepdims=True)
-    flat = scores.reshape(-1, CLASSES)
-    flat[np.arange(len(flat)), labels.ravel()] -= 1
-    scores *= STEP / BATCH
-    return scores
-
-
-def client_by_client(features: np.ndarray, labels: np.ndarray) -> Round:
-    """FedAvg by hand, the sampled clients one after the other."""
-    rng, weights = np.random.default_rng(0), np.zeros((FEATURES, CLASSES), features.dtype)
-
-    def client(own: np.ndarray, marks: np.ndarray, start: np.ndarray) -> np.ndarray:
-        x = start.copy()
-        order = rng.permutation(ROWS)[: STEPS * BATCH].reshape(STEPS, BATCH)
-        for chosen in order:
-            batch = own.take(chosen, axis=0)
-            x -= batch.T @ slopes(batch @ x, marks[chosen])
-        return x
-
-    def step() -> np.ndarray:
-        nonlocal weights
-        sampled = rng.choice(CLIENTS, SAMPLED, replace=False)
-        weights = np.mean([client(features[k], labels[k], weights) for k in sampled], axis=0)
-        return weights
-
-    return step
-
-
-def stacked(features: np.ndarray, labels: np.ndarray) -> Round:
-    """FedAvg by hand, the sampled clients stacked."""
-    rng, weights = np.random.default_rng(0), np.zeros((FEATURES, CLASSES), features.dtype)
-
-    def step() -> np.ndarray:
-        nonlocal weights
-        sampled = rng.choice(CLIENTS, SAMPLED, replace=False)[:, None]
-        order = rng.permuted(np.tile(np.arange(ROWS), (SAMPLED, 1)), axis=1)
-        x = np.repeat(weights[None], SAMPLED, 0)
-        for first in range(0, STEPS * BATCH, BATCH):
-            chosen = order[:, first : first + BATCH]
-            batch = features[sampled, chosen]
-            x -= batch.transpose(0, 2, 1) @ slopes(batch @ x, labels[sampled, chosen])
-        weights = x.mean(0)
-        return weights
-
-    return step
+def by_hand(name: str, features: np.ndarray, labels: np.ndarray) -> FedAvg:
+    """The method by hand."""
+    return BY_HAND[name](features, labels, CLASSES, SAMPLED, STEPS, BATCH, STEP)
 
 
 def runs(features: np.ndarray, labels: np.ndarray, note: str) -> dict[Variant, Round]:
     """A round of every variant in the precision of the features; `note` is added to the names."""
-    one, all_ = f"by hand, client by client{note}", f"by hand, stacked{note}"
-    found = {(one, one): client_by_client(features, labels), (all_, all_): stacked(features, labels)}
+    found: dict[Variant, Round] = {}
     for name, keys in METHODS.items():
+        method = keys["algorithm"]
+        one, all_ = f"{method} by hand, client by client{note}", f"{method} by hand, stacked{note}"
+        if name == method:
+            found[one, one] = by_hand(name, features, labels).client_by_client
+            found[all_, all_] = by_hand(name, features, labels).stacked
         if features.dtype == DOUBLE or "privacy.mode" not in keys:
             job = setup(keys, features, labels)
             found[f"{name}, in process{note}", one] = inprocess_round(job)

@@ -30,7 +30,8 @@ def test_every_benchmark_can_be_imported(path, monkeypatch):
     if path.stem == "torch_opacus":
         pytest.importorskip("torch")
         pytest.importorskip("opacus")
-    assert callable(benchmark(path.stem).main)
+    module = benchmark(path.stem)
+    assert path.stem == "by_hand" or callable(module.main)  # which is for the yardstick
 
 
 def test_every_method_of_the_table_of_rounds_has_a_configuration():
@@ -47,25 +48,29 @@ def test_the_yardstick_races_every_method_against_loops_by_hand(monkeypatch):
     monkeypatch.setattr(sys.modules["rounds"], "CLIENTS", 4)
     lines = yardstick.table(1)
     private = sum("privacy.mode" in keys for keys in yardstick.METHODS.values())
-    assert len(lines) == 2 + 4 + 4 * len(yardstick.METHODS) - 2 * private
+    assert len(lines) == 2 + 2 * 4 * (len(yardstick.METHODS) - private) + 2 * private
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float32, 1e-5)])
-def test_one_round_by_hand_is_one_round_of_fedavg(monkeypatch, dtype, rtol):
-    """All clients, one step on all their rows: the order of the rows does not matter."""
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-9), (np.float32, 1e-3)])
+@pytest.mark.parametrize("method", ["fedavg", "fedpdm", "scaffold", "feddyn"])
+def test_rounds_by_hand_are_rounds_of_the_method(monkeypatch, method, dtype, rtol):
+    """All clients, and steps on all their rows: the order of the rows does not matter."""
     monkeypatch.syspath_prepend(FOLDER)
     yardstick = benchmark("yardstick")
-    small = {"CLIENTS": 3, "SAMPLED": 3, "ROWS": 20, "FEATURES": 5, "STEPS": 1, "BATCH": 20}
+    small = {"CLIENTS": 3, "SAMPLED": 3, "ROWS": 20, "FEATURES": 5, "STEPS": 2, "BATCH": 20}
     for name, value in small.items():
         monkeypatch.setattr(yardstick, name, value)
     features, labels = yardstick.rows()
     features = features.astype(dtype)
-    setup = yardstick.setup({"algorithm": "fedavg"}, features, labels)
-    (outcome,) = Cohort([setup]).rounds(1)
+    setup = yardstick.setup(yardstick.METHODS[method], features, labels)
+    *_, outcome = Cohort([setup]).rounds(3)
     assert outcome.server.x0.dtype == dtype
-    ours = outcome.server.x0.reshape(yardstick.CLASSES, yardstick.FEATURES).T
-    for loop in (yardstick.client_by_client, yardstick.stacked):
-        np.testing.assert_allclose(loop(features, labels)(), ours, rtol=rtol)
+    ours = outcome.server.x0.reshape(yardstick.CLASSES, yardstick.FEATURES)
+    for way in ("client_by_client", "stacked"):
+        loops = yardstick.by_hand(method, features, labels)
+        loops.order = lambda k: 20 * k + np.tile(np.arange(20), (2, 1))
+        *_, theirs = (getattr(loops, way)() for _ in range(3))
+        np.testing.assert_allclose(theirs, ours, rtol=rtol, atol=rtol * abs(ours).max())
 
 
 def test_registered_clients_beyond_those_with_rows_of_their_own(monkeypatch):
