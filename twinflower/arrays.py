@@ -12,7 +12,8 @@ Seeds = NDArray[np.uint64]
 Labels = NDArray[Any]  # int64 for classes, a float type for regression targets
 
 DOUBLE: np.dtype[Any] = np.dtype(np.float64)
-PRECISIONS: dict[str, np.dtype[Any]] = {"double": DOUBLE, "single": np.dtype(np.float32)}
+SINGLE: np.dtype[Any] = np.dtype(np.float32)
+PRECISIONS: dict[str, np.dtype[Any]] = {"double": DOUBLE, "single": SINGLE}
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

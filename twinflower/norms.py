@@ -9,12 +9,12 @@ from functools import reduce
 
 import numpy as np
 
-from .arrays import Array, Mask
+from .arrays import DOUBLE, SINGLE, Array, Mask
 
 # range of reliable squared norms; products of two of them, and sums of these, neither underflow nor overflow
-_SURE = {"float64": (2.0**-500, 2.0**500), "float32": (2.0**-60, 2.0**60)}
+_SURE = {DOUBLE: (2.0**-500, 2.0**500), SINGLE: (2.0**-60, 2.0**60)}
 # for longer gradients the clipping factor may be subnormal and lose precision
-_LONGEST = {"float64": 2.0**900, "float32": 2.0**100}
+_LONGEST = {DOUBLE: 2.0**900, SINGLE: 2.0**100}
 
 
 def squared_norms(vectors: Array) -> Array:
@@ -52,18 +52,18 @@ def outer_norms(*layers: tuple[Array, Array, Array | None]) -> Array:
     if all(map(_sure, squares)):
         return plain
     exact = reduce(np.hypot, (corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors))
-    exact = np.where(exact > _LONGEST[exact.dtype.name], np.inf, exact)
+    exact = np.where(exact > _LONGEST[exact.dtype], np.inf, exact)
     return np.where(reduce(np.logical_or, map(_doubtful, squares)), exact, plain)
 
 
 def _sure(squares: Array) -> bool:
     """Whether all squared norms are in the reliable range; False if one is NaN."""
-    low, high = _SURE[squares.dtype.name]
+    low, high = _SURE[squares.dtype]
     return bool(low < np.minimum.reduce(squares, axis=None) and np.maximum.reduce(squares, axis=None) < high)
 
 
 def _doubtful(squares: Array) -> Mask:
-    low, high = _SURE[squares.dtype.name]
+    low, high = _SURE[squares.dtype]
     return ~((low < squares) & (squares < high))
 
 

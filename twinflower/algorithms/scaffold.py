@@ -110,8 +110,9 @@ class Scaffold(ServerProx, NeedsClientState):
         """c_i+ - c_i (..., d), computed from a message and the points it replies to; 0 for entries that were not sent.
         """
         x, sent = self.received(upload, x0.shape[-1])
-        length = (upload.steps * self.step(round_)).astype(x.dtype, copy=False)
-        change = (x0 - x) / length[..., None] - c
+        change = x0 - x                                     # in place: memory bandwidth limits large cohorts
+        change /= (upload.steps * self.step(round_)).astype(x.dtype, copy=False)[..., None]
+        change -= c
         return change if sent is None else np.where(sent, change, 0.0)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
