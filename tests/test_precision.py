@@ -16,6 +16,7 @@ from twinflower.norms import norms, outer_norms
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.guard import Guard
 from twinflower.regularisers import make_regulariser
+from twinflower.rounds import Problem, rounds
 from twinflower.simulation.folder import Checkpoints, write_run
 from twinflower.simulation.resume import newest
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -62,6 +63,41 @@ def test_a_cohort_computes_in_single_precision_only(variant):
         found = [*doubles(at.states.all()), *doubles(at.uploads), *doubles(inbox), *doubles(at.server)]
         assert not {*found} - {"total"}
         assert setup.algorithm.model(at.server).dtype == np.float32
+
+
+@pytest.mark.parametrize("keys", [
+    {"batch-size": 0},
+    {"objective.name": "sigmoid-network", "clip-norm": 1.0},
+    {"objective.name": "swish-network", "batch-size": 0, "nonconvex": 0.01},
+    {"clip-norm": 0.5, "clip": "batch"},
+])  # fmt: skip
+def test_clients_of_different_sizes_compute_in_single_precision_only(keys):
+    """Their batches are padded with rows of weight 0."""
+    uneven = {"partition.name": "dirichlet", "partition.dirichlet-alpha": 1.0}
+    setups = [public("fedpdm", precision=precision, **keys, **uneven) for precision in ("single", "double")]
+    ours, theirs = (next(Cohort([setup]).rounds(1)) for setup in setups)
+    assert not [*doubles(ours.states.all()), *doubles(ours.uploads), *doubles(ours.server)]
+    assert_allclose(ours.server.x0, theirs.server.x0, **CLOSE)
+
+
+def test_a_graph_that_loses_a_client_stays_single():
+    setup = single("zcdp-nfl", clients__per_round=0, dead_after=2)
+    problem = Problem(setup.objective, setup.shards, setup.start)
+    lost = {"lost": lambda round_, clients: clients == 2}
+    *_, end = rounds(setup.algorithm, problem, setup.schedule, 5, **lost)
+    assert setup.algorithm.server_metrics(end.server)["alive"] == 7
+    assert not {*doubles(end.server)} - {"total"}
+    assert setup.algorithm.model(end.server).dtype == np.float32
+    assert setup.algorithm.client_models(end.server).dtype == np.float32
+
+
+@pytest.mark.parametrize("train", [inprocess.train, lambda setup: cohort.train([setup])[0]])
+def test_the_sites_evaluate_in_single_precision(train):
+    ours, theirs = (
+        train(public("fedpdm", precision=p, evaluation__held_out=0.2)) for p in ("single", "double")
+    )
+    for row, other in zip(ours.rows, theirs.rows, strict=True):
+        assert_allclose(row["held_out_loss"], other["held_out_loss"], **CLOSE)
 
 
 @every_variant
