@@ -23,7 +23,7 @@ from ..errors import DataError
 from .schema import LARGEST, Cells, expect
 
 Piece = Mapping[str, Cells]
-_ROWS = 1024  # rows that are read together
+_ROWS = 4096  # rows that are read together
 _NUMBER, _TEXT = "f8", "O"  # types of columns that loadtxt reads
 _NOT_CSV = "its table is not valid CSV in UTF-8"
 _SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
