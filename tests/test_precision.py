@@ -50,7 +50,7 @@ def test_rows_and_the_starting_point_are_single():
     data, (classic,) = setup.dataset, {public("fedpdm", start_scale=0.1).start.dtype}
     assert {a.dtype for a in (data.features, data.test_features, setup.start)} == {np.dtype(np.float32)}
     assert (data.labels.dtype, classic) == (np.int64, np.float64)
-    regression = prepare(parse({"data.name": "diabetes", "objective.name": "huber", "precision": "single"}))
+    regression = prepare(parse({"data.name": "linear", "objective.name": "huber", "precision": "single"}))
     assert regression.dataset.labels.dtype == regression.dataset.test_labels.dtype == np.float32
 
 
