@@ -53,7 +53,8 @@ SUMMARY_KEYS = (
     "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
 )  # fmt: skip
 _NEWER_KEYS = (  # that summaries of older versions may lack
-    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", *SITE_COLUMNS,
+    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised",
+    "regression", "test_accuracy_from", *SITE_COLUMNS,
 )  # fmt: skip
 _CONFIG, _EXPERIMENT, _RESUME, _RUNTIME = "config.toml", "experiment.toml", "resume.toml", "runtime"
 _METRICS, _SUMMARY, _MODEL, _MODULE, _FIGURE = (

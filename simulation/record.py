@@ -83,6 +83,8 @@ class Recorder:
             "seconds": time.perf_counter() - self.began,
             **(own or {}),
         }
+        if not self.setup.has_rows:  # the clients' evaluation is the only one
+            row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
         self._check(row, x)
         self.rows.append(row)
         if self.progress:
@@ -94,7 +96,8 @@ class Recorder:
         outside = np.isposinf(row["objective"]) and np.isposinf(
             self.setup.regulariser.value(x)
         )  # x violates the constraint that h encodes: no divergence
-        if not np.isfinite(x).all() or not (np.isfinite(row["objective"]) or outside):
+        finite = np.isfinite(row["objective"]) or outside or not self.setup.has_rows
+        if not (np.isfinite(x).all() and finite):
             raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
         first = self.rows[0]["objective"] if self.rows else np.inf
         if self.setup.plan is None and not outside and row["objective"] > _FAR * max(first, 1.0):
@@ -215,6 +218,8 @@ class Result:
             "finished": self.model is not None,
             "failure": self.failure or None,
             "test_accuracy": finite(accuracy),
+            "test_accuracy_from": "server" if self.setup.has_rows else "clients",
+            "regression": not self.setup.dataset.num_classes,
             "majority_baseline": self.setup.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),

@@ -1,6 +1,7 @@
 """Build a run from its configuration: data, clients' rows, objective, algorithm, starting point, and evaluation."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -140,18 +141,23 @@ class Setup:
         algorithm = through_sums(method, plan, self.schedule, sizes)
         return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan, held=None)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether this process has rows to evaluate on; a server may leave that to the sites."""
+        return len(self.dataset.labels) > 0
+
     @cached_property
     def _test(self) -> Batch:
         return Batch(self.dataset.test_features, self.dataset.test_labels)
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
-        nonzeros, the number of nonzero entries."""
-        return {
-            "objective": float(self.objective.value(x, self._training) + self.regulariser.value(x)),
-            "test_accuracy": float(self.objective.score(x, self._test)),
-            "nonzeros": int(np.count_nonzero(x)),
-        }
+        nonzeros, the number of nonzero entries. Without rows here the first two are NaN."""
+        objective, accuracy = math.nan, math.nan
+        if self.has_rows:
+            objective = float(self.objective.value(x, self._training) + self.regulariser.value(x))
+            accuracy = float(self.objective.score(x, self._test))
+        return {"objective": objective, "test_accuracy": accuracy, "nonzeros": int(np.count_nonzero(x))}
 
     def held_out(self, number: int) -> Batch | None:
         """The rows on which a client evaluates and never trains; None if the run holds out none."""
@@ -167,7 +173,7 @@ class Setup:
         algorithm = self.method
         return (
             algorithm.model_metrics(x, self.objective, self._training)
-            if isinstance(algorithm, ModelMetrics)
+            if isinstance(algorithm, ModelMetrics) and self.has_rows
             else {}
         )
 
@@ -219,7 +225,7 @@ class Setup:
 
     def baseline(self) -> float | None:
         """The test accuracy of always predicting the most frequent class; None for a regression."""
-        if not self.dataset.num_classes:
+        if not (self.dataset.num_classes and self.has_rows):
             return None
         return majority_baseline(self.dataset.labels, self.dataset.test_labels)
 
@@ -242,7 +248,7 @@ class Setup:
 
     def _flat_start(self) -> list[str]:
         """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-        weight = {} if self.start.any() else _weight_at_zero(self.config)
+        weight = {} if self.start.any() or not self.has_rows else _weight_at_zero(self.config)
         slope = (
             np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max() if weight else 0.0
         )
@@ -521,9 +527,8 @@ def _own_dataset(config: Config, data: OwnData) -> Dataset:
         )
         loaded = Dataset(OWN, *rows, *rows, data.num_classes)
     sites, others = config.clients.count, len(loaded.labels)
-    return replace(
-        loaded, note=f"{sites} sites with rows of their own; the server evaluates on {others} others"
-    )
+    where = f"the server evaluates on {others} others" if others else "only they evaluate the model"
+    return replace(loaded, note=f"{sites} sites with rows of their own; {where}")
 
 
 def _divide(config: Config, data: Dataset) -> Partition:

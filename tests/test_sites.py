@@ -13,8 +13,14 @@ from twinflower.data.schema import read_schema
 from twinflower.data.sets import OwnData
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
+from twinflower.privacy import gdp_mu
+from twinflower.privacy.ledger import read_ledger, total_cost
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
+from twinflower.simulation.folder import write_run
+from twinflower.simulation.report.figures import draw_run
+from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.sentences import row_line
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
@@ -276,9 +282,71 @@ def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path):
         context = {"partition-id": number, "num-partitions": 3} | policy | node
         client_app.client_fn(Context(1, 1, context, RecordDict(), run_config(config.items())))
     assert [node.get("allow-non-private") for node in at_sites(prepare(parse(sites)))[1]] == [True] * 3
-    for change in ({"data.files": str(tmp_path / "site-0.csv"), "clients.count": 2}, {"data.test-file": ""}):
-        with pytest.raises(SettingError, match="deploy needs one table for each node, and data.test-file"):
+    for change, why in (
+        ({"data.files": str(tmp_path / "site-0.csv"), "clients.count": 2}, "one table for each node"),
+        ({"data.test-file": ""}, "rows to evaluate on: data.test-file, .* or evaluation.held-out"),
+    ):
+        with pytest.raises(SettingError, match=f"deploy needs {why}"):
             at_sites(prepare(parse(sites | change)))
+
+
+class PrivateNodes(InProcessGrid):
+    """Private nodes with tables, ledgers and secret noise of their own; the server has no rows."""
+
+    def __init__(self, setup, folder):
+        super().__init__(setup)
+        self.folder = folder
+
+    def client(self, node):
+        if node not in self._clients:
+            context, config = self.context(node), self.setup.config
+            context.node_config |= {
+                "data-file": str(self.folder / f"site-{node - 1}.csv"),
+                "schema": config.data.schema,
+                "lifetime-epsilon": 4.1,
+                "state-dir": str(self.folder / f"state-{node - 1}"),
+            }
+            context.run_config = run_config(config.items())
+            self._clients[node] = client_app.client_fn(context).numpy_client
+        return self._clients[node]
+
+
+def test_a_server_without_rows_reports_what_the_private_sites_release(sites, tmp_path):
+    """The estimate is the test accuracy, and every site has charged it to its ledger."""
+    share = {"evaluation.held-out": 0.2, "privacy.evaluation-share": 0.5, "data.test-file": ""}
+    config, _ = at_sites(prepare(parse(sites | PRIVATE | share)))
+    assert (config.data.file, config.partition.sizes) == ("", "40, 60, 50")
+    setup = prepare(config)
+    result = run_strategy(setup, PrivateNodes(setup, tmp_path), "deployment")
+    last, summary = result.rows[-1], result.summary()
+    assert last["held_out_rows"] == 8 + 12 + 10
+    assert last["held_out_low"] <= last["test_accuracy"] <= last["held_out_high"]
+    assert summary["test_accuracy"] == last["held_out_accuracy"]
+    assert (summary["test_accuracy_from"], summary["objective"]) == ("clients", None)
+    assert np.isnan([row["test_accuracy"] for row in result.rows[:-1]]).all()
+    assert "objective" not in row_line(last)
+    for number in range(3):
+        (ledger,) = (tmp_path / f"state-{number}").glob("*.ledger")
+        charges = read_ledger(ledger).charges
+        assert [charge.round for charge in charges] == [*range(1, 21), -20]
+        np.testing.assert_allclose(total_cost(charges), gdp_mu(4.0, 1e-4) ** 2)
+    write_run(result, tmp_path / "run")
+    draw_run(tmp_path / "run")
+    text = report_run(tmp_path / "run").read_text(encoding="utf-8")
+    assert "on the rows that the sites hold out" in text
+    assert "for 0.5 of the budget in mu^2" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, "needs rows to evaluate on: data.file, for the server .* or evaluation.held-out"),
+        ({"evaluation.held-out": 0.2, "evaluation.reference": True}, "on rows of the server: set data.file"),
+    ],
+)
+def test_a_server_without_rows_computes_nothing_on_them(sites, tmp_path, change, why):
+    with pytest.raises(SettingError, match=why):
+        prepare(parse(own_keys(sites, tmp_path) | {"data.file": ""} | change))
 
 
 def joining(sites, tmp_path, keys=(), **node):

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,3 +89,9 @@ def spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.
     values = unit * np.array([run[key] for run in runs], dtype=float)
     spread = f" +- {values.std(ddof=1):{form}}" if len(values) > 1 else ""
     return f"{values.mean():{form}}{spread}"
+
+
+def is_regression(summary: Mapping[str, Any]) -> bool:
+    """Whether the score of a run is R^2. A summary of an older version has no entry about it."""
+    known = summary["regression"]
+    return summary["majority_baseline"] is None if known is None else bool(known)

@@ -48,7 +48,7 @@ def compose_run(folder: Path) -> plt.Figure:
     """The figure of one run: objective, test accuracy and nonzeros by round, and the cost if the run has bounds."""
     rows, summary = read_rows(folder), read_summary(folder)
     curve = read_config(folder)
-    columns = columns_of_run(curve.config)
+    columns = columns_of_run(curve.config, rows)
     figure, axes = _canvas(1, len(columns))
     (style,) = styles([curve.config.algorithm])
     x = np.array([row["round"] for row in rows])

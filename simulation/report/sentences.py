@@ -10,17 +10,16 @@ from twinflower.intervals import LEVEL
 from ..folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
 from ..record import Ending
 from ..settings.experiment import Curve, Experiment
-from .compare import spread
+from .compare import is_regression, spread
 
 
 def row_line(row: dict[str, float]) -> str:
     """The progress line for an evaluated round, given as a row of metrics.csv."""
-    found = measured(row)
+    found, central = measured(row), ""
+    if not math.isnan(row["objective"]):  # the server has rows
+        central = f"  objective {row['objective']:.5g}  test accuracy {row['test_accuracy']:.4f}"
     at_sites = f"  {found}" if found else ""
-    return (
-        f"round {row['round']:>4}  objective {row['objective']:.5g}  "
-        f"test accuracy {row['test_accuracy']:.4f}{at_sites}  nonzeros {row['nonzeros']}"
-    )
+    return f"round {row['round']:>4}{central}{at_sites}  nonzeros {row['nonzeros']}"
 
 
 def measured(row: Mapping[str, Any]) -> str:
@@ -82,7 +81,7 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
     if planned > 1:
         all_ = "" if len(runs) == planned else f"{len(runs)} of "
         seeds = f", {all_}{planned} seeds, mean +- standard deviation"
-    score = "test R^2" if first["majority_baseline"] is None else "test accuracy"
+    score = "test R^2" if is_regression(first) else "test accuracy"
     return (
         f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {spread(runs, 'test_accuracy', '.4f')}, "
         f"{spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "

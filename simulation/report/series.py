@@ -14,7 +14,7 @@ from ..folder import has_metrics, has_model, read_rows, run_folder
 from ..settings import Config
 from ..settings.experiment import Curve, Experiment
 
-Rows = list[dict[str, float]]
+Rows = Sequence[dict[str, float]]
 
 
 class Series(NamedTuple):
@@ -75,10 +75,18 @@ def limits(config: Config, column: str) -> list[float]:
     return [bound.limit for bound in parse_constraints(str(text)) if bound.kind == "cost"]
 
 
-def columns_of_run(config: Config) -> list[str]:
-    """The columns of metrics.csv that are drawn of a single run: the last is the cost, if the run has bounds on it."""
+def columns_of_run(config: Config, rows: Rows = ()) -> list[str]:
+    """The columns of metrics.csv that are drawn of a single run: the last is the cost, if the run has bounds on it.
+
+    rows: of the run, whose empty columns are left out.
+    """
     bounded = ["cost" if limits(config, "cost") else "excess"] if limits(config, "excess") else []
-    return ["objective", "test_accuracy", "nonzeros", *bounded]
+    return measured(["objective", "test_accuracy", "nonzeros", *bounded], rows)
+
+
+def measured(columns: Sequence[str], rows: Rows) -> list[str]:
+    """The columns without those that are NaN in every row; all without rows."""
+    return [column for column in columns if not rows or any(row[column] == row[column] for row in rows)]
 
 
 def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:

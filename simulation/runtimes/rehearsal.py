@@ -1,13 +1,14 @@
 """Rehearse a deployment on this machine: one run with a SuperNode for each client, after which all processes end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from twinflower.data.partition import Sizes
 from twinflower.data.sets import Data, OwnData, TableData
-from twinflower.data.tables import table_files
+from twinflower.data.sites import schema_to_read
+from twinflower.data.tables import read_rows, table_files
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
 
@@ -44,7 +45,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     """
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
-    own = node_config(config, setup.plan)
+    own = node_config(config, prepare(config).plan)
     with deployment(secure, _empty(logs_folder(folder.absolute())), say) as running:
         circle = acquainted(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
@@ -69,25 +70,38 @@ def node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
 def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
     """Convert a run on tables into a run with data.name = own; also return the entries of each node's config.
 
-    Raises SettingError unless there is one table per node and data.test-file gives the rows for evaluation.
+    Without data.test-file the nodes hold out the rows to evaluate on. Raises SettingError unless there is one table per
+    node, and one of the two.
     """
     config, data = setup.config, cast(TableData, setup.config.data)
     require(
-        bool(setup.dataset.sites and data.test_file and not data.site_column),
-        "deploy needs one table for each node, and data.test-file, a table of rows that the server evaluates on and no "
-        "site trains on",
+        bool(setup.dataset.sites and not data.site_column),
+        "deploy needs one table for each node",
+    )
+    require(
+        bool(data.test_file or config.evaluation.held_out),
+        "deploy needs rows to evaluate on: data.test-file, a table that no site trains on, for the server, or "
+        "evaluation.held-out, the part of every table that its node evaluates on",
     )
     own = OwnData(
-        file=_from_here(data.test_file), schema=_from_here(data.schema), schema_digest=data.schema_digest,
-        range_share=data.range_share, bias=data.bias, row_norm=data.row_norm,
+        file=_from_here(data.test_file) if data.test_file else "", schema=_from_here(data.schema),
+        schema_digest=data.schema_digest, range_share=data.range_share, bias=data.bias, row_norm=data.row_norm,
     )  # fmt: skip
-    sizes = Sizes("sizes", sizes=", ".join(map(str, setup.dataset.sites)))
+    sizes = Sizes("sizes", sizes=", ".join(map(str, _rows_of_tables(setup, data))))
     allowed: dict[str, Value] = {} if setup.plan else {"allow-non-private": True}
     nodes = [
         {"data-file": str(file.absolute()), "schema": own.schema, **allowed}
         for file in table_files(data.files)
     ]
     return replace(config, data=own, partition=sizes), nodes
+
+
+def _rows_of_tables(setup: Setup, data: TableData) -> Sequence[int]:
+    """The number of rows of every table; those of a simulation leave out its test rows."""
+    if data.test_file:
+        return setup.dataset.sites
+    schema = schema_to_read(data)
+    return [len(read_rows(file, schema)[1]) for file in table_files(data.files)]
 
 
 def _from_here(path: str) -> str:

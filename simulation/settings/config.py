@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import Constrained
 from twinflower.arrays import PRECISIONS, Index
 from twinflower.batches import LocalSchedule
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
@@ -359,9 +360,17 @@ def _check_own(config: Config, data: OwnData) -> None:
         "data.schema says how many features and classes there are: leave data.num-features and data.num-classes out",
     )
     require(
-        bool(data.file) and (data.num_features > 0 or by_schema) and bool(sizes),
-        f"data {OWN} needs data.num-features or data.schema, partition.sizes (rows of every site) and data.file (for "
-        "the server, rows to evaluate on; a node has its own in its node config)",
+        (data.num_features > 0 or by_schema) and bool(sizes),
+        f"data {OWN} needs data.num-features or data.schema, and partition.sizes (rows of every site)",
+    )
+    require(
+        bool(data.file or config.evaluation.held_out),
+        f"data {OWN} needs rows to evaluate on: data.file, for the server (a node has its own in its node config), or "
+        "evaluation.held-out, the part of every site's rows that it evaluates on",
+    )
+    require(
+        bool(data.file) or not (config.evaluation.reference or isinstance(config.method, Constrained)),
+        f"evaluation.reference and the bounds of {config.algorithm} are computed on rows of the server: set data.file",
     )
     require(min(sizes) > 0, f"partition.sizes must be above 0; got {sizes}")
     require(len(sizes) == count or not count, f"partition.sizes must name {count} sites; got {len(sizes)}")

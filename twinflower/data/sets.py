@@ -84,7 +84,8 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("", "test_"):
             features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
-            _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
+            if self.name != OWN or len(labels):  # the server of a deployment may have no rows
+                _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
             object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
             kind = np.int64 if self.num_classes else self.dtype
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
@@ -272,7 +273,11 @@ class OwnData:
 
     name: str = OWN
     file: Annotated[
-        str, Setting("rows on which the server evaluates; every node has its own", unit="path")
+        str,
+        Setting(
+            "rows on which the server evaluates; empty: only the sites do; every node has its own",
+            unit="path",
+        ),
     ] = ""
     num_features: Annotated[int, Setting("features of a row, without the column of ones", at_least(0))] = 0
     num_classes: Annotated[int, Setting("classes; 0: regression", at_least(0))] = 0
@@ -335,10 +340,12 @@ def load_own(
 ) -> Table:
     """A site's own rows: features (rows, num_features, and one more with bias) and labels (rows,).
 
-    path is an .npz file with the arrays `features` and `labels`, or else a LIBSVM file with indices from 1. Labels are
-    classes 0..num_classes-1, or real numbers if num_classes is 0. bias and row_norm are as in `load_dataset`; no step
-    uses statistics of the data. Raises `DataError` for a missing, damaged or unsuitable file.
+    path is an .npz file with the arrays `features` and `labels`, or else a LIBSVM file with indices from 1; '' is for
+    no rows. Labels are classes 0..num_classes-1, or real numbers if num_classes is 0. bias and row_norm are as in
+    `load_dataset`; no step uses statistics of the data. Raises `DataError` for a missing, damaged or unsuitable file.
     """
+    if not path:
+        return np.empty((0, num_features + bias)), np.zeros(0, dtype=int if num_classes else float)
     file = Path(path).expanduser()
     features, labels = _own_arrays(file) if file.suffix == ".npz" else _own_libsvm(file, num_features)
     _expect(
@@ -421,6 +428,8 @@ def appended_one(features: Floats) -> Floats:
 
 def limited_norm(features: Floats, bound: float) -> Floats:
     """The features (rows, n) with each row multiplied by min(1, bound / its Euclidean norm)."""
+    if not len(features):
+        return features
     with np.errstate(over="ignore"):
         lengths = corrected(np.linalg.norm(features, axis=1), features)
     return features * (bound / np.maximum(lengths, bound))[:, None]

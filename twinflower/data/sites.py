@@ -109,15 +109,25 @@ def schema_to_read(data: TableData) -> Schema:
 
 
 def load_own_table(data: OwnData) -> Dataset:
-    """The table in data.file, whose rows are both training and test rows; raises DataError and SettingError."""
+    """The table in data.file, whose rows are both training and test rows; without a file there are no rows.
+
+    Raises DataError and SettingError.
+    """
     schema = schema_of(data)
     if not data.schema_digest:
         raise SettingError(
             f"data.schema needs data.schema-digest: set it to {schema.digest}, the digest of {data.schema}, which "
             "every node compares with that of its own file"
         )
-    rows = _read(data.file, schema, data)
+    rows = _read(data.file, schema, data) if data.file else _no_rows(schema, data)
     return _dataset(data, schema, rows, rows)
+
+
+def _no_rows(schema: Schema, data: OwnData) -> Rows:
+    """As `_read`, for a table without rows."""
+    features = np.empty((0, len(schema.features)))
+    labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
+    return features if schema.private else _finished(features, data), labels
 
 
 def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:

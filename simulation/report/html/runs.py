@@ -22,8 +22,9 @@ from ...folder import (
 )
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
+from ..compare import is_regression
 from ..plot_style import BITS, words
-from ..series import Rows, by_round, columns_of_run, limits
+from ..series import Rows, by_round, columns_of_run, limits, measured
 from .case import Case
 from .charts import Chart, chart
 from .parts import Fact, Page, Section, Table
@@ -104,9 +105,10 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     place = "" if summary["finished"] else f"in round {summary['rounds']}, the last one evaluated"
     base = summary["majority_baseline"]
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
-    yield Fact(
-        "Test accuracy" if guess else "Test R^2", number(summary["test_accuracy"], ".4f"), place or guess
-    )
+    if summary["test_accuracy_from"] == "clients":
+        guess = "on the rows that the sites hold out"
+    score = "Test R^2" if is_regression(summary) else "Test accuracy"
+    yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
     yield Fact("Objective", number(summary["objective"], ".5g"), place)
@@ -162,7 +164,9 @@ def _curves(rows: Rows, config: Config) -> list[Section]:
     if not rows:
         return []
     points = [column for column in POINT_COLUMNS if column in rows[0]]
-    charts = [_chart(rows, config, column, column in points) for column in [*columns_of_run(config), *points]]
+    charts = [
+        _chart(rows, config, column, column in points) for column in [*columns_of_run(config, rows), *points]
+    ]
     return [
         Section("Curves", charts=charts, folded=[Section("The numbers", tables=[_numbers(rows, config)])])
     ]
@@ -177,14 +181,20 @@ def _chart(rows: Rows, config: Config, column: str, log: bool) -> Chart:
 
 def _numbers(rows: Rows, config: Config) -> Table:
     keep = sorted({*np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int)})
-    columns = [*_COLUMNS, *(column for column in columns_of_run(config) if column not in _COLUMNS)]
-    cells = [[bits(rows[n][c]) if c in BITS else f"{rows[n][c]:.5g}" for c in columns] for n in keep]
+    columns = measured([*dict.fromkeys((*_COLUMNS, *columns_of_run(config)))], rows)
+    cells = [[_cell(rows[n][c], c) for c in columns] for n in keep]
     remark = (
         ""
         if len(keep) == len(rows)
         else f"{len(keep)} of {len(rows)} evaluated rounds; all are in metrics.csv."
     )
     return Table([column.replace("_", " ") for column in columns], cells, remark)
+
+
+def _cell(value: float, column: str) -> str:
+    if value != value:
+        return "-"
+    return bits(value) if column in BITS else f"{value:.5g}"
 
 
 # --- sites

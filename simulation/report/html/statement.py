@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twinflower.data.sets import OWN
+from twinflower.data.sets import OWN, OwnData
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.counts import paid_twice
 
@@ -126,7 +126,8 @@ def _gaps(case: Case) -> Iterator[str]:
         yield "The scaling of the columns: it used statistics of all rows, without noise."
     if not case.deployed:
         yield wording.SEED_PLANNED if case.planned else wording.SEED
-    yield wording.OWN_ROWS if case.config.data.name == OWN else wording.EVALUATION
+    if not (isinstance(case.config.data, OwnData) and not case.config.data.file):
+        yield wording.OWN_ROWS if case.config.data.name == OWN else wording.EVALUATION
     if not case.complete:
         yield wording.EARLY
     yield _words(case).beyond
