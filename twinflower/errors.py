@@ -6,6 +6,8 @@ reaches the user is a bug in Twinflower.
 
 from urllib.error import URLError
 
+UNUSABLE = "one of its files cannot be used"
+
 
 class TwinflowerError(Exception):
     """Base class of all errors whose message is written for the user."""
@@ -21,7 +23,7 @@ class DataError(TwinflowerError, ValueError):
     reason: what is wrong in general words, without anything from the file and without its name.
     """
 
-    def __init__(self, text: str, reason: str = "one of its files cannot be used") -> None:
+    def __init__(self, text: str, reason: str = UNUSABLE) -> None:
         super().__init__(text)
         self.reason = reason
 

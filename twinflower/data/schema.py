@@ -37,7 +37,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import UNUSABLE, DataError
 from ..settings import nearest
 
 Floats = NDArray[np.float64]
@@ -59,10 +59,10 @@ class CellError(DataError):
         self.row, self.text = row, text
 
 
-def expect(condition: bool, *text: str) -> None:
-    """Raise `DataError(*text)` unless the condition holds; the second text is its `reason`."""
+def expect(condition: bool, text: str, reason: str = UNUSABLE) -> None:
+    """Raise `DataError(text, reason)` unless the condition holds."""
     if not condition:
-        raise DataError(*text)
+        raise DataError(text, reason)
 
 
 def as_text(value: Any) -> str:
