@@ -166,10 +166,10 @@ def _total_sigma(plan: CountPlan) -> float:
 
 
 def release_row(setup: "Setup") -> list[tuple[str, ...]]:
-    """The count with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without evaluations."""
+    """The evaluation with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without evaluations."""
     plan = counts(setup)
     if plan is None:
         return []
     client = max(range(len(plan.sizes)), key=lambda number: plan.sigma(number) if plan.sizes[number] else 0.0)
     numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.sigma(client)
-    return [("count at the end", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]
+    return [("evaluation", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]

@@ -180,14 +180,15 @@ class Result:
         return plan.shares_of((done.round, done.asked) for done in self.rounds)
 
     def clients(self) -> Iterator[dict[str, Any]]:
-        """The rows of clients.csv, one for each client that was asked: its rows, in how many rounds it was asked, how
-        many of its replies were used, and what it spent (`accounts`)."""
+        """The rows of clients.csv, one for each client that was asked to train or to evaluate: its rows, in how many
+        rounds it was asked to train, how many of its replies were used, and what it spent (`accounts`)."""
         plan, sizes = self.setup.plan, self.setup.partition.sizes
         asked = _times((done.asked for done in self.rounds), len(sizes))
         lost = _times((done.rejected for done in self.rounds), len(sizes))
         columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
         columns |= accounts(plan, self._shares(plan), self._last) if plan else {}
-        for client in np.flatnonzero(asked):
+        evaluated = plan.evaluation.costs(self._last) if plan and plan.evaluation else 0.0
+        for client in np.flatnonzero(asked + evaluated):
             yield {"client": client, **{name: column[client] for name, column in columns.items()}}
 
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:

@@ -613,8 +613,19 @@ def test_planner_and_summary_show_the_share():
         == "0.4 of the budget in mu^2, in parallel with training: a record pays for one of the two"
     )
     assert "those of the evaluation on held-out rows included" in said["guarantee"]
-    assert noise_rows(setup)[-1][:3] == ("count at the end", "5", "0")
+    assert noise_rows(setup)[-1][:3] == ("evaluation", "5", "0")
     grouped = dict(forecast(private(**GROUP)))
     assert grouped["spent by evaluation"].startswith("0.4 of the budget in mu^2, in addition to training")
     privacy = cohort.train([setup])[0].privacy()
     assert_allclose(privacy["mu_evaluation"] ** 2 / privacy["mu"] ** 2, 0.4)
+
+
+def test_a_client_that_only_evaluates_is_listed_with_its_cost():
+    """Client 1 is never asked to train in these five rounds."""
+    setup = private()
+    assert setup.plan.rounds_in[1] == 0
+    (result,) = cohort.train([setup])
+    rows = {row["client"]: row for row in result.clients()}
+    assert len(rows) == 8
+    assert rows[1]["asked"] == 0
+    assert_allclose(rows[1]["mu"], setup.plan.evaluation.mu)

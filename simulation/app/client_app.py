@@ -20,7 +20,7 @@ from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import for_flower_strategies
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema import read_schema
-from twinflower.data.sets import Data
+from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
 from twinflower.privacy.guard import Guard, Policy
@@ -45,6 +45,10 @@ def _simulated_client(context: Context) -> Client:
     config = parse_run_config(context.run_config).with_clients(count)
     require(
         config.clients.count == count, f"clients.count is {config.clients.count}, but there are {count} nodes"
+    )
+    require(
+        config.data.name != OWN or bool(config.items()["data.file"]),
+        "the rows of data own are at deployed nodes; simulated ones need data.file",
     )
     return prepare_node(config).client(number, context).to_client()
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from twinflower.errors import require
 
 from ...folder import has_ended, read_clients, read_config, read_summary
@@ -47,7 +49,8 @@ class Case(NamedTuple):
         if plan is None:
             return cls(setup.config, None, [], planned=True)
         columns = {"rows": setup.partition.sizes, "asked": plan.rounds_in, **accounts(plan, plan.shares)}
-        asked = [client for client, rounds in enumerate(plan.rounds_in) if rounds]
+        evaluated = plan.evaluation.costs() if plan.evaluation else 0.0
+        asked = np.flatnonzero(plan.rounds_in + evaluated).tolist()
         sites = [{"client": c} | {name: float(column[c]) for name, column in columns.items()} for c in asked]
         return cls(
             setup.config, spent(plan, plan.shares, seeded=False), sites, planned=True,
