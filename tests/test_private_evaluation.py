@@ -25,8 +25,9 @@ from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerErr
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.simulation import evaluation
 from twinflower.simulation.charged import Charged
-from twinflower.simulation.folder import Checkpoints
+from twinflower.simulation.folder import Checkpoints, read_summary, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
+from twinflower.simulation.report.sentences import evaluated as closing_line
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -628,3 +629,16 @@ def test_a_client_that_only_evaluates_is_listed_with_its_cost():
     assert len(rows) == 8
     assert rows[1]["asked"] == 0
     assert_allclose(rows[1]["mu"], setup.plan.evaluation.mu)
+
+
+def test_the_command_ends_with_the_estimate_its_interval_and_its_share(tmp_path):
+    (result,) = cohort.train([private()])
+    write_run(result, tmp_path)
+    (line,) = closing_line(read_summary(tmp_path))
+    last = result.rows[-1]
+    interval = f"(95% interval {last['held_out_low']:.4f} to {last['held_out_high']:.4f})"
+    expected = (
+        f"held-out accuracy {last['held_out_accuracy']:.4f} {interval} on 432 rows, for 0.4 of the budget"
+    )
+    assert line == f"at the clients: {expected} in mu^2"
+    assert closing_line(read_summary(tmp_path) | {"held_out_accuracy": None}) == []

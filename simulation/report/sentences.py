@@ -72,7 +72,8 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     if not runs:
         return []
     parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs)]
-    return ["; ".join(parts), *(line for run in runs for line in evaluated(run))]
+    printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
+    return ["; ".join(parts), *(line for run in runs for line in evaluated(run) if not printed)]
 
 
 def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
