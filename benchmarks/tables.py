@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+import scipy.optimize  # noqa: F401  the plan imports it, and that takes as long as a third of the table
 from flwr.app import Context, RecordDict
 
 from twinflower.data.schema import read_schema
