@@ -182,7 +182,7 @@ def test_replies_that_are_wrong(tmp_path, app):
 def test_nodes_that_die(tmp_path, app):
     """SCAFFOLD: node 1 is killed and comes back with its state, node 2 without; both before Flower has missed them."""
     keys = JOB | {"algorithm": "scaffold", "step-size": 0.4, "checkpoint-every": 1, "rounds": 14}
-    keys |= {"round-timeout": 15.0}
+    keys |= {"round-timeout": 25.0}
     config, folder = parse(keys), tmp_path / "run"
     with deployment() as running:
         own = {"n2": {"state-dir": ""}}
