@@ -7,7 +7,7 @@ import numpy as np
 
 from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
-from twinflower.privacy import best_guess, detection
+from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan
 from twinflower.sums.plan import lost_site
 from twinflower.sums.runs import SumsPlan
@@ -134,13 +134,10 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
 
 def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
     """The trust assumption of a run in which the server sees only sums, its second epsilon, and that of a lost site."""
-    sums = plan.sums
+    sums, alone = plan.sums, gdp_epsilon(plan.mu_limit_alone, plan.delta)
     return [
         ("trust", f"sums over {sums.sites} clients, at least {sums.honest} of them honest"),
-        (
-            "epsilon in total, against everybody else",
-            f"{sums.epsilon_alone(plan.delta):.6g} at delta {plan.delta:g}",
-        ),
+        ("epsilon in total, against everybody else", f"{alone:.6g} at delta {plan.delta:g}"),
         ("if a client is lost for good", _without_it(plan)),
     ]
 
@@ -148,7 +145,7 @@ def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
 def _without_it(plan: SumsPlan) -> str:
     if plan.sums.sites == 2:
         return "no sum is possible without it"
-    epsilon, alone = lost_site(plan.sums, plan.delta)
+    epsilon, alone = lost_site(plan.sums, plan.delta, plan.evaluation)
     return (
         f"a new run without it brings the total to epsilon {epsilon:.4g} at most, and to {alone:.4g} against everybody "
         "else"

@@ -108,6 +108,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
     """
     mu = plan.mu(shares, last)
     worst = float(mu.max())
+    alone = float(plan.mu_alone(shares, last).max()) if isinstance(plan, SumsPlan) else worst
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
@@ -122,8 +123,8 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
         "noise_multiplier": float(plan.multipliers.max()),
         "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
-        "guarantee": in_words(plan, epsilon, worst, seeded),
-        **(_spent_alone(plan, worst) if isinstance(plan, SumsPlan) else {}),
+        "guarantee": in_words(plan, epsilon, worst, alone, seeded),
+        **(_spent_alone(plan, alone) if isinstance(plan, SumsPlan) else {}),
     }
 
 
@@ -135,12 +136,11 @@ def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Ar
     if not plan.provable:
         return {}
     mu = plan.mu(shares, last)
-    return {"mu": mu} | ({"mu_alone": mu * plan.sums.factor} if isinstance(plan, SumsPlan) else {})
+    return {"mu": mu} | ({"mu_alone": plan.mu_alone(shares, last)} if isinstance(plan, SumsPlan) else {})
 
 
-def _spent_alone(plan: SumsPlan, mu: float) -> dict[str, Any]:
-    """The second guarantee of a run of sums, against the server and all other clients together."""
-    alone = mu * plan.sums.factor
+def _spent_alone(plan: SumsPlan, alone: float) -> dict[str, Any]:
+    """The second guarantee of a run of sums; alone: the mu against the server and all other clients together."""
     return {
         "trust": "sum",
         "honest_sites": plan.sums.honest,
@@ -159,12 +159,12 @@ def in_odds(mu: float, unit: Unit) -> str:
     )
 
 
-def in_words(plan: Plan, epsilon: float | None, mu: float, seeded: bool) -> str:
-    """The guarantee as one sentence."""
+def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded: bool) -> str:
+    """The guarantee as one sentence; alone: the mu against all other parties, which is larger in a run of sums."""
     if epsilon is None:
         return plan.caveat
     if isinstance(plan, SumsPlan):
-        return _sums_in_words(plan, epsilon, mu, seeded)
+        return _sums_in_words(plan, epsilon, mu, alone, seeded)
     text = (
         f"for each client, all its messages together{_included(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
         f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
@@ -182,9 +182,8 @@ def _included(plan: Plan) -> str:
     return f", {' and '.join(costs)} included," if costs else ""
 
 
-def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, seeded: bool) -> str:
+def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, alone: float, seeded: bool) -> str:
     """The two guarantees of a run of sums, each with the attacker it holds against."""
-    alone = mu * plan.sums.factor
     text = (
         f"for each client, against {plan.attacker}, all that it sends{_included(plan)} is {mu:.4g}-GDP, hence "
         f"({epsilon:.4g}, {plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; "

@@ -27,12 +27,14 @@ from twinflower.simulation import evaluation
 from twinflower.simulation.charged import Charged
 from twinflower.simulation.folder import Checkpoints, read_summary, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
+from twinflower.simulation.privacy import accounts, spent
 from twinflower.simulation.report.sentences import evaluated as closing_line
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
+from twinflower.sums.plan import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
 GROUP = {"privacy__protects": "group", "privacy__group_size": 3}
@@ -44,6 +46,7 @@ PRIVATE = [
     "ldp-private",
     "zcdp-nfl-private",
 ]
+SUMS = {"privacy__trust": "sum", "privacy__honest_sites": 4, "clients__per_round": 0, "local__max_steps": 1}
 
 
 def private(name="fedpdm-private", **keys):
@@ -173,16 +176,52 @@ def test_a_group_pays_for_both(unit):
 
 
 def test_sums_state_the_evaluation_in_both_totals():
-    keys = {
-        "privacy__trust": "sum",
-        "privacy__honest_sites": 4,
-        "clients__per_round": 0,
-        "local__max_steps": 1,
-    }
-    plan = private(**keys, **GROUP).plan
+    plan = private(**SUMS, **GROUP).plan
     trained = plan.sums.mu.max() ** 2
     assert_allclose(plan.mu_limit**2, trained + plan.evaluation.mu**2)
     assert_allclose(plan.mu_limit_alone**2, plan.sums.mu_alone.max() ** 2 + plan.evaluation.mu**2)
+
+
+SIDES = pytest.mark.parametrize(
+    ("unit", "total"), [(GROUP, np.add), ({"privacy__protects": "site"}, np.add), ({}, np.maximum)]
+)
+
+
+@SIDES
+def test_plan_policy_and_summary_agree_on_the_cost_against_everybody_else(unit, total):
+    """It is the cost of training without the noise of others, and that of the evaluation."""
+    setup = private(**SUMS, **unit)
+    plan, (result,) = setup.plan, cohort.train([setup])
+    costs = total(plan.sums.costs_alone.sum(0), plan.evaluation.mu**2)
+    assert_allclose(plan.mu_limit_alone**2, costs.max())
+    assert_allclose(accounts(plan, plan.shares)["mu_alone"] ** 2, costs)
+    for said in (spent(plan, plan.shares), result.privacy()):
+        epsilon = gdp_epsilon(plan.mu_limit_alone, plan.delta)
+        assert_allclose([said["mu_alone"], said["epsilon_alone"]], [plan.mu_limit_alone, epsilon])
+        assert f"{said['mu_alone']:.4g}-GDP, hence ({epsilon:.4g}, 0.0001)-DP" in said["guarantee"]
+        assert dict(forecast(setup))["epsilon in total, against everybody else"].startswith(f"{epsilon:.6g} ")
+
+
+@SIDES
+def test_a_second_run_without_a_lost_site_doubles_both_costs(unit, total):
+    """Each run costs what it releases in training and in its evaluation, or for a record the larger of the two."""
+    setup = private(**SUMS, **unit)
+    plan = setup.plan
+    largest = [
+        total(costs.sum(0).max(), plan.evaluation.mu**2) for costs in (plan.sums.costs, plan.sums.costs_alone)
+    ]
+    epsilons = [gdp_epsilon(math.sqrt(2 * cost), plan.delta) for cost in largest]
+    assert_allclose(lost_site(plan.sums, plan.delta, plan.evaluation), epsilons)
+    assert epsilons[0] > spent(plan, plan.shares)["epsilon"]
+    said = dict(forecast(setup))["if a client is lost for good"]
+    assert f"epsilon {epsilons[0]:.4g} at most, and to {epsilons[1]:.4g} against everybody else" in said
+
+
+def test_sums_cut_short_have_spent_their_evaluations_so_far_against_everybody():
+    plan = private(**SUMS, **GROUP, evaluation__release_every=2).plan
+    trained = plan.sums.costs_alone[:3].sum(0)
+    shares = plan.shares_of([(round_, range(8)) for round_ in (1, 2, 3)])
+    assert_allclose(plan.mu_alone(shares, 3) ** 2, trained + plan.evaluation.mu**2 / 3)
 
 
 def test_tuning_and_evaluation_share_one_budget():

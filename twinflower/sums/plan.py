@@ -17,6 +17,7 @@ from ..arrays import Array, Index
 from ..batches import LocalSchedule, Workload
 from ..errors import require
 from ..objectives import Bounds
+from ..privacy.counts import CountPlan
 from ..privacy.guard import Guard
 from ..privacy.ledger import Charge
 from ..privacy.mechanism import Draws
@@ -236,13 +237,23 @@ class SimulatedSums:
         return SumNoise(self.plan.grid(round_), self.algorithm.weights(clients)[..., None], draws)
 
 
-def lost_site(plan: SumPlan, delta: float) -> tuple[float, float]:
+def largest_mu(mu: Array, evaluation: CountPlan | None) -> float:
+    """The largest mu that a site can reach in a run whose sums cost mu (N,), evaluations included.
+
+    Evaluations are not summed. A site's own noise protects them, so they cost the same against every attacker.
+    """
+    costs = mu.max(keepdims=True) ** 2
+    return math.sqrt((evaluation.with_training(costs) if evaluation else costs).max())
+
+
+def lost_site(plan: SumPlan, delta: float, evaluation: CountPlan | None = None) -> tuple[float, float]:
     """The total epsilons of a client if a site is lost permanently and the run is repeated without it.
 
-    The client takes part in at most one whole run and then in a second one, planned for the same target and at most as
-    many honest sites, so mu grows by at most sqrt(2). The first epsilon holds against the server and all sites but
-    `honest`, the second against all other parties together.
+    The client takes part in at most one whole run and then in a second one, planned for the same target, at most as
+    many honest sites and the same evaluations, so mu grows by at most sqrt(2). The two runs may divide the rows
+    differently, but a record costs at most the larger of training and evaluation in each. The first epsilon holds
+    against the server and all sites but `honest`, the second against all other parties together.
     """
     numbers = 2 * plan.entries * plan.rounds
-    mu, alone = (math.sqrt(2) * float(each.max()) for each in (plan.mu, plan.mu_alone))
+    mu, alone = (math.sqrt(2) * largest_mu(each, evaluation) for each in (plan.mu, plan.mu_alone))
     return sum_epsilon(mu, delta, plan.honest, numbers), sum_epsilon(alone, delta, 1, numbers)

@@ -14,7 +14,7 @@ from ..objectives import Bounds
 from ..privacy.ledger import Ledger
 from ..privacy.plan import Plan, Target
 from .discrete import secret_words, seeded_words
-from .plan import SumGuard, SumPlan, plain_draws
+from .plan import SumGuard, SumPlan, largest_mu, plain_draws
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,12 @@ class SumsPlan(Plan):
     @property
     def mu_limit_alone(self) -> float:
         """See `Plan.mu_limit_alone`; here it exceeds `mu_limit`, which relies on the noise of other clients."""
-        alone = self.sums.mu_alone.max(keepdims=True) ** 2
-        return math.sqrt((self.evaluation.with_training(alone) if self.evaluation else alone).max())
+        return largest_mu(self.sums.mu_alone, self.evaluation)
+
+    def mu_alone(self, shares: Array, last: int | None = None) -> Array:
+        """`Plan.mu` (N,) against all other parties together, who know all noise but the client's own."""
+        own = self._own_mu(shares) * self.sums.factor
+        return np.sqrt(self.evaluation.with_training(own**2, last)) if self.evaluation else own
 
     @property
     def attacker(self) -> str:
