@@ -1,6 +1,7 @@
 """A private client's evaluation of models on its held-out rows: what it charges, releases and stores."""
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any
@@ -24,21 +25,25 @@ class PrivateEvaluation:
     """How a private client evaluates models.
 
     guard: charges an evaluation and gives its noise (`Guard.counting`). release: of a count. bound: of a clipped loss,
-    0 for counts of correct predictions.
+    0 for counts of correct predictions. rounds: the planned ones; any other is refused. Empty: all are accepted, until
+    the budget of the run is spent.
     """
 
     guard: Guard
     release: Release
     bound: float = 0.0
+    rounds: Collection[int] = ()
 
     def reply(
         self, objective: Objective, x: Array, rows: Batch, round_: int, session: str, store: StateStore
     ) -> tuple[float, int, dict[str, Any]]:
         """Charge, compute and store the noisy sum over the rows, once for each round; return what a client replies.
 
-        A repeated request gets the stored number. Raises ReplyError for a second model in one round, and if the budget
-        is spent.
+        A repeated request gets the stored number. Raises ReplyError for a second model in one round, for a round
+        that is not planned, and if the budget is spent.
         """
+        if self.rounds and round_ not in self.rounds:
+            raise ReplyError(f"no evaluation is planned after round {round_}")
         digest = hashlib.sha256(x.tobytes()).hexdigest()
         kept = store.at(session, round_)
         if kept is None:

@@ -102,6 +102,8 @@ class AlgorithmClient(NumPyClient):
         self.context = context
         self.algorithm = algorithm
         self.objective = objective
+        _check_precision(start, rows, guard)
+        rows, held_out = _in_precision(start, rows), held_out and _in_precision(start, held_out)
         self.shards = Shards.site(rows, client)
         self.start = start
         self.client = client
@@ -117,9 +119,9 @@ class AlgorithmClient(NumPyClient):
         if isinstance(algorithm, RestrictsObjective):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
-        _check_precision(start, rows, guard)
         if isinstance(objective, ChecksRows):
-            objective.check_rows(rows)
+            for part in filter(None, (rows, held_out)):
+                objective.check_rows(part)
         if guard is not None:
             guard.check_rows(rows.features)
         require(
@@ -220,7 +222,7 @@ class AlgorithmClient(NumPyClient):
         round_ = _round_of(config, COUNTS_ROUND if self.columns else 1)
         session, settled = self._session_of(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
-            raise ReplyError("the request's session must be a short text, and its 'settled' a round number")
+            raise ReplyError("the request's 'settled' must be a round number")
         model_only = config.get(MODEL_ONLY) is True
         if model_only:
             _check_averaging(self.algorithm)
@@ -232,7 +234,7 @@ class AlgorithmClient(NumPyClient):
         run = self.guard.run if self.guard and self.guard.run else str(self.context.run_id)
         session = config.get("session", run)
         if type(session) is not str or not 0 < len(session) <= 64:
-            raise ReplyError("the request's session must be a short text and settled a round")
+            raise ReplyError("the request's session must be a text of 1 to 64 characters")
         self._check_session(session)
         return session
 
@@ -342,6 +344,12 @@ def _check_precision(start: NDArray[Any], rows: Batch, guard: Guard | None) -> N
         all(dtype == start.dtype for dtype in real),
         f"start is {start.dtype}, so features and real labels must be, too; got {', '.join(map(str, real))}",
     )
+
+
+def _in_precision(start: NDArray[Any], rows: Batch) -> Batch:
+    """The rows with features, and labels that are not whole numbers, of the type of the start."""
+    labels = rows.labels if rows.labels.dtype.kind in "iu" else rows.labels.astype(start.dtype, copy=False)
+    return rows._replace(features=rows.features.astype(start.dtype, copy=False), labels=labels)
 
 
 def _check_averaging(algorithm: Algorithm) -> None:

@@ -88,18 +88,21 @@ def of_client(setup: "Setup", number: int, guard: Guard | None) -> PrivateEvalua
     if guard is None or plan is None or not plan.sizes[number]:
         return None
     draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
-    return PrivateEvaluation(guard.counting(plan.multiplier, draws), plan.release(number), plan.bound)
+    return PrivateEvaluation(
+        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds
+    )
 
 
 def split(setup: "Setup", number: int) -> str:
     """The identity of the division of a client's rows, by which its ledger recognises what is paid in parallel.
 
     It depends on all settings of the run, so no other run shares it, even if a server gives both the same session.
-    Empty if there is no evaluation, or if what is protected can lie in both parts.
+    Empty if there is no evaluation. Not shortened, because the server chooses the settings and could look for two with
+    the same short digest.
     """
-    if not released(setup) or paid_twice(setup.config.unit) == 2:
+    if not released(setup):
         return ""
-    return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()
 
 
 def check(config: Config, data: Dataset) -> None:

@@ -175,7 +175,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded:
 
 
 def _included(plan: Plan) -> str:
-    """The messages before round 1 that the guarantee covers, as a clause; empty if there are none."""
+    """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
     costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
     costs += ["the counts for private ranges"] * bool(plan.ranges.any())
     costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)

@@ -358,9 +358,8 @@ class Setup:
 
     def _all_rows(self, number: int) -> Batch:
         """A client's rows, including those that it holds out."""
-        if self.held is None:
-            return self.shards.rows(number)
-        return self._rows(np.sort(np.concatenate([self.partition.of(number), self.held.of(number)])))
+        held = self.held.of(number) if self.held else self.partition.of(number)[:0]
+        return self._rows(np.sort(np.concatenate([self.partition.of(number), held])))
 
     def _masks(
         self, number: int, context: Context, identity: Identity | None, store: FileStore | None

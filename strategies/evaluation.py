@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -9,6 +10,8 @@ from twinflower.errors import ReplyError
 from twinflower.evaluation import Evaluation, Released
 
 from .nodes import short
+
+_MOST_ROWS = 2**27  # of more, an interval takes minutes
 
 
 def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
@@ -19,12 +22,13 @@ def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int, s
 
 
 def evaluations(
-    replies: Iterable[Message], nodes: Mapping[int, int], round_: int
-) -> tuple[list[Evaluation | Released], dict[int, str]]:
+    replies: Iterable[Message], nodes: Mapping[int, int], round_: int, private: bool
+) -> tuple[list[Any], dict[int, str]]:
     """The valid evaluations in the order of the clients, and the reason for every other client.
 
-    nodes: client -> node.
+    nodes: client -> node. private: whether the evaluations are `Released` sums with noise, otherwise `Evaluation`s.
     """
+    read = _noisy if private else _exact
     clients = {node: client for client, node in nodes.items()}
     good: dict[int, Evaluation | Released] = {}
     rejected = dict.fromkeys(nodes, "no reply")
@@ -33,28 +37,28 @@ def evaluations(
         if client not in rejected:
             continue
         try:
-            good[client] = _checked(reply, round_)
+            good[client] = read(reply, *_checked(reply, round_))
             del rejected[client]
         except ReplyError as error:
             rejected[client] = short(error)
     return [good[client] for client in sorted(good)], rejected
 
 
-def _checked(reply: Message, round_: int) -> Evaluation | Released:
-    """The evaluation in a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
+def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
+    """The number of rows and the metrics in a reply; ReplyError for what an `AlgorithmClient` would not send."""
     if reply.has_error():
         raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
     metrics = reply.content.config_records.get("evaluateres.metrics", ConfigRecord())
     rows = _metric(reply, "num_examples")
     if metrics.get("round") != round_:
         raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
-    if type(rows) is not int or not 0 <= rows < 2**40:
-        raise ReplyError(f"the number of rows must be a whole number from 0; got {rows!r}")
-    return _noisy(rows, metrics) if "sigma" in metrics else _exact(reply, rows, metrics.get("correct"))
+    if type(rows) is not int or not 0 <= rows < _MOST_ROWS:
+        raise ReplyError(f"the number of rows must be a whole number from 0 to 2^27; got {rows!r}")
+    return rows, metrics
 
 
-def _noisy(rows: int, metrics: ConfigRecord) -> Released:
-    value, sigma = metrics.get("value"), metrics["sigma"]
+def _noisy(reply: Message, rows: int, metrics: ConfigRecord) -> Released:
+    value, sigma = metrics.get("value"), metrics.get("sigma")
     if type(value) is not float or not math.isfinite(value):
         raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
     if type(sigma) is not float or not 0 < sigma < math.inf or not rows:
@@ -62,8 +66,10 @@ def _noisy(rows: int, metrics: ConfigRecord) -> Released:
     return Released(rows, value, sigma)
 
 
-def _exact(reply: Message, rows: int, correct: object) -> Evaluation:
-    loss = _metric(reply, "loss")
+def _exact(reply: Message, rows: int, metrics: ConfigRecord) -> Evaluation:
+    loss, correct = _metric(reply, "loss"), metrics.get("correct")
+    if "sigma" in metrics:
+        raise ReplyError("the reply has noise, and this run has no privacy")
     if type(loss) is not float or not math.isfinite(loss):
         raise ReplyError(f"the loss must be a finite number; got {loss!r}")
     if type(correct) is not float or correct > rows or correct == -math.inf:

@@ -26,7 +26,7 @@ from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEvery
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import DOUBLE, Index, read_only
 from twinflower.errors import AbsentError, ReplyError, RunError, require
-from twinflower.evaluation import pooled
+from twinflower.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
@@ -366,15 +366,16 @@ class StarStrategy(Strategy):
         return evaluation_requests(self._nodes.values(), arrays, round_, self._session)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`); None for a round that is
-        not evaluated at the sites."""
+        """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`, `estimated` in a private
+        run); None for a round that is not evaluated at the sites."""
         round_ = server_round + self._first
         if not self.evaluates(round_):
             return None
-        sites, rejected = evaluations(replies, self._nodes, round_)
+        private = self.algorithm.privacy != "none"
+        sites, rejected = evaluations(replies, self._nodes, round_, private)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
-        self.site_metrics = pooled(sites, self.loss_bound)
+        self.site_metrics = estimated(sites, self.loss_bound) if private else pooled(sites)
         return MetricRecord(dict(self.site_metrics))
 
     def _check_sample(self) -> None:

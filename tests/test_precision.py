@@ -5,12 +5,12 @@ import pytest
 from cuts import cut_off
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import VARIANTS, public, state_of
+from problems import VARIANTS, public, small, state_of
 
 import twinflower
 from twinflower.algorithms.averaging import mean_of_senders, mean_over_clients
 from twinflower.algorithms.fedpdm import FedPDM
-from twinflower.clients import FedPDMClient
+from twinflower.clients import CLIENTS, ContextLedger, FedPDMClient
 from twinflower.errors import ReplyError, SettingError
 from twinflower.norms import norms, outer_norms
 from twinflower.objectives import Batch, make_objective
@@ -317,3 +317,30 @@ def test_a_saved_model_keeps_its_precision_and_predicts(tmp_path):
     features = model.inputs.features(rows).astype(np.float32)
     assert_array_equal(model.predict(rows), setup.objective.predict(result.model, features))
     assert_allclose(model.predict_proba(rows).sum(1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+def test_a_client_computes_in_the_precision_of_its_start(dtype):
+    """Also on rows of another type: the bounds of a private client are those of doubles."""
+    setup = small("fedpdm-private")
+    rows = setup.shards.rows(0)
+    rows = rows._replace(features=rows.features.astype(dtype))
+    context = Context(1, 1, {}, RecordDict(), {})
+    guard = setup.guard(0, ContextLedger(context.state), "1")
+    kind = CLIENTS["fedpdm"]
+    client = kind(context, setup.algorithm, setup.objective, rows, setup.start, 0, 8, guard=guard)
+    assert client.shards.features.dtype == np.float64
+
+
+@pytest.mark.parametrize("labels", [np.zeros(5), np.array([0, 1, 2, 3, 10]), np.array([-1, 0, 0, 0, 0])])
+def test_labels_outside_the_classes_are_refused_before_any_round(labels):
+    """One fixed sentence: it names no label, because it may leave the site."""
+    setup = small("fedavg")
+    rows = setup.shards.rows(0)
+    wrong = Batch(rows.features[:5], labels)
+    for held_out in (None, wrong):
+        with pytest.raises(SettingError, match=r"^labels must be whole numbers of type int64 from 0 to 9$"):
+            CLIENTS["fedavg"](
+                Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective,
+                rows if held_out else wrong, setup.start, 0, 8, held_out=held_out,
+            )  # fmt: skip

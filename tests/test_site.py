@@ -389,7 +389,7 @@ def test_a_site_whose_file_is_not_what_the_run_says_takes_no_part(own, tmp_path)
     ("change", "sentence"),
     [
         ({"num-features": 0}, "needs data.num-features"),
-        ({"partition.sizes": ""}, "needs data.num-features or data.schema, partition.sizes"),
+        ({"partition.sizes": ""}, "needs data.num-features or data.schema, and partition.sizes"),
         ({"partition.sizes": "10,20"}, "must name 4 sites; got 2"),
         ({"partition.sizes": "10,20,0,5"}, "above 0"),
         (

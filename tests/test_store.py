@@ -188,8 +188,14 @@ def test_without_its_state_a_client_begins_anew_and_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "config", [{"session": 3}, {"session": ""}, {"session": "x" * 65}, {"settled": "no"}]
+    ("config", "sentence"),
+    [
+        ({"session": 3}, "session must be a text"),
+        ({"session": ""}, "session must be a text"),
+        ({"session": "x" * 65}, "session must be a text"),
+        ({"settled": "no"}, "'settled' must be a round number"),
+    ],
 )
-def test_a_malformed_session_is_refused(tmp_path, config):
-    with pytest.raises(ReplyError, match="session must be a short text"):
+def test_a_malformed_session_is_refused(tmp_path, config, sentence):
+    with pytest.raises(ReplyError, match=sentence):
         ask(site(tmp_path), 1, **config)

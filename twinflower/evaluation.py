@@ -1,7 +1,7 @@
 """Evaluation of a model at the sites, on rows that never enter training, and the weighted mean over the sites."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,14 +46,11 @@ def evaluate(objective: Objective, x: Array, rows: Batch) -> Evaluation:
         return Evaluation(size, float(objective.value(x, rows)), size * float(objective.score(x, rows)))
 
 
-def pooled(sites: Sequence[Any], bound: float = 0.0) -> dict[str, float]:
+def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
     """The `COLUMNS` of a round: means over the sites, weighted by their numbers of held-out rows, and all these rows.
 
-    sites: of each the `Evaluation`; if some sent a `Released`, the result is that of `estimated`, from these alone. The
-    accuracy leaves out sites where it is NaN; a mean over no rows is NaN. Sums run in the order of the sites.
+    The accuracy leaves out sites where it is NaN; a mean over no rows is NaN. Sums run in the order of the sites.
     """
-    if released := [site for site in sites if isinstance(site, Released)]:
-        return estimated(released, bound)
     rows, loss, correct = np.array(sites, dtype=float).reshape(-1, 3).T
     scored = ~np.isnan(correct)
     with np.errstate(invalid="ignore"):
@@ -70,10 +67,13 @@ def estimated(sites: Sequence[Released], bound: float = 0.0) -> dict[str, float]
     """The estimate from the noisy sums of the sites, and its interval at 95% (`share_interval`).
 
     Without a bound a row counts 1 if it is predicted correctly, and the result is an accuracy. With one it counts
-    loss / bound, at most 1, and the result is the mean of these clipped losses. The estimate is for new rows of the
-    sites, in the proportions of their held-out rows: sites may differ, which makes the sum of the counts vary no
-    more than a binomial number, and a clipped loss varies no more than a count with the same mean.
+    loss / bound, at most 1, and the result is the mean of these clipped losses; NaN without any site. The estimate is
+    for new rows of the sites, in the proportions of their held-out rows. The interval's level is proven for independent
+    rows that are all predicted correctly with the same probability. Where sites differ, and for clipped losses, the sum
+    varies less than a binomial number; then simulations support it (docs/guarantee.md), but no proof.
     """
+    if not sites:
+        return dict(zip(private_columns(bound), (np.nan, np.nan, np.nan, 0), strict=True))
     rows = sum(site.rows for site in sites)
     value, sigma = sum(site.value for site in sites), float(np.hypot.reduce([s.sigma for s in sites]))
     numbers = np.clip([value / rows, *share_interval(value, rows, sigma)], 0.0, 1.0) * (bound or 1.0)

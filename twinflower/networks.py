@@ -26,6 +26,7 @@ from .objectives import (
     Model,
     Penalised,
     Penalties,
+    check_classes,
     clipping,
     mean_over,
 )
@@ -103,6 +104,10 @@ class Network(Penalised):
         """W2 act(W1 a) for every row, (..., b, outputs)."""
         w1, w2 = self.layers(x)
         return self.activation(features @ w1.swapaxes(-1, -2))[0] @ w2.swapaxes(-1, -2)
+
+    def check_rows(self, rows: Batch) -> None:
+        """See `objectives.ChecksRows`."""
+        check_classes(self.loss, self.outputs, rows)
 
     def losses(self, x: Array, rows: Batch) -> Array:
         """Loss of each row, (..., b), without the penalty."""

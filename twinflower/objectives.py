@@ -431,6 +431,10 @@ class LinearModel(Penalised):
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
 
+    def check_rows(self, rows: Batch) -> None:
+        """See `ChecksRows`."""
+        check_classes(self.loss, self.outputs, rows)
+
     def predict(self, x: Array, features: Array) -> Array:
         """Predicted labels (..., b)."""
         return self.loss.predict(self.scores(x, features))
@@ -451,6 +455,18 @@ class LinearModel(Penalised):
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
         curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature)
+
+
+def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
+    """SettingError unless the labels of a classification are whole numbers from 0 to the number of classes less 1.
+
+    The message names no value, because it may leave the site.
+    """
+    most, labels = max(outputs, 2) - 1, rows.labels
+    whole = labels.dtype.kind in "iu" and (not labels.size or (labels.min() >= 0 and labels.max() <= most))
+    require(
+        not loss.classifies or bool(whole), f"labels must be whole numbers of type int64 from 0 to {most}"
+    )
 
 
 def clipping(bound: float, lengths: Array) -> Array:

@@ -293,6 +293,10 @@ class Plan:
         """The release of a client's counts before round 1, which have this sensitivity."""
         return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
 
+    def _split(self, split: str) -> str:
+        """The split that a guard names in its charges: none if what is protected can lie in both parts."""
+        return split if paid_twice(self.unit) == 1 else ""
+
     def mu(self, shares: Array, last: int | None = None) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
 
@@ -331,11 +335,11 @@ class Plan:
         """The guard of one client, with secret noise. Its ledger refuses to start a run that the budget cannot finish.
 
         run, config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the
-        norm of the client's rows. split: see `ledger.Charge`.
+        norm of the client's rows. split: see `ledger.Charge`; ignored for groups and sites, which pay for both parts.
         """
         return Guard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, lambda round_: secret,
-            secret=True, run=run, config=config, row_norm=row_norm, split=split,
+            secret=True, run=run, config=config, row_norm=row_norm, split=self._split(split),
         )  # fmt: skip
 
     def simulated_guard(
@@ -351,7 +355,14 @@ class Plan:
         """The guard of one client in a simulation, whose noise comes from draws(round)."""
         multiplier = float(self.multipliers[client])
         return Guard(
-            self.bounds, multiplier, self.budget, ledger, draws, run=run, row_norm=row_norm, split=split
+            self.bounds,
+            multiplier,
+            self.budget,
+            ledger,
+            draws,
+            run=run,
+            row_norm=row_norm,
+            split=self._split(split),
         )
 
 

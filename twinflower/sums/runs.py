@@ -96,7 +96,7 @@ class SumsPlan(Plan):
         """See `Plan.guard`."""
         return SumGuard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, plain_draws, secret=True,
-            run=run, config=config, row_norm=row_norm, split=split, plan=self.sums, number=client,
+            run=run, config=config, row_norm=row_norm, split=self._split(split), plan=self.sums, number=client,
             words=lambda round_: secret_words(), weight=float(self.counts[client]),
         )  # fmt: skip
 
@@ -107,6 +107,6 @@ class SumsPlan(Plan):
         """The guard of one client in a simulation, whose noise is addressed by (seed, client, round)."""
         return SumGuard(
             self.bounds, float(self.multipliers[client]), self.budget, ledger, plain_draws, run=run,
-            row_norm=row_norm, split=split, plan=self.sums, number=client,
+            row_norm=row_norm, split=self._split(split), plan=self.sums, number=client,
             words=lambda round_: seeded_words(seed, client, round_), weight=float(self.counts[client]),
         )  # fmt: skip
