@@ -115,7 +115,7 @@ class UnequalRounds(Forecasts, SumsUp):
         / theta_2 bounds it."""
         theta, rounds = self._convexity(bounds), self.info.rounds
         if not theta or not math.isfinite(bounds.curvature):
-            return [("expected noise floor", "unknown: the objective is not known to be smooth and strongly convex")]
+            return [("expected noise floor", "unknown: the objective is not strongly convex or not smooth")]
         sigmas = noise_multiplier * self.sensitivity(bounds, workload) / np.sqrt(self.weights(bounds))
         farthest = bounds.gradient / theta + float(np.linalg.norm(start))
         begun = farthest**2 if away is None else away

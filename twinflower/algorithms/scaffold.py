@@ -111,7 +111,7 @@ class Scaffold(ServerProx, NeedsClientState):
         """
         x, sent = self.received(upload, x0.shape[-1])
         change = x0 - x                                     # in place: memory bandwidth limits large cohorts
-        change /= (upload.steps * self.step(round_)).astype(x.dtype, copy=False)[..., None]
+        change /= np.asarray(upload.steps * self.step(round_), x.dtype)[..., None]
         change -= c
         return change if sent is None else np.where(sent, change, 0.0)
 
