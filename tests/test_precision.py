@@ -324,7 +324,7 @@ def test_a_client_computes_in_the_precision_of_its_start(dtype):
     """Also on rows of another type: the bounds of a private client are those of doubles."""
     setup = small("fedpdm-private")
     rows = setup.shards.rows(0)
-    rows = rows._replace(features=rows.features.astype(dtype))
+    rows = rows._replace(features=(rows.features / 2).astype(dtype))
     context = Context(1, 1, {}, RecordDict(), {})
     guard = setup.guard(0, ContextLedger(context.state), "1")
     kind = CLIENTS["fedpdm"]
