@@ -111,6 +111,7 @@ def _check(plan: Experiment, runtime: str) -> None:
     _check_rows(plan)
     if runtime == "cohort":
         _check_replies(plan)
+        _check_ledgers(plan)
 
 
 def processes(jobs: int, runtime: str) -> int:
@@ -129,6 +130,16 @@ def _check_rows(plan: Experiment) -> None:
         all(curve.config.data.name != OWN for curve in plan.curves),
         "the rows of data own are at deployed nodes only: run it with flwr run on their SuperLink",
     )
+
+
+def _check_ledgers(plan: Experiment) -> None:
+    """Raise SettingError for private runs that want ledgers on disk, because the cohort runtime charges none."""
+    for config in (curve.config for curve in plan.curves):
+        require(
+            config.privacy.mode == "none" or not config.output.state_dir,
+            f"output.state-dir = {config.output.state_dir} has no effect with runtime cohort, which charges no ledger: "
+            "choose another --runtime, or leave it out",
+        )
 
 
 def _check_replies(plan: Experiment) -> None:

@@ -442,6 +442,14 @@ def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monke
     assert "; 3 replies left out\n" in told
 
 
+def test_a_cohort_refuses_ledgers_that_it_would_not_charge(call, tmp_path):
+    keep = "output.state-dir=" + str(tmp_path / "ledgers")
+    status, _, error = call("run", DIGITS, "--runtime", "cohort", "--set", keep, "--out", tmp_path / "run")
+    assert status == 2
+    assert "has no effect with runtime cohort, which charges no ledger: choose another --runtime" in error
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_the_last_line_names_the_bounds_that_are_not_met(call, tmp_path, runtime):
     """Also those of a run that had ended before it was resumed; the status is 0."""

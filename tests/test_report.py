@@ -469,6 +469,12 @@ def test_ticks_are_in_order_on_the_axis_and_where_their_numbers_belong(log):
         np.testing.assert_allclose(100 * axis.share(np.array(values)), places, atol=1)
 
 
+def test_an_axis_of_numbers_that_differ_by_rounding_has_ticks():
+    """As the objective at a common start, computed for seeds with different rows."""
+    low = 2.3025850929940455
+    assert len(Axis.over(np.array([low, np.nextafter(low, 3.0)]), False).ticks()) >= 2
+
+
 def test_an_axis_leaves_out_what_cannot_be_drawn():
     axis = Axis.over(np.array([math.nan, -1.0, 0.0, 1.0, math.inf, 10.0]), log=True)
     assert 0 < axis.low < 1 < 10 < axis.high < 20

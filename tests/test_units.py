@@ -283,7 +283,10 @@ def test_a_table_with_more_rows_of_a_person_than_the_run_protects_is_refused(run
     ("change", "why"),
     [
         (lambda text: text.replace("patient", "name"), "has no column 'patient', which the schema names"),
-        (lambda text: text.replace("p2,", ",", 1), "row 7, column 'patient': whose record it is is missing"),
+        (
+            lambda text: text.replace("p2,", ",", 1),
+            "row 7, column 'patient': a person must be named",
+        ),
     ],
 )
 def test_a_table_that_does_not_say_whose_record_a_row_is_is_refused(run, tmp_path, change, why):

@@ -11,7 +11,7 @@ from twinflower.privacy import best_guess, gdp_epsilon
 from twinflower.privacy.ledger import Book, Charge, read_ledger, total_cost
 
 HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
-RUN_HEADINGS = ("data", "run", "rounds", "epsilon", "against all others", "first charge", "last charge")
+RUN_HEADINGS = ("data", "run", "releases", "epsilon", "against all others", "first charge", "last charge")
 
 
 def read_books(folder: Path) -> list[tuple[str, Book]]:

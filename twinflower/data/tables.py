@@ -97,7 +97,7 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
         gone = next((place for place, text in enumerate(texts) if text in schema.absent), None)
         if gone is not None:
             raise DataError(
-                f"{file}, row {row + gone + 1}, column '{schema.group}': whose record it is is missing",
+                f"{file}, row {row + gone + 1}, column '{schema.group}': a person must be named",
                 _PEOPLE,
             )
         row += len(texts)

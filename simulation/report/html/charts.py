@@ -19,6 +19,7 @@ _MOST_POINTS = 300  # of a line; a screen shows no more
 _MOST_DOTS = 12  # points of a line that are marked
 _UNITS = 1000.0  # of a plot's width and height in its drawing
 _TICKS = 5
+_ROUNDING = 1e-9  # relative difference below which numbers are equal
 _DECADES = 7  # most labels of a log axis
 
 
@@ -71,7 +72,10 @@ class Axis(NamedTuple):
         low, high = float(good.min()), float(good.max())
         if log:
             return cls(low / 1.1, high * 1.1, True)
-        margin = 0.04 * (high - low) or abs(high) / 10 or 1.0
+        spread = (
+            high - low if high - low > _ROUNDING * abs(high) else 0.0
+        )  # seeds that differ by rounding are equal
+        margin = 0.04 * spread or abs(high) / 10 or 1.0
         return cls(low - margin, high + margin, whole=bool((good == good.round()).all()))
 
     def share(self, values: Array) -> Array:

@@ -153,7 +153,7 @@ def _ledger(sites: Sequence[Site], delta: float) -> Table:
     headings = (
         "site",
         "records",
-        "rounds charged",
+        "rounds",
         "mu",
         "epsilon",
         "best guess",

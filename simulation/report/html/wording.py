@@ -109,7 +109,7 @@ SEED_PLANNED = (
     "sites draw their noise in secret."
 )
 EVALUATION = (
-    "The evaluation: objective and accuracy are computed without noise, on all rows in one place, for research. So "
+    "Central evaluation: objective and accuracy are computed without noise, on all rows in one place, for research. So "
     "are the numbers of rows and labels per site."
 )
 OWN_ROWS = "The rows that the server evaluates on: objective and accuracy are computed on them without noise."
@@ -136,7 +136,10 @@ AT_SITES = (
     "The program: sites run the code that the server sends, unless they install and check it themselves.",
 )
 PLANNED = "What the plan charges to each site:"
-SIMULATED = "What this run charged to each site. Simulated sites keep no ledger beyond the run."
+SIMULATED = (
+    "What this run charged to each site. The ledgers of simulated sites end with the run, unless output.state-dir "
+    "keeps them."
+)
 DEPLOYED = (
     "What this run charged to each site, by the public participation. The ledger itself, with the budget of a site's "
     "data over all runs, is on the site's disk; the command twinflower ledger shows it."
