@@ -39,8 +39,8 @@ def without_time(row):
 
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, one of the sparse method, one of sums under masks,
-    and one on a graph from a file beside the user."""
+    """100 clients, 30 sampled, on Ray; then a run that must fail, one of sums under masks, and one on a graph from a
+    file beside the user."""
     large = parse(
         {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
@@ -55,8 +55,6 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         with pytest.raises(RunError, match="no file nowhere"):
             flower.run(parse({"data.name": "libsvm:nowhere"}), tmp_path / "bad")
         assert flower.last_status() == "finished:failed"
-        sparse = parse(SMALL, VARIANTS["bsdp-rand-k"])
-        flower.run(sparse, tmp_path / "sparse")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
         sums = parse(SMALL, VARIANTS["fedpdm-sum"], {"privacy.masks": True})
@@ -68,7 +66,6 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
     assert not (tmp_path / "bad" / "model.npz").exists()
     for config, name in (
         (large, "flower"),
-        (sparse, "sparse"),
         (graph, "graph"),
         (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
     ):
@@ -84,6 +81,15 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
     done = subprocess.run(["pgrep", "-f", str(flower.home)], capture_output=True, text=True)
     assert done.stdout == ""
     assert not flower.home.exists()
+
+
+@pytest.mark.slow
+def test_flower_gives_the_bits_of_a_sparse_method(tmp_path):
+    sparse = parse(SMALL, VARIANTS["bsdp-rand-k"])
+    with engine() as flower:
+        flower.run(sparse, tmp_path / "sparse")
+    models = np.load(tmp_path / "sparse" / "model.npz")
+    assert_array_equal(models["x"], inprocess.train(prepare(sparse)).model)
 
 
 @pytest.mark.parametrize(
