@@ -119,9 +119,7 @@ class Scaffold(Kept):
 
     def serve(self, messages: Array) -> None:
         mean = messages.mean(0)
-        change = (self.x0 - mean) / (
-            self.steps * self.step
-        ) - self.control  # the mean of the clients' changes
+        change = (self.x0 - mean) / (self.steps * self.step) - self.control  # of the clients, in the mean
         self.control = self.control + self.sampled / self.clients * change
         self.x0 = mean
 

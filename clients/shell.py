@@ -1,9 +1,9 @@
 """The client side shared by all algorithms: a Flower NumPyClient around an algorithm's `client_update`.
 
-The client state, in particular the dual variables, is stored only in Flower's `context.state` or on the site's disk
-(`store`). A round computes first and writes last, so the state is unchanged if anything fails. The last reply is
-stored, so a repeated request gets the same numbers and no dual is updated twice. A request for a round whose reply is
-no longer stored is refused.
+The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, on the
+site's disk, or in the memory of a simulation (`store`). A round computes first and writes last, so the state is
+unchanged if anything fails. The last reply is stored, so a repeated request gets the same numbers and no dual is
+updated twice. A request for a round whose reply is no longer stored is refused.
 """
 
 import math

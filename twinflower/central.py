@@ -21,7 +21,7 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
     SettingError if f is not convex or if 100,000 steps do not suffice. The loss "absolute" is solved as a linear
     programme. Source: O'Donoghue and Candes, Adaptive restart for accelerated gradient schemes, 2015.
     """
-    require(f.convex, "reference needs a convex objective: this one has no optimum that descent surely finds")
+    require(f.convex, "reference needs a convex objective: descent may miss the optimum of this one")
     if isinstance(f, LinearModel) and isinstance(f.loss, Absolute):
         return _least_absolute(f, h, rows)
     x, y, momentum, step = start, start, 1.0, 1.0
