@@ -67,8 +67,9 @@ class AlgorithmClient(NumPyClient):
     """Base of all clients; a subclass sets its `algorithm_class` and documents its client side.
 
     context: Flower's context, whose state holds the duals. algorithm: the algorithm with its settings, the same as on
-    the server. objective, rows: this client's f_i and its data. start: the public starting point (d,), of the same type
-    as rows, state and messages: float64, or float32 without a guard. client, num_clients: partition number and count.
+    the server. objective, rows: this client's f_i and its data; given as shards of a data set that was checked before,
+    the data are not copied. start: the public starting point (d,), of the same type as rows, state and messages:
+    float64, or float32 without a guard. client, num_clients: partition number and count.
     schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
@@ -83,7 +84,7 @@ class AlgorithmClient(NumPyClient):
         context: Context,
         algorithm: Algorithm,
         objective: Objective,
-        rows: Batch,
+        rows: Batch | Shards,
         start: NDArray[np.float64],
         client: int,
         num_clients: int,
@@ -103,8 +104,8 @@ class AlgorithmClient(NumPyClient):
         self.algorithm = algorithm
         self.objective = objective
         _check_precision(start, rows, guard)
-        rows, held_out = _in_precision(start, rows), held_out and _in_precision(start, held_out)
-        self.shards = Shards.site(rows, client)
+        held_out = held_out and _in_precision(start, held_out)
+        self.shards = rows if isinstance(rows, Shards) else Shards.site(_in_precision(start, rows), client)
         self.start = start
         self.client = client
         self.num_clients = num_clients
@@ -121,9 +122,10 @@ class AlgorithmClient(NumPyClient):
         check_clipping(objective, algorithm.privacy)
         if isinstance(objective, ChecksRows):
             for part in filter(None, (rows, held_out)):
-                objective.check_rows(part)
+                if isinstance(part, Batch):
+                    objective.check_rows(part)
         if guard is not None:
-            guard.check_rows(rows.features)
+            guard.check_rows(self.shards.rows(client).features)
         require(
             (guard is None) == (algorithm.privacy == "none"),
             f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
@@ -240,7 +242,7 @@ class AlgorithmClient(NumPyClient):
 
     @property
     def _num_rows(self) -> int:
-        return int(self.shards.sizes[0])
+        return int(self.shards.extent(np.asarray(self.client))[1])
 
     def _check_session(self, session: str) -> None:
         """Raise ReplyError for a second session in one Flower run, because it would get a budget of its own."""
@@ -331,7 +333,7 @@ class AlgorithmClient(NumPyClient):
         return Kept(arrays, {"round": asked.round, "session": asked.session, "born": born, **measured})
 
 
-def _check_precision(start: NDArray[Any], rows: Batch, guard: Guard | None) -> None:
+def _check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | None) -> None:
     """Raise SettingError unless a client with this start computes in one precision: double, if it is private."""
     if start.dtype == DOUBLE:
         return

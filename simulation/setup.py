@@ -329,21 +329,25 @@ class Setup:
         guard: Guard | None = None,
         state_dir: str | None = None,
         identity: Identity | None = None,
+        shared: bool = False,
     ) -> AlgorithmClient:
         """The NumPyClient of partition `number` with Flower's context.
 
         A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
+        shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
+        than a round of a few steps.
         """
         store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
         guard = guard or self.guard(number, self.ledger(number, context), str(context.run_id))
         kind: Callable[..., AlgorithmClient] = CLIENTS[self.config.algorithm]
         if self.sums:
             kind = partial(SumClient, masks=self._masks(number, context, identity, store))
+        columns = ranges.columns_of(self, number)
         return kind(
             context,
             self.algorithm,
             self.objective,
-            self.shards.rows(number),
+            self.shards if shared and columns is None else self.shards.rows(number),
             self.start,
             number,
             self.config.clients.count,
@@ -352,7 +356,7 @@ class Setup:
             guard,
             store,
             self.held_out(number),
-            ranges.columns_of(self, number),
+            columns,
             evaluation.of_client(self, number, guard),
         )
 

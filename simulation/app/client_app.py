@@ -7,6 +7,8 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
+import json
+import sys
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -36,13 +38,32 @@ from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 def client_fn(context: Context) -> Client:
     """The client of this node."""
-    threadpool_limits(1)  # for bit-identical results in every runtime
-    return (_simulated_client if simulated(context.node_config) else _site_client)(context)
+    _use_one_thread(len(sys.modules))
+    client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
+    _use_one_thread(len(sys.modules))  # the data or the model may have loaded another library
+    return client
+
+
+@lru_cache(maxsize=1)
+def _use_one_thread(modules: int) -> None:
+    """Limit numerical libraries to one thread, for bit-identical results in every runtime.
+
+    modules: the number of imported modules. Only a new one can have loaded another library; the search for libraries
+    takes longer than some rounds.
+    """
+    threadpool_limits(1)
 
 
 def _simulated_client(context: Context) -> Client:
     number, count = (int(context.node_config[key]) for key in PARTITION)
-    config = parse_run_config(context.run_config).with_clients(count)
+    setup = _simulated_setup(json.dumps(context.run_config), count)
+    return setup.client(number, context, shared=True).to_client()
+
+
+@lru_cache(maxsize=2)  # a process of the engine serves many nodes, and gets every message by itself
+def _simulated_setup(run_config: str, count: int) -> Setup:
+    """The run of simulated nodes, given the run config as JSON and the number of nodes."""
+    config = parse_run_config(json.loads(run_config)).with_clients(count)
     require(
         config.clients.count == count, f"clients.count is {config.clients.count}, but there are {count} nodes"
     )
@@ -50,7 +71,7 @@ def _simulated_client(context: Context) -> Client:
         config.data.name != OWN or bool(config.items()["data.file"]),
         "the rows of data own are at deployed nodes; simulated ones need data.file",
     )
-    return prepare_node(config).client(number, context).to_client()
+    return prepare_node(config)
 
 
 def _site_client(context: Context) -> Client:

@@ -1,0 +1,63 @@
+"""A process of Flower's engine: it serves many nodes, and handles every message with a new client."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from problems import SMALL, VARIANTS, run_config, small
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from twinflower.simulation.app import client_app
+from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch):
+    """Nodes are simulated, as on Flower's engine, and nothing is prepared yet."""
+    monkeypatch.setattr(client_app, "simulated", lambda node_config: True)
+    client_app._simulated_setup.cache_clear()
+
+
+class OneProcess(InProcessGrid):
+    """The nodes of a process of the engine: a new client for every message, and what lasts is in the context."""
+
+    def client(self, node):
+        context = self.context(node)
+        context.run_config = self.setup.config.items()
+        return client_app.client_fn(context).numpy_client
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_new_client_for_every_message_gives_the_bits_of_one_that_stays(variant):
+    setup = small(variant)
+    result = run_strategy(setup, OneProcess(setup), "inprocess")
+    np.testing.assert_array_equal(result.model, inprocess.train(setup).model)
+
+
+def test_a_process_prepares_its_run_once(monkeypatch):
+    prepared = []
+    real = client_app.prepare_node
+    monkeypatch.setattr(client_app, "prepare_node", lambda config: prepared.append(config) or real(config))
+    setup = small("fedavg")
+    run_strategy(setup, OneProcess(setup), "inprocess")
+    assert len(prepared) == 1
+
+
+def test_the_rows_of_a_node_are_those_of_the_data_set_itself():
+    context = Context(1, 1, {"partition-id": 2, "num-partitions": 8}, RecordDict(), run_config(SMALL))
+    first, second = (client_app.client_fn(context).numpy_client.shards for _ in range(2))
+    assert np.shares_memory(first.features, second.features)
+
+
+def test_a_library_that_is_loaded_later_gets_one_thread_too(monkeypatch):
+    context = Context(1, 1, {"partition-id": 0, "num-partitions": 8}, RecordDict(), run_config(SMALL))
+    with threadpool_limits(2):
+        client_app.client_fn(context)
+        threadpool_limits(2)  # as a library would start
+        monkeypatch.setitem(sys.modules, "a_new_library", ModuleType("a_new_library"))
+        client_app.client_fn(context)
+        assert {library["num_threads"] for library in threadpool_info()} == {1}
