@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from twinflower.data.sets import Dataset, appended_one, limited_norm
+from twinflower.data.sets import Dataset, completed
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare, prepare_rows
@@ -53,7 +53,7 @@ def by_statistics(sites: int, keys: dict[str, object], scale: bool) -> Setup:
     test, training = order[:HELD_OUT], order[HELD_OUT:]
     if scale:
         features = (features - features[training].mean(0)) / features[training].std(0)
-    rows = limited_norm(appended_one(features), 1.0)
+    rows = completed(features, True, 1.0)
     sizes = tuple(map(len, np.array_split(training, sites)))
     data = Dataset("arrays", rows[training], labels[training], rows[test], labels[test], 2, sites=sizes)
     return prepare_rows(parse(RUN | {"data.name": "arrays"} | keys), data)

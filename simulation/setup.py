@@ -517,7 +517,7 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
 
 @lru_cache(maxsize=2)
 def _dataset(data: Data | TableData | ArrayData, dtype: np.dtype[Any]) -> Dataset:
-    return data.load(os.environ.get("TWINFLOWER_DATA", "")).in_precision(dtype)
+    return data.load(os.environ.get("TWINFLOWER_DATA", ""), dtype)
 
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:

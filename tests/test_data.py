@@ -838,3 +838,60 @@ def test_a_site_is_told_which_formats_there_are(tmp_path, name, content):
     with pytest.raises(DataError, match=f"{tmp_path / 'absent.csv'} cannot be read") as error:
         load_own(str(tmp_path / "absent.csv"), 2, 2)
     assert "CSV" not in str(error.value)
+
+
+# ------------------------------------------------------------------------------------ block by block
+
+
+def at_once(features, bias, row_norm, divisor):
+    """What `completed` returns, computed without blocks."""
+    whole = features / divisor
+    whole = sets.appended_one(whole) if bias else whole
+    return sets.limited_norm(whole, row_norm) if row_norm else whole
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("row_norm", [0.0, 2.0])
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("block", [1, 40, 10**9])
+def test_blocks_of_rows_give_the_bits_of_the_whole_table(monkeypatch, bias, row_norm, kind, dtype, block):
+    monkeypatch.setattr(sets, "_BLOCK", block)
+    features = np.random.default_rng(1).integers(0, 256, (50, 9)).astype(kind)
+    result = sets.completed(features, bias, row_norm, 255, np.dtype(dtype))
+    assert result.dtype == dtype
+    assert result.flags.c_contiguous
+    assert_array_equal(result, at_once(features, bias, row_norm, 255).astype(dtype))
+
+
+def test_a_table_is_completed_in_the_memory_of_its_result():
+    features = np.ones((20_000, 99), np.uint8)
+    tracemalloc.start()
+    try:
+        result = sets.completed(features, True, 1.0, 255)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.2 * result.nbytes
+
+
+@pytest.mark.parametrize("place", [0, 25, 49])
+def test_no_block_is_left_unchecked(monkeypatch, place):
+    monkeypatch.setattr(sets, "_BLOCK", 20)
+    features = np.ones((50, 3))
+    features[place] = np.inf
+    with pytest.raises(DataError, match="features must be finite"):
+        small(features=features, labels=np.zeros(50, int))
+
+
+def test_mnist_is_scaled_and_standardised_as_numbers_from_0_to_1(tmp_path):
+    put_mnist(tmp_path)
+    images = IMAGES["train"].reshape(7, 784) / 255
+    standard = load_dataset("mnist", str(tmp_path), standardise=True, bias=False)
+    centre, spread = standard.scaling
+    varies = images.min(0) < images.max(0)
+    assert_allclose(centre[varies], images.mean(0)[varies])
+    assert_array_equal(standard.features, (images - centre) / spread)
+    single = load_dataset("mnist", str(tmp_path), row_norm=1.0, dtype=np.dtype(np.float32))
+    double = load_dataset("mnist", str(tmp_path), row_norm=1.0)
+    assert_array_equal(single.features, double.features.astype(np.float32))

@@ -29,7 +29,7 @@ from scipy.special import expit, softmax
 from .arrays import Array
 from .data.files import read_bytes
 from .data.schema import Schema, Target, parse_schema
-from .data.sets import appended_one, limited_norm
+from .data.sets import completed
 from .data.tables import read_features, read_rows
 from .errors import DataError, TwinflowerError, cause, require
 from .networks import NETWORKS, make_model
@@ -72,8 +72,7 @@ class Inputs:
     def features(self, rows: Any) -> Array:
         """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
         plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
-        whole = appended_one(plain) if self.bias else plain
-        return limited_norm(whole, self.row_norm) if self.row_norm else whole
+        return completed(plain, self.bias, self.row_norm)
 
     def _by_schema(self, schema: Schema, rows: Any) -> Array:
         if isinstance(rows, str | Path):
@@ -326,8 +325,7 @@ def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
     if schema is None or not isinstance(rows, str | Path):
         raise DataError("score needs labels, or the file of a table with a label column")
     plain, labels = read_rows(rows, schema)
-    whole = appended_one(plain) if model.inputs.bias else plain
-    return limited_norm(whole, model.inputs.row_norm) if model.inputs.row_norm else whole, labels
+    return completed(plain, model.inputs.bias, model.inputs.row_norm), labels
 
 
 # --------------------------------------------------------------------------------------------- loading

@@ -9,7 +9,7 @@ import io
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 LARGEST = 1e100  # largest magnitude of a site's own features; squares of much larger ones overflow
 Labels = NDArray[np.int64] | NDArray[np.float64]
 Table = tuple[Floats, Labels]
+_BLOCK = 2**15  # numbers, 256 KiB of doubles: what is computed block by block stays in the cache
 
 
 # ------------------------------------------------------------------------------------------ the value
@@ -63,7 +64,8 @@ class Dataset:
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
     unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
-    dtype                     the floating-point type of features and real labels, to which others are converted
+    dtype                     the type of features and real labels, to which others are converted: a floating-point
+                              type, except while a data set is being loaded
     """
 
     name: str
@@ -118,11 +120,21 @@ def _check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cl
     _expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
     shape = features.shape[:1]
     _expect(labels.shape == shape, f"{where}labels must have shape {shape}; got {labels.shape}")
-    _expect(bool(np.isfinite(features).all()), f"{where}features must be finite; there is NaN or infinity")
-    _expect(bool(np.isfinite(labels).all()), f"{where}labels must be finite; there is NaN or infinity")
+    _expect(_finite(features), f"{where}features must be finite; there is NaN or infinity")
+    _expect(_finite(labels), f"{where}labels must be finite; there is NaN or infinity")
     if num_classes:
         in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
         _expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "biu" or all(np.isfinite(array[rows]).all() for rows in _blocks(array))
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[slice]:
+    """Blocks of rows of at most `_BLOCK` numbers, but at least one row."""
+    step = max(1, _BLOCK * len(array) // max(array.size, 1))
+    return (slice(first, first + step) for first in range(0, len(array), step))
 
 
 # ------------------------------------------------------------------------------------- loading by name
@@ -169,9 +181,15 @@ class Data:
         bool, Setting("scale columns to mean 0 and deviation 1; no guarantee covers these statistics")
     ] = False
 
-    def load(self, folder: str = "") -> Dataset:
-        """Load the data set; `folder` is used for files if `dir` is empty. Raises DataError and SettingError."""
-        options = {"bias": self.bias, "row_norm": self.row_norm, "standardise": self.standardise}
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
+        """Load the data set in this precision; `folder` is used for files if `dir` is empty. Raises DataError and
+        SettingError."""
+        options = {
+            "bias": self.bias,
+            "row_norm": self.row_norm,
+            "standardise": self.standardise,
+            "dtype": dtype,
+        }
         return load_dataset(self.name, self.dir or folder, **options, download=self.downloads)  # type: ignore[arg-type]
 
     @property
@@ -243,11 +261,11 @@ class TableData:
         count = len(table_files(self.files))
         return count if count > 1 else 0
 
-    def load(self, folder: str = "") -> Dataset:
-        """Load the data set; `folder` is not used. Raises DataError and SettingError."""
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
+        """Load the data set in this precision; `folder` is not used. Raises DataError and SettingError."""
         from .sites import load_tables
 
-        return load_tables(self)
+        return load_tables(self).in_precision(dtype)
 
 
 @dataclass(frozen=True)
@@ -259,7 +277,7 @@ class ArrayData:
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
-    def load(self, folder: str = "") -> Dataset:
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
         """Raise DataError: these rows cannot be loaded by name."""
         raise DataError("data = arrays is available only from Python: use twinflower.FederatedClassifier")
 
@@ -289,10 +307,12 @@ class OwnData:
 
 
 class Entry(NamedTuple):
-    """An entry of `DATASETS`: a description for users, and the loader."""
+    """An entry of `DATASETS`: a description for users, the loader, and the number by which the loaded features are
+    still to be divided."""
 
     description: str
     load: Loader
+    divisor: int = 1
 
 
 def load_dataset(
@@ -305,6 +325,7 @@ def load_dataset(
     download: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
+    dtype: np.dtype[Any] = DOUBLE,
 ) -> Dataset:
     """Load a data set of `DATASETS` with its own scaling, then apply standardise, bias and row_norm in this order.
 
@@ -319,6 +340,7 @@ def load_dataset(
     download       download missing files from OpenML (mnist, adult) and cache them in data_dir, or in
                    scikit-learn's own data folder if data_dir is ''
     test_fraction  fraction of each class, in (0, 1), to hold out by `seed` if the set has no test rows
+    dtype          the floating-point type of the result; all numbers are computed as doubles and then rounded to it
 
     Raises `DataError` for an unknown name or a missing or damaged file, and `SettingError` for invalid options.
     """
@@ -328,11 +350,11 @@ def load_dataset(
     if entry is None:
         raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
     dataset = entry.load(Source(name, os.path.expanduser(data_dir), download, test_fraction, seed))
+    divisor = entry.divisor
     if standardise:
-        dataset = _standardised(dataset)
-    if bias:
-        dataset = _with_features(dataset, appended_one)
-    return _with_features(dataset, partial(limited_norm, bound=row_norm)) if row_norm else dataset
+        dataset, divisor = _standardised(_with_features(dataset, lambda raw: raw / entry.divisor)), 1
+    complete = partial(completed, bias=bias, row_norm=row_norm, divisor=divisor, dtype=dtype)
+    return _with_features(dataset, complete, dtype)
 
 
 def load_own(
@@ -361,8 +383,7 @@ def load_own(
     _expect(
         largest <= LARGEST, f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}"
     )
-    features = np.ascontiguousarray(appended_one(features) if bias else features, np.float64)
-    return limited_norm(features, row_norm) if row_norm else features, labels
+    return completed(features, bias, row_norm), labels
 
 
 def _arrays(source: Source) -> Dataset:
@@ -403,8 +424,11 @@ def _own_arrays(file: Path) -> Table:
     return features, labels
 
 
-def _with_features(dataset: Dataset, change: Callable[[Floats], Floats]) -> Dataset:
-    return replace(dataset, features=change(dataset.features), test_features=change(dataset.test_features))
+def _with_features(
+    dataset: Dataset, change: Callable[[NDArray[Any]], Floats], dtype: np.dtype[Any] = DOUBLE
+) -> Dataset:
+    features, others = change(dataset.features), change(dataset.test_features)
+    return replace(dataset, features=features, test_features=others, dtype=dtype)
 
 
 def _standardised(dataset: Dataset) -> Dataset:
@@ -419,6 +443,24 @@ def _moments(train: Floats) -> tuple[Floats, Floats]:
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
     return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
+
+
+def completed(
+    features: NDArray[Any], bias: bool, row_norm: float = 0.0, divisor: int = 1, dtype: np.dtype[Any] = DOUBLE
+) -> Floats:
+    """The features (rows, n), any numbers, divided by `divisor`; with bias with `appended_one`, and with row_norm > 0
+    with `limited_norm`. C-contiguous, computed as doubles and rounded to dtype.
+
+    The rows are computed block by block, because memory for a second table would cost more time than the arithmetic.
+    """
+    if divisor == 1 and not bias and not row_norm:
+        return np.ascontiguousarray(features, dtype)
+    whole = np.empty((len(features), features.shape[1] + bias), dtype)
+    for rows in _blocks(features):
+        block = np.divide(features[rows], divisor, dtype=np.float64, order="C")
+        block = appended_one(block) if bias else block
+        whole[rows] = limited_norm(block, row_norm) if row_norm else block
+    return whole
 
 
 def appended_one(features: Floats) -> Floats:
@@ -541,10 +583,10 @@ _SIDE = 28  # pixels
 
 def _mnist_files(source: Source) -> Dataset:
     train, test = _mnist_part(source, "train"), _mnist_part(source, "t10k")
-    return Dataset(source.name, *train, *test, num_classes=10)
+    return Dataset(source.name, *train, *test, num_classes=10, dtype=np.dtype(np.uint8))
 
 
-def _mnist_part(source: Source, part: str) -> Table:
+def _mnist_part(source: Source, part: str) -> tuple[NDArray[Any], Labels]:
     images_file, labels_file = (
         find(source.folders, f"{part}-{kind}-ubyte", f"{part}-{kind.replace('-', '.')}-ubyte")
         for kind in ("images-idx3", "labels-idx1")
@@ -553,12 +595,12 @@ def _mnist_part(source: Source, part: str) -> Table:
     expected = f"{labels_file} must have {len(images)} labels, one for each image of {images_file}"
     _expect(len(images) == len(labels), f"{expected}; got {len(labels)}")
     _expect(labels.max() < 10, f"{labels_file} must hold labels from 0 to 9; got {labels.max()}")
-    return images.reshape(len(images), -1) / 255, labels.astype(np.int64)
+    return images.reshape(len(images), -1), labels.astype(np.int64)
 
 
 def _mnist_openml(source: Source) -> Dataset:
     bunch = _fetch(source, "mnist_784", version=1)
-    features, labels, train = bunch.data / 255, bunch.target.astype(np.int64), PUBLISHED_ROWS["mnist"][0]
+    features, labels, train = bunch.data, bunch.target.astype(np.int64), PUBLISHED_ROWS["mnist"][0]
     return Dataset(
         source.name, features[:train], labels[:train], features[train:], labels[train:], 10, "from OpenML"
     )
@@ -783,6 +825,7 @@ DATASETS: dict[str, Entry] = {
     "mnist": Entry(
         "70,000 handwritten digits of 28 x 28 pixels, 10 classes; IDX files",
         partial(_or_download, _mnist_files, _mnist_openml),
+        divisor=255,
     ),
     "adult": Entry(
         "48,842 census rows as 81 columns, income over 50K or not; adult.data and adult.test",

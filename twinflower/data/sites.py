@@ -13,7 +13,7 @@ from ..errors import DataError, SettingError, require
 from ..randomness import stream
 from .ranges import Unscaled
 from .schema import Schema, read_schema
-from .sets import Dataset, Floats, OwnData, TableData, appended_one, held_out, limited_norm
+from .sets import Dataset, Floats, OwnData, TableData, completed, held_out
 from .tables import read_names, read_rows, table_files
 
 Rows = tuple[Floats, NDArray[Any]]
@@ -149,8 +149,7 @@ def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, 
 
 def _finished(features: Floats, data: TableData | OwnData) -> Floats:
     """The features with a column of ones appended (data.bias) and row norms limited (data.row-norm), as configured."""
-    features = appended_one(features) if data.bias else features
-    return limited_norm(features, data.row_norm) if data.row_norm else features
+    return completed(features, data.bias, data.row_norm)
 
 
 def _stacked(tables: Sequence[Rows]) -> Rows:
