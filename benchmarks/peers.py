@@ -35,7 +35,12 @@ from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
 
 LOOPS = Path(__file__).resolve().parent / "peer_loops"
-PEERS = {"fedlab": "FedLab", "pfl": "pfl-research", "flwr": "Flower's FedAvg and engine"}
+PEERS = {
+    "torch": "by hand in PyTorch",
+    "fedlab": "FedLab",
+    "pfl": "pfl-research",
+    "flwr": "Flower's FedAvg and engine",
+}
 BASE = "by hand, client by client"
 # How much of the fall of the loss may be missing: in 40 rounds it varies by 0.001 (one s.d.) between seeds, and with 9
 # local steps instead of 10 it is 0.04 smaller.
@@ -102,9 +107,10 @@ def installed(environment: Path) -> dict[str, str]:
 def answered(environment: Path, library: str, path: Path) -> tuple[np.ndarray, float]:
     """Model and seconds per round of a library's loop; SystemExit with the end of its output if it fails."""
     answer, loop = path.with_name("answer.npz"), f"{library}_loop"
+    variables = os.environ | QUIET | {"FLWR_HOME": str(path.parent)}
     code = f"import job, {loop}; job.answer({loop}.train)"
     done = subprocess.run(
-        [interpreter(environment), "-c", code, path, answer], cwd=LOOPS, env=os.environ | QUIET, text=True,
+        [interpreter(environment), "-c", code, path, answer], cwd=LOOPS, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     if done.returncode:
