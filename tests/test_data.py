@@ -846,8 +846,9 @@ def test_a_site_is_told_which_formats_there_are(tmp_path, name, content):
 def at_once(features, bias, row_norm, divisor):
     """What `completed` returns, computed without blocks."""
     whole = features / divisor
-    whole = sets.appended_one(whole) if bias else whole
-    return sets.limited_norm(whole, row_norm) if row_norm else whole
+    whole = np.hstack([whole, np.ones((len(whole), 1))]) if bias else whole
+    lengths = np.linalg.norm(whole, axis=1, keepdims=True)
+    return whole * (row_norm / np.maximum(lengths, row_norm)) if row_norm else whole
 
 
 @pytest.mark.parametrize("bias", [False, True])

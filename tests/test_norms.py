@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinflower.data.sets import limited_norm
+from twinflower.data.sets import completed
 from twinflower.errors import SettingError
 from twinflower.networks import make_model
 from twinflower.norms import norms, outer_norms, squared_norms
@@ -111,7 +111,7 @@ def test_a_tiny_row_with_a_huge_label():
 @given(vectors(-300, 300), st.floats(-7, 100))
 def test_scaled_rows_keep_to_their_bound(rows, power):
     bound = 10.0**power
-    scaled = limited_norm(rows, bound)
+    scaled = completed(rows, False, bound)
     for before, after in zip(rows, scaled, strict=True):
         assert math.hypot(*after) <= bound * FEW_ULPS
         if math.hypot(*before) > bound:

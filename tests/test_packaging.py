@@ -63,8 +63,13 @@ def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
         tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
         for folder in (tmp_path / "app", ROOT)
     )
-    assert ours.pop("fab-include")
+    for key in ("fab-include", "fab-format-version", "flwr-version-target"):
+        assert ours.pop(key)
     assert made == ours
+    flwr_command = Path(sys.executable).parent / "flwr"
+    subprocess.run(
+        [flwr_command, "build", "--app", tmp_path / "app"], cwd=tmp_path, check=True, capture_output=True
+    )
     for place in made["components"].values():
         assert (wheel / place.split(":")[0].replace(".", "/")).with_suffix(".py").exists()
 

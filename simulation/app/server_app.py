@@ -15,7 +15,7 @@ from ..folder import Checkpoints, claimed, new_folder, write_config, write_resum
 from ..record import Result
 from ..report.figures import draw_run, undrawn
 from ..report.html.write import report_begun, report_run
-from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
+from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guarantee, row_line, warnings
 from ..resume import require_resumable, require_state_dir
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
@@ -83,9 +83,9 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
         *warnings([ending]), *evaluated(result.summary()), *guarantee([ending])
     )  # also where the disk is full
     write_run(result, folder)
-    _print(f"results: {folder}", *_bounds(result))
     failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]
     failures += undrawn(lambda: report_run(folder))
+    _print(*_bounds(result), f"{FAILED_RESULTS if failures else RESULTS}{folder}")
     if failures:
         raise RunError("; ".join(failures))
 

@@ -18,26 +18,30 @@ from pathlib import Path
 from twinflower.errors import RunError
 from twinflower.topologies import FromFile
 
+from ..report.sentences import FAILED_RESULTS, RESULTS
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
+_CHECKOUT = (_PROJECT / "pyproject.toml").exists()
 CONNECTION = "ours"
 SUPERLINK = "superlink"
-_BUNDLED = re.compile(
-    r"^fab-include = \[.*?^\]\n", re.DOTALL | re.MULTILINE
-)  # files that exist only in a checkout
+_BUNDLED = re.compile(  # settings about a bundle's files, which exist only in a checkout
+    r"^(fab-include = \[.*?^\]|fab-format-version = \d+|flwr-version-target = [^\n]*)\n",
+    re.DOTALL | re.MULTILINE,
+)
 _PAUSE = 0.2  # seconds between two reads of the logs
 
 Say = Callable[[str], None]  # reports a line to the user
 
 
 def own_app(home: Path) -> Path:
-    """The app folder for `flwr run`: the checkout, or a folder in `home` that refers to the installed package."""
-    if (_PROJECT / "pyproject.toml").exists():
-        return _PROJECT
-    text = (_PROJECT / "app.toml").read_text(encoding="utf-8")
+    """An app folder in `home` for `flwr run`, which refers to this package where it is.
+
+    Flower then neither bundles nor unpacks it, and Python finds it compiled.
+    """
+    text = (_PROJECT / ("pyproject.toml" if _CHECKOUT else "app.toml")).read_text(encoding="utf-8")
     folder = home / "app"
     folder.mkdir(exist_ok=True)
     (folder / "pyproject.toml").write_text(_BUNDLED.sub("", text), encoding="utf-8")
@@ -73,7 +77,7 @@ class Engine:
     def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
         """Call `flwr run`, which writes the run folder; return its output, also reported line by line through `say`.
 
-        Raises RunError unless Flower reports finished:completed, or as soon as a required process ends.
+        Raises RunError unless the run completed, or as soon as a required process ends.
         """
         log = self.place.log("flwr-run")
         tail, begin = Tail(log), log.stat().st_size if log.exists() else 0
@@ -83,11 +87,18 @@ class Engine:
             time.sleep(_PAUSE)
         self._look(tail)
         output = log.read_bytes()[begin:].decode(errors="replace")
+        if not any(line.startswith(RESULTS) for line in output.splitlines()):
+            self._require_completed(output)  # the command for this takes a second
+        return output
+
+    def _require_completed(self, output: str) -> None:
+        """Raise RunError, with the cause from the output if there is one, unless Flower reports finished:completed."""
         status = self.last_status()
         if status != "finished:completed":
-            lines = [line for line in output.splitlines() if line.startswith("twinflower: ")]
-            raise RunError(lines[-1][12:] if lines else f"flwr run ended as {status}:\n{output[-2000:]}")
-        return output
+            lines = [line for line in output.splitlines() if line.startswith(_FAILURE)]
+            raise RunError(
+                lines[-1][len(_FAILURE) :] if lines else f"flwr run ended as {status}:\n{output[-2000:]}"
+            )
 
     def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `flwr run` in the background, with its output in the log flwr-run."""
@@ -166,10 +177,11 @@ def _from_here(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
+_FAILURE = "twinflower: "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NOISE = re.compile(
     r"(INFO|DEBUG) *:|Using SuperLink: |Success|\(ClientAppActor|Loading project conf|🎊|\[Round \d"
-    r"|results: "  # which the command says for all runs
+    rf"|{RESULTS}|{FAILED_RESULTS}"  # which the command says for all runs
 )
 _ALARM = re.compile(r"(WARNING|ERROR) *:\s*(.*)|(twinflower: .*)")
 
@@ -198,8 +210,15 @@ def furnish(place: Place) -> None:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": _prepended(Path(sys.executable).parent, "PATH"),
     }
+    if _CHECKOUT:  # which need not be installed
+        place.environment["PYTHONPATH"] = _prepended(_PROJECT, "PYTHONPATH")
+
+
+def _prepended(folder: Path, variable: str) -> str:
+    """The folders of an environment variable with another one in front."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get(variable)])])
 
 
 def write_connection(home: Path, text: str) -> None:

@@ -132,9 +132,13 @@ def _finite(array: NDArray[Any]) -> bool:
 
 
 def _blocks(array: NDArray[Any]) -> Iterator[slice]:
-    """Blocks of rows of at most `_BLOCK` numbers, but at least one row."""
-    step = max(1, _BLOCK * len(array) // max(array.size, 1))
+    step = _step(array)
     return (slice(first, first + step) for first in range(0, len(array), step))
+
+
+def _step(array: NDArray[Any]) -> int:
+    """The number of rows in a block, which has at most `_BLOCK` numbers but at least one row."""
+    return max(1, _BLOCK * len(array) // max(array.size, 1))
 
 
 # ------------------------------------------------------------------------------------- loading by name
@@ -448,33 +452,33 @@ def _moments(train: Floats) -> tuple[Floats, Floats]:
 def completed(
     features: NDArray[Any], bias: bool, row_norm: float = 0.0, divisor: int = 1, dtype: np.dtype[Any] = DOUBLE
 ) -> Floats:
-    """The features (rows, n), any numbers, divided by `divisor`; with bias with `appended_one`, and with row_norm > 0
-    with `limited_norm`. C-contiguous, computed as doubles and rounded to dtype.
+    """The features (rows, n), any numbers, divided by `divisor`; with bias with a column of ones appended, and with
+    row_norm > 0 with each row multiplied by min(1, row_norm / its Euclidean norm). C-contiguous, of type dtype.
 
-    The rows are computed block by block, because memory for a second table would cost more time than the arithmetic.
+    The rows are computed as doubles, block by block in two small buffers, because new memory costs more time than the
+    arithmetic.
     """
     if divisor == 1 and not bias and not row_norm:
         return np.ascontiguousarray(features, dtype)
-    whole = np.empty((len(features), features.shape[1] + bias), dtype)
-    for rows in _blocks(features):
-        block = np.divide(features[rows], divisor, dtype=np.float64, order="C")
-        block = appended_one(block) if bias else block
-        whole[rows] = limited_norm(block, row_norm) if row_norm else block
+    columns = features.shape[1]
+    whole = np.empty((len(features), columns + bias), dtype)
+    buffers = np.empty((2, min(_step(whole), len(whole)), columns + bias))
+    for rows in _blocks(whole):
+        block, squares = buffers[:, : len(whole[rows])]
+        np.divide(features[rows], divisor, out=block[:, :columns])
+        block[:, columns:] = 1.0
+        if row_norm:
+            _limit_norms(block, row_norm, squares)
+        whole[rows] = block
     return whole
 
 
-def appended_one(features: Floats) -> Floats:
-    """The features (rows, n) with a column of ones appended, (rows, n + 1)."""
-    return np.hstack([features, np.ones((len(features), 1))])
-
-
-def limited_norm(features: Floats, bound: float) -> Floats:
-    """The features (rows, n) with each row multiplied by min(1, bound / its Euclidean norm)."""
-    if not len(features):
-        return features
+def _limit_norms(features: Floats, bound: float, squares: Floats) -> None:
+    """Multiply each row by min(1, bound / its Euclidean norm) in place; squares: memory for as many numbers."""
     with np.errstate(over="ignore"):
-        lengths = corrected(np.linalg.norm(features, axis=1), features)
-    return features * (bound / np.maximum(lengths, bound))[:, None]
+        lengths = np.sqrt(np.add.reduce(np.multiply(features, features, out=squares), axis=1))
+        lengths = corrected(lengths, features)
+    features *= (bound / np.maximum(lengths, bound))[:, None]
 
 
 def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:
