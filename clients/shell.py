@@ -105,7 +105,8 @@ class AlgorithmClient(NumPyClient):
         self.objective = objective
         _check_precision(start, rows, guard)
         held_out = held_out and _in_precision(start, held_out)
-        self.shards = rows if isinstance(rows, Shards) else Shards.site(_in_precision(start, rows), client)
+        shards = rows if isinstance(rows, Shards) else Shards.site(_in_precision(start, rows), client)
+        self.shards = shards.prepared(objective)
         self.start = start
         self.client = client
         self.num_clients = num_clients
@@ -204,7 +205,7 @@ class AlgorithmClient(NumPyClient):
             return self._count
         if self.columns and asked.ranges != self._ranges:
             features = self.columns.features(asked.ranges).astype(self.start.dtype, copy=False)
-            self.shards = replace(self.shards, features=features)
+            self.shards = replace(self.shards, features=features, squares=None).prepared(self.objective)
             self._ranges = asked.ranges
         return self._finish if asked.closing else self._work
 
@@ -242,7 +243,7 @@ class AlgorithmClient(NumPyClient):
 
     @property
     def _num_rows(self) -> int:
-        return int(self.shards.extent(np.asarray(self.client))[1])
+        return self.shards.span(self.client)[1]
 
     def _check_session(self, session: str) -> None:
         """Raise ReplyError for a second session in one Flower run, because it would get a budget of its own."""

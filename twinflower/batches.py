@@ -13,7 +13,8 @@ import numpy as np
 
 from .arrays import Array, Index, Labels, Mask
 from .errors import require
-from .objectives import Batch
+from .norms import squared_norms
+from .objectives import Batch, Objective
 from .randomness import permutations
 
 
@@ -24,7 +25,7 @@ class Shards:
     features is (rows, n) and labels (rows,). order (...) lists row numbers grouped by client; the i-th client
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
     for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
-    set in a benchmark.
+    set in a benchmark. squares (rows,) are the rows' squared norms if they are needed in every step (`prepared`).
     """
 
     features: Array
@@ -33,6 +34,7 @@ class Shards:
     starts: Index
     sizes: Index
     first: int = 0
+    squares: Array | None = None
 
     @classmethod
     def grouped(cls, features: Array, labels: Labels, order: Index, offsets: Index) -> "Shards":
@@ -60,10 +62,21 @@ class Shards:
         sizes, order = np.stack([s.sizes for s in shards]), np.concatenate([s.order for s in shards])
         return cls(shards[0].features, shards[0].labels, order, starts, sizes)
 
+    def prepared(self, objective: Objective) -> "Shards":
+        """The same shards, with the rows' squared norms stored if the objective clips gradients row by row."""
+        if self.squares is not None or not getattr(objective, "clips_rows", False):
+            return self
+        return replace(self, squares=squared_norms(self.features))
+
     @property
     def num_clients(self) -> int:
         """Number of clients in these shards (per seed)."""
         return self.sizes.shape[-1]
+
+    def span(self, client: int) -> tuple[int, int]:
+        """Start in `order` and number of rows of one client."""
+        own = client - self.first
+        return int(self.starts[own]), int(self.sizes[own])
 
     def extent(self, clients: Index) -> tuple[Index, Index]:
         """Start in `order` and number of rows of each client, both shaped like `clients` (...)."""
@@ -76,14 +89,16 @@ class Shards:
         """The rows order[places], as a batch with these weights."""
         rows = self.order[places]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
-            return Batch(self.features, self.labels, weights)  # all rows of a site, without a copy
-        return Batch(
-            self.features.take(rows, axis=0), self.labels[rows], weights
-        )  # faster than features[rows]
+            return Batch(
+                self.features, self.labels, weights, self.squares
+            )  # all rows of a site, without a copy
+        squares = None if self.squares is None else self.squares[rows]
+        features = self.features.take(rows, axis=0)  # faster than features[rows]
+        return Batch(features, self.labels[rows], weights, squares)
 
     def rows(self, client: int) -> Batch:
         """All rows of one client, as an unweighted batch."""
-        start, size = map(int, self.extent(np.asarray(client)))
+        start, size = self.span(client)
         return self.take(np.arange(start, start + size))
 
     def everyone(self) -> Batch:
@@ -132,10 +147,12 @@ class Batches:
         assert self.shards is not None
         assert self.places is not None
         rows = self.shards.order[self.places]
-        labels = self.shards.labels[rows]
-        for step in steps:
-            features = self.shards.features.take(rows[..., step, :], axis=0)
-            yield Batch(features, labels[..., step, :], self.weights)
+        rows = rows if rows.ndim == 2 else np.moveaxis(rows, -2, 0)
+        take = self.shards.features.take
+        squares = self.shards.squares
+        for _, own, labels in zip(steps, rows, self.shards.labels[rows], strict=False):
+            norms = None if squares is None else squares.take(own)
+            yield Batch(take(own, axis=0), labels, self.weights, norms)
 
 
 class Workload(NamedTuple):
@@ -203,18 +220,23 @@ class LocalSchedule:
             np.maximum(per_epoch - 1, 1) if not self.max_local_steps else per_epoch * 0 + self.max_local_steps
         )
 
+    def _number(self, size: int) -> int:
+        """`steps` of one client."""
+        return self.max_local_steps or max(size // min(self.batch_size or size, size) - 1, 1)
+
     def batches(self, shards: Shards, clients: int | Index, seed: int | Index, round_: int) -> Batches:
         """The batches of round `round_` for one client, or for clients (...); `seed` must broadcast against clients."""
+        round_ = round_ if self.fresh else 1
+        if isinstance(clients, int) and self.batch_size:
+            start, size = shards.span(clients)
+            number = self._number(size)
+            order = self._order(round_, clients, int(seed), start, size, number)
+            return Batches(np.array(number), shards, order)
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
         steps = self.steps(sizes)
         if self.batch_size == 0:
             return Batches(steps, full=_all_rows(shards, starts, sizes))
-        round_ = round_ if self.fresh else 1
-        if clients.ndim == 0:
-            return Batches(
-                steps, shards, self._order(round_, *map(int, (clients, seed, starts, sizes, steps)))
-            )
         seeds = np.broadcast_to(seed, clients.shape)
         addresses = zip(clients.flat, seeds.flat, starts.flat, sizes.flat, steps.flat, strict=True)
         orders = [self._order(round_, *map(int, address)) for address in addresses]

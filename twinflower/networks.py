@@ -140,7 +140,9 @@ class Network(Penalised):
         if not self.clips_rows:
             return _Passed(hidden, scores, out, back)
         layers = (out, hidden, None), (back, rows.features, rows.squared_norms())
-        return _Passed(hidden, scores, out, back, clipping(self.clip_norm, outer_norms(*layers)))
+        return _Passed(
+            hidden, scores, out, back, clipping(self.clip_norm, outer_norms(*layers, bound=self.clip_norm))
+        )
 
     def _grad(self, x: Array, rows: Batch, passed: "_Passed", share: Array | float) -> Array:
         """Gradient (..., d) with weights `share` (..., b, 1) of the rows."""

@@ -13,6 +13,7 @@ from .arrays import DOUBLE, SINGLE, Array, Mask
 
 # range of reliable squared norms; products of two of them, and sums of these, neither underflow nor overflow
 _SURE = {DOUBLE: (2.0**-500, 2.0**500), SINGLE: (2.0**-60, 2.0**60)}
+_EPS = {DOUBLE: 2.0**-52, SINGLE: 2.0**-23}
 # for longer gradients the clipping factor may be subnormal and lose precision
 _LONGEST = {DOUBLE: 2.0**900, SINGLE: 2.0**100}
 
@@ -37,23 +38,41 @@ def corrected(lengths: Array, vectors: Array) -> Array:
     return lengths
 
 
-def outer_norms(*layers: tuple[Array, Array, Array | None]) -> Array:
+def outer_norms(*layers: tuple[Array, Array, Array | None], bound: float = 0.0) -> Array:
     """Norms (..., b) of the rows' gradients, sqrt(sum over layers of ||slope||^2 ||input||^2).
 
     A row's gradient in each layer is the outer product of its slope and its input. A layer is given by its slopes
     (..., b, o), its inputs (..., b, n), and the inputs' squared norms (..., b) or None. Norms above `_LONGEST` are
-    returned as infinity.
+    returned as infinity. If only norms above `bound` > 0 matter, as for clipping, norms far below it may be returned as
+    any number that is also far below.
     """
     factors = [
         (s, i, squared_norms(s), squared_norms(i) if known is None else known) for s, i, known in layers
     ]
-    plain: Array = np.sqrt(reduce(np.add, (a * b for *_, a, b in factors)))
-    squares = [square for *_, a, b in factors for square in (a, b)]
+    squares = [square for _, _, a, b in factors for square in (a, b)]
+    if bound and _small_do_not_matter(squares, bound):
+        low, _ = _SURE[squares[0].dtype]
+        return np.sqrt(_sum([np.maximum(a, low) * np.maximum(b, low) for _, _, a, b in factors]))
+    plain = np.sqrt(_sum([a * b for _, _, a, b in factors]))
     if all(map(_sure, squares)):
         return plain
-    exact = reduce(np.hypot, (corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors))
+    exact = reduce(np.hypot, [corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors])
     exact = np.where(exact > _LONGEST[exact.dtype], np.inf, exact)
     return np.where(reduce(np.logical_or, map(_doubtful, squares)), exact, plain)
+
+
+def _small_do_not_matter(squares: list[Array], bound: float) -> bool:
+    """Whether no square is too large, and a product with one that is too small, rounded up to the reliable range, is
+    negligible against bound^2. False if one is NaN."""
+    low, high = _SURE[squares[0].dtype]
+    negligible = (_EPS[squares[0].dtype] * bound) ** 2
+    return all(
+        top < high and low * top <= negligible for top in [np.maximum.reduce(s, axis=None) for s in squares]
+    )
+
+
+def _sum(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else reduce(np.add, parts)
 
 
 def _sure(squares: Array) -> bool:

@@ -11,7 +11,7 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -220,7 +220,7 @@ class Softmax:
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         slopes = scores - np.maximum.reduce(scores, -1, keepdims=True)
-        np.exp(slopes, out=slopes)
+        np.exp(slopes, slopes)
         slopes /= np.add.reduce(slopes, -1, keepdims=True)
         slopes -= _one_hot(labels, scores)
         return slopes
@@ -350,28 +350,33 @@ class Penalised:
         wells = self.nonconvex * (squares / (1.0 + squares)).sum(-1) if self.nonconvex else 0.0
         return 0.5 * self.l2 * squares.sum(-1) + wells
 
-    @property
+    @cached_property
     def clips_rows(self) -> bool:
         """Whether gradients are clipped row by row."""
         return self.clip_norm > 0 and self.clip == "rows"
 
-    def full_grad(self, grad: Array, x: Array) -> Array:
-        """The full gradient at x (..., d): the mean data gradient (..., d), clipped if clip = "batch", plus the
-        penalty's gradient. `grad` is overwritten."""
-        if self.clip_norm and self.clip == "batch":
-            grad *= clipping(self.clip_norm, norms(grad))
-        return self.add_penalty_grad(grad, x)
+    @cached_property
+    def plain(self) -> bool:
+        """Whether there is no penalty, and batches are not clipped, so that `full_grad` changes nothing."""
+        return not (self.l2 or self.nonconvex or (self.clip_norm and self.clip == "batch"))
 
-    def add_penalty_grad(self, grad: Array, x: Array) -> Array:
-        """Add the penalty's gradient to `grad` in place: large cohorts are limited by memory bandwidth."""
+    def full_grad(self, grad: Array, x: Array, scale: float = 1.0) -> Array:
+        """scale times the full gradient at x (..., d), given scale times the mean data gradient, `grad` (..., d), which
+        is overwritten: it is clipped if clip = "batch", and the penalty's gradient is added."""
+        if self.clip_norm and self.clip == "batch":
+            grad *= clipping(scale * self.clip_norm, norms(grad))
+        return self.add_penalty_grad(grad, x, scale)
+
+    def add_penalty_grad(self, grad: Array, x: Array, scale: float = 1.0) -> Array:
+        """Add scale times the penalty's gradient to `grad` in place: memory bandwidth limits large cohorts."""
         if self.l2:
-            grad += self.l2 * x
+            grad += (scale * self.l2) * x
         if self.nonconvex:  # 2 nonconvex x / (1 + x^2)^2
             slope = x * x
             slope += 1.0
             slope *= slope
             np.divide(x, slope, out=slope)
-            slope *= 2.0 * self.nonconvex
+            slope *= scale * 2.0 * self.nonconvex
             grad += slope
         return grad
 
@@ -395,7 +400,7 @@ class LinearModel(Penalised):
             self.clip_norm and (self.loss.vector_slopes or self.clip == "batch")
         )
 
-    @property
+    @cached_property
     def d(self) -> int:
         """Number of weights, outputs * num_features."""
         return self.outputs * self.num_features
@@ -424,12 +429,18 @@ class LinearModel(Penalised):
 
     def grad(self, x: Array, rows: Batch) -> Array:
         """Gradient of `value`, (..., d)."""
+        return self.scaled_grad(x, rows, 1.0)
+
+    def scaled_grad(self, x: Array, rows: Batch, scale: float) -> Array:
+        """scale * `grad`, without an additional pass over it: the scale enters with the weights of the rows."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clips_rows:
-            slopes *= clipping(self.clip_norm, outer_norms((slopes, rows.features, rows.squared_norms())))
-        slopes *= 1.0 / slopes.shape[-2] if rows.weights is None else rows.weights[..., None]
+            layer = slopes, rows.features, rows.squared_norms()
+            slopes *= clipping(self.clip_norm, outer_norms(layer, bound=self.clip_norm))
+        slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
-        return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x)
+        flat = matrix.reshape(matrix.shape[:-2] + (self.d,))
+        return flat if self.plain else self.full_grad(flat, x, scale)
 
     def check_rows(self, rows: Batch) -> None:
         """See `ChecksRows`."""

@@ -43,6 +43,7 @@ PURPOSES = {
 FIRST_ROUNDS = ("sampled", "all")
 
 _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
+_LONG = 1024  # from this length on, a vector of normal numbers takes a stream of its own
 
 
 def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
@@ -108,7 +109,15 @@ def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: in
 
 
 def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:
-    """Standard normal numbers, (size,) or (clients, size), by the inverse CDF, which uses one uniform draw each."""
+    """Standard normal numbers, (size,) or (clients, size).
+
+    Short vectors come from the inverse CDF, which uses one uniform draw each, so a whole cohort takes a single call.
+    Long ones come from the ziggurat algorithm on a stream for each client, which is faster.
+    """
+    if size >= _LONG:
+        addresses = [(0, 0, int(i) + 1, round_) for i in np.ravel(client)]
+        rows = [_moved(seed, purpose, address).standard_normal(size) for address in addresses]
+        return np.reshape(rows, np.shape(client) + (size,))
     # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite
     return ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
 

@@ -35,11 +35,11 @@ from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
-from .local import Train, run_curves
+from .local import Train, reuse_freed_memory, run_curves
 from .observer import Observer
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
-BLOCK = 2**18  # bytes per array, such that all arrays of a block fit into one core's cache
+BLOCK = 2**21  # bytes per array, so that the arrays of a block fit into the last level of the cache
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Cohort:
         """The objective, the rows and the starting points of all seeds."""
         first = self.setups[0]
         if self.alone:
-            return Problem(first.objective, first.shards, first.start)
-        shards = Shards.stacked([setup.shards for setup in self.setups])
+            return Problem(first.objective, first.shards.prepared(first.objective), first.start)
+        shards = Shards.stacked([setup.shards for setup in self.setups]).prepared(first.objective)
         return Problem(first.objective, shards, np.stack([setup.start for setup in self.setups]))
 
     def rounds(self, number: int, begin: Outcome | None = None) -> Iterator[Outcome]:
@@ -221,6 +221,7 @@ def train(
     of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, if the
     schema has private ranges, or if the server sees only sums.
     """
+    reuse_freed_memory()
     try:
         alike = not isinstance(setups[0].algorithm, DrawsSteps | Summed) and not setups[0].dataset.unscaled
         if len(setups) > 1 and not alike:

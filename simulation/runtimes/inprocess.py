@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
+from twinflower.clients.ledger import ContextLedger, MemoryLedger
 from twinflower.clients.shell import Answer
 from twinflower.clients.store import ContextStore, MemoryStore
 from twinflower.strategies.direct import DirectGrid, Reply, Request
@@ -39,7 +40,7 @@ from ..record import Progress, Result
 from ..resume import in_process, require_states
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds
-from .local import Train, run_curves
+from .local import Train, reuse_freed_memory, run_curves
 from .observer import Observer
 from .strategy import run_strategy
 
@@ -167,9 +168,18 @@ class LocalGrid(InProcessGrid, DirectGrid):
 
     def client(self, node: int) -> AlgorithmClient:
         """See `InProcessGrid.client`."""
-        new = node not in self._clients
-        client = super().client(node)
-        if new and isinstance(client.store, ContextStore):
+        if node not in self._clients:
+            self._clients[node] = self._new(node)
+        return self._clients[node]
+
+    def _new(self, node: int) -> AlgorithmClient:
+        """The client of the node, with a store and a ledger in memory unless they are on disk."""
+        ledger = self.setup.ledger(node - 1, self.context(node))
+        if isinstance(ledger, ContextLedger):
+            ledger = MemoryLedger()
+        guard = self.setup.guard(node - 1, ledger, str(self._run.run_id))
+        client = self.setup.client(node - 1, self.context(node), guard)
+        if isinstance(client.store, ContextStore):
             client.store = MemoryStore()
         return client
 
@@ -225,6 +235,7 @@ def train(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
+    reuse_freed_memory()
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -260,11 +260,16 @@ class Layout:
 
     def __init__(self, kind: type, *fields: Field) -> None:
         self.kind, self.fields = kind, fields
+        self._names = [name for field in fields for name in field.names]
+        self._counts: dict[int, list[int]] = {}
+        self._shapes: dict[int, dict[str, Shape]] = {}
 
     def pack(self, message: Any, d: int) -> Arrays:
         """The wire arrays of one client's message."""
-        parts = (f.pack(*(getattr(message, name) for name in f.names), d=d) for f in self.fields)
-        return [array for part in parts for array in part]
+        arrays: Arrays = []
+        for field in self.fields:
+            arrays += field.pack(*[getattr(message, name) for name in field.names], d=d)
+        return arrays
 
     def unpack(
         self, arrays: Sequence[NDArray[Any]], d: int, request: Any = None, dtype: DTypeLike = DOUBLE
@@ -273,17 +278,21 @@ class Layout:
 
         request: for an upload, the inbox that it replies to.
         """
-        counts = [f.arrays(d) for f in self.fields]
+        counts = self._counts.get(d) or self._counts.setdefault(d, [f.arrays(d) for f in self.fields])
         expect_arrays(arrays, sum(counts))
-        values: dict[str, Any] = {}
+        values: list[Any] = []
+        first = 0
         for field, count in zip(self.fields, counts, strict=True):
-            own, arrays = list(arrays[:count]), arrays[count:]
-            values |= zip(field.names, field.unpack(own, d, request, dtype), strict=True)
-        return self.kind(**values)
+            values += field.unpack(list(arrays[first : first + count]), d, request, dtype)
+            first += count
+        return self.kind(**dict(zip(self._names, values, strict=True)))
 
     def shapes(self, d: int) -> dict[str, Shape]:
         """The shapes of one client's stored values, by name."""
-        return {n: s for f in self.fields for n, s in zip(f.names, f.shapes(d), strict=True)}
+        if d not in self._shapes:
+            shapes = [shape for field in self.fields for shape in field.shapes(d)]
+            self._shapes[d] = dict(zip(self._names, shapes, strict=True))
+        return self._shapes[d]
 
     def bits(self, d: int, dtype: DTypeLike = DOUBLE) -> int:
         """Number of bits sent."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..batches import Batches
-from ..objectives import Objective
+from ..objectives import Batch, Objective
 from ..work import Noise, Report, no_noise
 
 Subgradient = Callable[[Array], Array]
@@ -40,32 +40,62 @@ def local_steps(
     if given, is applied to every gradient before its first use. subgradient(x), if given, is added to g: this is how
     the benchmarks treat a non-smooth h.
     """
-    x = start
+    drift = step_size * (shift - mu * anchor if mu else shift)
+    move = _moves(objective, step_size, drift, noise, subgradient)
+    steps = batches.steps
+    if tolerance or steps.min() != steps.max():
+        return _until_stopped(start, batches, move, step_size * mu, tolerance * step_size**2)
+    x, keep = start, 1.0 - step_size * mu
+    for step, rows in enumerate(batches):
+        along = move(x, rows, step)
+        if mu:
+            x = np.multiply(keep, x, out=x if step else None)       # in place: memory bandwidth limits large cohorts
+        x = np.subtract(x, along, out=along)
+    return LocalEnd(x, Report(steps, np.zeros(steps.shape, dtype=bool)))
+
+
+def _moves(
+    objective: Objective, step_size: float, drift: Array | float, noise: Noise, subgradient: Subgradient | None
+) -> Callable[[Array, Batch, int], Array]:
+    """A function of x, rows and step that returns step_size (grad f(x; rows) + noise + subgradient(x)) + drift, a new
+    array."""
+    scaled = getattr(objective, "scaled_grad", None) if noise is no_noise and not subgradient else None
+    drifts = np.ndim(drift) > 0 or drift != 0
+
+    def move(x: Array, rows: Batch, step: int) -> Array:
+        along = scaled(x, rows, step_size) if scaled else step_size * slope(x, rows, step)
+        if drifts:
+            along += drift
+        return along  # type: ignore[no-any-return]
+
+    def slope(x: Array, rows: Batch, step: int) -> Array:
+        noisy = noise(objective.grad(x, rows), step)
+        return noisy + subgradient(x) if subgradient else noisy
+
+    return move
+
+
+def _until_stopped(
+    x: Array, batches: Batches, move: Callable[[Array, Batch, int], Array], pull: float, least: float
+) -> LocalEnd:
+    """Repeat x <- x - v, v = move(x) + pull x, until a client's batches end or ||v||^2 <= least, if least > 0."""
     steps = batches.steps
     running, fired = np.ones(steps.shape, dtype=bool), np.zeros(steps.shape, dtype=bool)
     taken = np.zeros_like(steps)
-    alike = not tolerance and steps.min() == steps.max()  # all clients take the same number of steps
-    constant = shift - mu * anchor if mu else shift
-    moves = np.ndim(constant) > 0 or constant != 0
     for step, rows in enumerate(batches):
-        slope = noise(objective.grad(x, rows), step)
-        if moves:
-            slope += constant                               # in place: memory bandwidth limits large cohorts
-        if mu:
-            slope += mu * x
-        if subgradient:
-            slope += subgradient(x)
-        if not alike:
-            running = running & (step < steps)
-            slope = np.where(running[..., None], slope, 0.0)
-            taken = taken + running
-            fired = fired | (running & ((slope * slope).sum(-1) <= tolerance)) if tolerance else fired
-            running = running & ~fired
-        slope *= step_size
-        x = np.subtract(x, slope, out=slope)
-        if not alike and not running.any():
+        along = move(x, rows, step)
+        if pull:
+            along += pull * x
+        running = running & (step < steps)
+        along = np.where(running[..., None], along, 0.0)
+        taken = taken + running
+        if least:
+            fired = fired | (running & ((along * along).sum(-1) <= least))
+        running = running & ~fired
+        x = np.subtract(x, along, out=along)
+        if not running.any():
             break
-    return LocalEnd(x, Report(steps if alike else taken, fired))
+    return LocalEnd(x, Report(taken, fired))
 
 
 def decayed(step_size: float, decay: float, round_: int) -> float:

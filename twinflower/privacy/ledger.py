@@ -149,7 +149,7 @@ class FileLedger:
             in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
             known = _start(run=charge.run, round=charge.round) in book
             cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
-            _check(charge, known, budget, in_run, cost)
+            check_cost(charge, known, budget, in_run, cost)
             self._check_lifetime(ever, 0.0 if in_run else budget.planned, cost)
             sums = {"run_sum": in_run + cost, "sum": ever + cost}
             text = b"" if book else self._header
@@ -293,10 +293,11 @@ def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
     """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""
     mine = [entry for entry in entries if entry.run == charge.run]
     known = any(entry.round == charge.round for entry in mine)
-    _check(charge, known, budget, total_cost(mine), added_cost(charge, mine))
+    check_cost(charge, known, budget, total_cost(mine), added_cost(charge, mine))
 
 
-def _check(charge: Charge, known: bool, budget: Budget, spent: float, cost: float) -> None:
+def check_cost(charge: Charge, known: bool, budget: Budget, spent: float, cost: float) -> None:
+    """The same, given whether the round is known, what the run has spent, and what the charge adds to it."""
     if known:
         raise ChargedBefore(f"{charge.release} of this run was charged before, and its reply is gone")
     if not replace(budget, spent=budget.spent + spent).fits(cost):

@@ -40,7 +40,8 @@ class GaussianNoise:
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
         """Return value + sigma shrink z, of the shape of value; ReplyError if it is too large for the grid."""
         shrink = np.asarray(shrink)[..., None]
-        noisy = value + self.sigma * shrink * self.draws(draw, value.shape)
+        noisy = self.sigma * shrink * self.draws(draw, value.shape)
+        noisy += value
         if not self.grid:
             return noisy
         cell = np.exp2(np.floor(np.log2(self.sigma * shrink)) - GRID_BITS)

@@ -11,6 +11,7 @@ The noise is a `work.Noise`; algorithms apply it to the value that they release 
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..batches import Workload
@@ -80,6 +81,7 @@ def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Work
     )
 
 
+@lru_cache
 def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta / n_b times the largest possible sum of kappa^j over the steps that see the replaced record.
 
