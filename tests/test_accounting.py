@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -47,7 +47,11 @@ def brittle(setup, row):
     features = setup.dataset.features.copy()
     features[row, 0] = MARK
     dataset = replace(setup.dataset, features=features)
-    return replace(setup, dataset=dataset, objective=Brittle(**vars(setup.objective)))
+    return replace(
+        setup,
+        dataset=dataset,
+        objective=Brittle(**{f.name: getattr(setup.objective, f.name) for f in fields(setup.objective)}),
+    )
 
 
 def in_process(setup):

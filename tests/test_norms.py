@@ -12,7 +12,7 @@ from twinflower.data.sets import completed
 from twinflower.errors import SettingError
 from twinflower.networks import make_model
 from twinflower.norms import norms, outer_norms, squared_norms
-from twinflower.objectives import Batch, make_objective
+from twinflower.objectives import Batch, clipping, make_objective
 from twinflower.privacy.guard import Guard
 
 FEW_ULPS = 1 + 2.0**-48
@@ -62,6 +62,15 @@ def test_norms_of_outer_products(slope, inputs, back, features):
     stacked = outer_norms((np.stack([slope, back]), inputs, None))
     assert_allclose(stacked[0], outer_norms((slope, inputs, None)), rtol=1e-15)
     assert_allclose(stacked[1], outer_norms((back, inputs, None)), rtol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@given(vectors(-200, 150), vectors(-200, 150), vectors(-200, 150), vectors(-200, 150), st.floats(-12, 6))
+def test_clipping_with_norms_that_are_exact_only_where_they_matter(slope, inputs, back, features, power):
+    layers, bound = [(slope, inputs, None), (back, features, squared_norms(features))], 10.0**power
+    for some in (layers, layers[:1]):
+        exact, told = outer_norms(*some), outer_norms(*some, bound=bound)
+        assert_allclose(clipping(bound, told), clipping(bound, exact), rtol=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

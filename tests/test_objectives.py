@@ -69,6 +69,17 @@ def test_gradient_is_the_central_difference(name, penalties, weighted):
     assert_allclose(objective.grad(x, rows), slopes, atol=1e-9)
 
 
+@every_loss
+@with_and_without_weights
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.2}, {"clip_norm": 0.2, "clip": "batch"}], ids=str)
+def test_a_scaled_gradient_is_a_multiple_of_the_gradient(name, clip, weighted):
+    rng = np.random.default_rng(3)
+    objective, rows = build(name, **clip, **PENALTIES[-1]), draw_batch(rng, name, weighted=weighted)
+    x = rng.normal(size=objective.d)
+    for scale in (1e-3, 0.4, 7.0):
+        assert_allclose(objective.grad(x, rows, scale), scale * objective.grad(x, rows), rtol=1e-12)
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.01, 5.0])
 def test_rowwise_logistic_is_the_papers_formula(beta):
     rng = np.random.default_rng(2)

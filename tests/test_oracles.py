@@ -11,7 +11,7 @@ from transcription import slow_run_of
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
 from twinflower.batches import Batches
-from twinflower.objectives import Batch
+from twinflower.objectives import LOSSES, Batch, LinearModel
 from twinflower.randomness import participants
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -219,6 +219,19 @@ class Slope:
 
     def grad(self, x, rows):
         return np.zeros_like(x) + np.array([3.0, 4.0])
+
+
+def test_local_steps_use_a_gradient_that_a_subclass_replaces():
+    """Also one without the argument `scale`, although the base class has it."""
+
+    class Flat(LinearModel):
+        def grad(self, x, rows):
+            return np.ones_like(x)
+
+    objective = Flat(LOSSES["least-squares"], 1, 2)
+    batches = Batches(np.array(3), full=Batch(np.zeros((1, 2)), np.zeros(1)))
+    x, _ = local_steps(objective, np.zeros(2), np.zeros(2), 0.0, 0.0, 0.5, batches)
+    assert_array_equal(x, [-1.5, -1.5])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -71,7 +72,11 @@ class Objective(Protocol):
         """f_i(x) on the rows, (...,)."""
 
     def grad(self, x: Array, rows: Batch) -> Array:
-        """Gradient of `value`, (..., d), a new array."""
+        """Gradient of `value`, (..., d), a new array.
+
+        With a third argument `scale: float = 1.0` it returns scale times the gradient, which makes local steps faster;
+        objectives may leave this argument out.
+        """
 
     def predict(self, x: Array, features: Array) -> Array:
         """Predicted labels (..., b)."""
@@ -96,6 +101,12 @@ class WeightedGrads(RowLosses, Protocol):
         self, x: Array, rows: Batch, weightings: Sequence[Array]
     ) -> tuple[Array, list[Array]]:
         """`losses` (..., b), and `grad` (..., d) with each of the weightings (..., b) in place of the rows' weights."""
+
+
+@cache
+def takes_scale(kind: type) -> bool:
+    """Whether objectives of this type have a `grad` with the argument `scale`."""
+    return "scale" in signature(kind.grad).parameters if hasattr(kind, "grad") else False
 
 
 def losses_and_grads(
@@ -427,12 +438,8 @@ class LinearModel(Penalised):
         """Mean loss of the rows plus the smooth penalty, (...,)."""
         return mean_over(self.losses(x, rows), rows) + self.penalty(x)
 
-    def grad(self, x: Array, rows: Batch) -> Array:
-        """Gradient of `value`, (..., d)."""
-        return self.scaled_grad(x, rows, 1.0)
-
-    def scaled_grad(self, x: Array, rows: Batch, scale: float) -> Array:
-        """scale * `grad`, without an additional pass over it: the scale enters with the weights of the rows."""
+    def grad(self, x: Array, rows: Batch, scale: float = 1.0) -> Array:
+        """scale times the gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clips_rows:
             layer = slopes, rows.features, rows.squared_norms()

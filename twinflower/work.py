@@ -58,5 +58,5 @@ class LocalWork(NamedTuple):
 
     def one_step(self) -> Report:
         """The report of a method that takes exactly one step, however many batches there are."""
-        steps = self.batches.steps
-        return Report(np.ones_like(steps), np.zeros(np.shape(steps), dtype=bool))
+        shape = self.batches.steps.shape
+        return Report(np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=bool))

@@ -39,7 +39,8 @@ def untouched(start: Array) -> Tentative:
 
 def confirmed(state: Tentative, heard: Index) -> Array:
     """The variable (..., d) as counted by the server. heard (...,): the round that the request echoes."""
-    return np.where((state.round == heard)[..., None], state.after, state.before)
+    counted = state.round == heard
+    return state.after if counted.all() else np.where(counted[..., None], state.after, state.before)
 
 
 def tentative(before: Array, after: Array, round_: int) -> Tentative:
@@ -55,7 +56,7 @@ def nobody_heard(start: Array, num_clients: int) -> Index:
 def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
     """The record (..., N) after the replies of clients (..., K) in this round were counted."""
     if clients.shape[-1] == heard.shape[-1]:
-        return np.broadcast_to(round_, heard.shape)  # all clients
+        return np.full(heard.shape, round_)  # all clients
     heard = heard.copy()
     np.put_along_axis(heard, clients, round_, -1)
     return heard

@@ -2,13 +2,13 @@
 `mu`."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..batches import Batches
-from ..objectives import Batch, Objective
+from ..objectives import Batch, Objective, takes_scale
 from ..work import Noise, Report, no_noise
 
 Subgradient = Callable[[Array], Array]
@@ -59,7 +59,7 @@ def _moves(
 ) -> Callable[[Array, Batch, int], Array]:
     """A function of x, rows and step that returns step_size (grad f(x; rows) + noise + subgradient(x)) + drift, a new
     array."""
-    scaled = getattr(objective, "scaled_grad", None) if noise is no_noise and not subgradient else None
+    scaled: Any = objective.grad if noise is no_noise and not subgradient and takes_scale(type(objective)) else None
     drifts = np.ndim(drift) > 0 or drift != 0
 
     def move(x: Array, rows: Batch, step: int) -> Array:

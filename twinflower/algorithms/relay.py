@@ -132,9 +132,11 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         w, silent = put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
         server = self._relayed(server._replace(w=w, total=server.total + w))
         steps = self.live_degrees(server)[..., None] * w - server.neighbours
-        answered = silent == 0
-        gain = np.where(answered[..., None], steps, server.gain + steps)
-        heard = np.where(answered, round_, server.heard)
+        gain, heard = steps, np.full(silent.shape, round_)
+        if silent.any():
+            answered = silent == 0
+            gain = np.where(answered[..., None], steps, server.gain + steps)
+            heard = np.where(answered, heard, server.heard)
         server = self._averaged(server._replace(gain=gain, heard=heard), round_)
         return self._bury(server, silent)
 
@@ -154,11 +156,11 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def _bury(self, server: Server, silent: Index) -> Server:
         """Remove the clients that died in this round. Raises RunError if the remaining graph is not connected."""
-        before, server = self.alive(server), server._replace(silent=silent)
+        before, server = server, server._replace(silent=silent)
         if not self.dead_after:
             return server
         alive = self.alive(server)
-        lost = before & ~alive
+        lost = self.alive(before) & ~alive
         if not lost.any():
             return server
         for mask in alive.reshape(-1, alive.shape[-1]):
@@ -181,9 +183,9 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         return server.silent < self.dead_after if self.dead_after else server.silent >= 0
 
     def live_degrees(self, server: Server) -> Array:
-        """The number of live neighbours of each client, (..., N)."""
+        """The number of live neighbours of each client, (..., N), or (N,) if no client can be removed."""
         if not self.dead_after:
-            return np.broadcast_to(self._degrees.astype(server.w.dtype, copy=False), server.silent.shape)
+            return self._degrees.astype(server.w.dtype, copy=False)
         return sums(self._near, self.alive(server)[..., None].astype(server.w.dtype))[..., 0]
 
     def model(self, server: Server) -> Array:
@@ -246,10 +248,12 @@ class GrowingBudget(Relayed):
 
 
 def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
-    """The entries of one node (shape ()), or of nodes (..., K), in values (..., N). Nodes are ascending, so K = N
-    selects all."""
+    """The entries of one node (shape ()), or of nodes (..., K), in values (..., N) or (N,). Nodes are ascending, so
+    K = N selects all."""
     if np.ndim(node) == 0:
         return values[..., node]
+    if values.ndim == 1:
+        return values[node]
     return values if node.shape[-1] == values.shape[-1] else np.take_along_axis(values, node, -1)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index
-from ..batches import LocalSchedule, Shards
+from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
 from ..work import Noise
 from .mechanism import GaussianNoise, seeded_cohort
@@ -30,11 +30,14 @@ class SimulatedNoise:
 
     def __call__(self, round_: int, clients: Index) -> Noise:
         """The noise in a round of the clients (..., K), given by number."""
-        planned = np.take_along_axis(self.multipliers, clients, -1)
-        sigma = self._spreads(round_, clients) * planned
-        return GaussianNoise(
-            sigma[..., None], seeded_cohort(np.atleast_1d(self.seed).tolist(), clients, round_)
-        )
+        sigma = self._spreads(round_, clients) * self._planned(clients)
+        return GaussianNoise(sigma[..., None], seeded_cohort(self._seeds, clients, round_))
+
+    def _planned(self, clients: Index) -> Array:
+        """The multipliers of clients (..., K)."""
+        if clients.ndim == 1:
+            return self.multipliers[clients]
+        return np.take_along_axis(self.multipliers, clients, -1)
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
@@ -45,7 +48,17 @@ class SimulatedNoise:
         return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
 
     def _spread(self, rows: int, round_: int) -> float:
-        return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
+        if rows not in self._workloads:
+            self._workloads[rows] = self.schedule.workload(rows)
+        return self.algorithm.release(self.bounds, self._workloads[rows], round_).spread
+
+    @cached_property
+    def _workloads(self) -> dict[int, Workload]:
+        return {}
+
+    @cached_property
+    def _seeds(self) -> list[int]:
+        return np.atleast_1d(self.seed).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def _rows_of_all(self) -> int:
