@@ -86,11 +86,12 @@ class Setup:
     @cached_property
     def shards(self) -> Shards:
         """All clients' rows; for data `own`, only the rows of this process, stored as those of client `site`."""
+        features, labels = self.dataset.features, self.dataset.labels
         if self.config.data.name == OWN:
-            return Shards.site(Batch(self.dataset.features, self.dataset.labels), self.site)
-        return Shards.grouped(
-            self.dataset.features, self.dataset.labels, self.partition.rows, self.partition.offsets
-        )
+            shards = Shards.site(Batch(features, labels), self.site)
+        else:
+            shards = Shards.grouped(features, labels, self.partition.rows, self.partition.offsets)
+        return shards.prepared(self.objective)
 
     def places(self, number: int) -> Index:
         """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""

@@ -101,3 +101,51 @@ def test_ssca_by_hand_ends_at_the_same_point(method, monkeypatch):
     for name, small in {"ROWS": 20, "FEATURES": 6, "HIDDEN": 5}.items():
         monkeypatch.setattr(ssca, name, small)
     assert method in ssca.duel(method, batch=10, rounds=3, turns=1)
+
+
+NUMPY_LOOP = """
+from by_hand import FedAvg
+from job import read
+
+def train(path, tick):
+    job = read(path)
+    loop = FedAvg(job.features, job.labels, job.classes, job.sampled, job.steps, job.batch, STEP * job.step)
+    for _ in range(job.rounds):
+        loop.client_by_client()
+        tick()
+    return loop.x0
+"""
+
+
+@pytest.fixture
+def peers(monkeypatch, tmp_path):
+    """The benchmark of other libraries on a small job; NumPy, in a loop by hand, is the only other library."""
+    monkeypatch.syspath_prepend(FOLDER)
+    peers = benchmark("peers")
+    for name, small in {"CLIENTS": 4, "SAMPLED": 2, "ROWS": 120, "FEATURES": 5}.items():
+        monkeypatch.setattr(peers.yardstick, name, small)
+    monkeypatch.setattr(sys.modules["rounds"], "CLIENTS", 4)
+    monkeypatch.setattr(peers, "PEERS", {"numpy": "NumPy"})
+    monkeypatch.setenv("PYTHONPATH", f"{FOLDER}:{tmp_path}")
+    return peers
+
+
+def test_other_libraries_are_in_one_table_with_ours(peers, tmp_path):
+    (tmp_path / "numpy_loop.py").write_text(NUMPY_LOOP.replace("STEP", "1"))
+    lines = peers.table(Path(sys.prefix), rounds=2, turns=2)
+    assert len(lines) == 2 + 4 + 1
+    assert lines[2].endswith("| 1.00 |") and f"| NumPy {np.__version__} |" in lines[-1]
+
+
+@pytest.mark.parametrize(("step", "error"), [("0.5", "numpy did another job"), ("no", "NameError")])
+def test_another_library_that_does_not_do_the_job_ends_the_race(peers, tmp_path, step, error):
+    (tmp_path / "numpy_loop.py").write_text(NUMPY_LOOP.replace("STEP", step))
+    with pytest.raises(SystemExit, match=error):
+        peers.table(Path(sys.prefix), rounds=2, turns=1)
+
+
+def test_without_the_other_libraries_the_command_says_how_to_install_them(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="add --install"):
+        benchmark("peers").main()

@@ -60,7 +60,8 @@ class Shards:
         shift = np.cumsum([0] + [len(s.order) for s in shards[:-1]])
         starts = np.stack([s.starts + by for s, by in zip(shards, shift, strict=True)])
         sizes, order = np.stack([s.sizes for s in shards]), np.concatenate([s.order for s in shards])
-        return cls(shards[0].features, shards[0].labels, order, starts, sizes)
+        whole = shards[0]
+        return cls(whole.features, whole.labels, order, starts, sizes, squares=whole.squares)
 
     def prepared(self, objective: Objective) -> "Shards":
         """The same shards, with the rows' squared norms stored if the objective clips gradients row by row."""

@@ -74,8 +74,8 @@ class Cohort:
         """The objective, the rows and the starting points of all seeds."""
         first = self.setups[0]
         if self.alone:
-            return Problem(first.objective, first.shards.prepared(first.objective), first.start)
-        shards = Shards.stacked([setup.shards for setup in self.setups]).prepared(first.objective)
+            return Problem(first.objective, first.shards, first.start)
+        shards = Shards.stacked([setup.shards for setup in self.setups])
         return Problem(first.objective, shards, np.stack([setup.start for setup in self.setups]))
 
     def rounds(self, number: int, begin: Outcome | None = None) -> Iterator[Outcome]:

@@ -178,7 +178,7 @@ class LocalGrid(InProcessGrid, DirectGrid):
         if isinstance(ledger, ContextLedger):
             ledger = MemoryLedger()
         guard = self.setup.guard(node - 1, ledger, str(self._run.run_id))
-        client = self.setup.client(node - 1, self.context(node), guard)
+        client = self.setup.client(node - 1, self.context(node), guard, shared=True)
         if isinstance(client.store, ContextStore):
             client.store = MemoryStore()
         return client
