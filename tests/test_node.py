@@ -1,11 +1,12 @@
 """A process of Flower's engine: it serves many nodes, and handles every message with a new client."""
 
+import pickle
 import sys
 from types import ModuleType
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from problems import SMALL, VARIANTS, run_config, small
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -61,3 +62,18 @@ def test_a_library_that_is_loaded_later_gets_one_thread_too(monkeypatch):
         monkeypatch.setitem(sys.modules, "a_new_library", ModuleType("a_new_library"))
         client_app.client_fn(context)
         assert {library["num_threads"] for library in threadpool_info()} == {1}
+
+
+@pytest.mark.parametrize("variant", ["fedavg", "fedpdm", "isrl-dp"])
+def test_a_reply_and_the_context_that_stores_it_are_pickled_with_one_copy_of_its_arrays(variant):
+    setup = small(variant)
+    grid, strategy = InProcessGrid(setup), setup.strategy()
+    strategy.begin({client: client + 1 for client in range(8)}, setup.start)
+    message = next(iter(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)))
+    context = grid.context(message.metadata.dst_node_id)
+    context.run_config = setup.config.items()
+    reply = client_app.app(message, context)
+    arrays = sum(len(array.data) for array in reply.content["fitres.parameters"].values())
+    apart = len(pickle.dumps(reply)) + len(pickle.dumps(context))
+    assert arrays > 0
+    assert len(pickle.dumps((reply, context))) <= apart - arrays

@@ -9,11 +9,12 @@ rows makes no difference.
 
 import json
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from math import inf
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
@@ -167,4 +168,21 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[for_flower_strategies, discreet])
+def share_bytes(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """A Flower mod: arrays of the reply that are also stored in the context share their bytes with it.
+
+    A process of the engine returns both together, and pickle writes an object once. Ray returns up to 100 KB directly;
+    more takes three times as long.
+    """
+    reply = call_next(message, context)
+    if not reply.has_error():
+        stored = {a.data: a.data for record in context.state.array_records.values() for a in record.values()}
+        for record in reply.content.array_records.values():
+            for array in record.values():
+                array.data = stored.get(array.data, array.data)
+    return reply
+
+
+app = ClientApp(client_fn, mods=[share_bytes, for_flower_strategies, discreet])

@@ -1,0 +1,1 @@
+"""FedAvg on MNIST with Flower alone."""
