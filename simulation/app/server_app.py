@@ -13,7 +13,6 @@ from twinflower.strategies.nodes import meet
 
 from ..folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
 from ..record import Result
-from ..report.figures import draw_run, undrawn
 from ..report.html.write import report_begun, report_run
 from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guarantee, row_line, warnings
 from ..resume import require_resumable, require_state_dir
@@ -83,11 +82,17 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
         *warnings([ending]), *evaluated(result.summary()), *guarantee([ending])
     )  # also where the disk is full
     write_run(result, folder)
-    failures = [*filter(None, [result.failure]), *undrawn(lambda: draw_run(folder))]
-    failures += undrawn(lambda: report_run(folder))
+    failures = [*filter(None, [result.failure]), *_draw(folder)]
     _print(*_bounds(result), f"{FAILED_RESULTS if failures else RESULTS}{folder}")
     if failures:
         raise RunError("; ".join(failures))
+
+
+def _draw(folder: Path) -> list[str]:
+    """Draw the figure and write the report; return an error message for each that cannot be written."""
+    from ..report.figures import draw_run, undrawn  # takes as long to import as everything else here
+
+    return undrawn(lambda: draw_run(folder)) + undrawn(lambda: report_run(folder))
 
 
 def _quick(grid: Grid) -> Grid:

@@ -1,7 +1,6 @@
-"""The plot style: one colour per method, one line style per curve, and the axis labels."""
+"""The plot style: one colour per method, one line style per curve."""
 
 import colorsys
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,9 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from twinflower.arrays import Array
-from twinflower.objectives import LOSSES
 
 from ..settings import Config
+from .words import BITS, words
 
 # Each method has the same colour in every figure, with a distinct hue. Methods without an entry are black.
 COLOURS = {
@@ -38,39 +37,6 @@ COLOURS = {
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"
 _MARKED = 8  # most markers on a curve
-
-_SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
-_WORDS = {
-    "round": "communication round",
-    "objective": "objective (training loss + regulariser)",
-    "test_accuracy": "test accuracy (share of rows)",
-    "nonzeros": "nonzero weights (count)",
-    "held_out_loss": "loss on the clients' held-out rows",
-    "held_out_accuracy": "accuracy on the clients' held-out rows (share)",
-    "held_out_low": "lower end of the clients' 95% interval",
-    "held_out_high": "upper end of the clients' 95% interval",
-    "held_out_rows": "rows evaluated on at the clients (count)",
-    "uplink_bits": "sent by all clients so far",
-    "downlink_bits": "received by all clients so far",
-    "paper_uplink_bits": "sent by all clients so far, as the papers count",
-    "local_steps": "local steps per client and round (mean)",
-    "stopped": "share of client rounds that stopped early",
-    "participants": "replies used so far (count)",
-    "rejected": "replies left out so far (count)",
-    "seconds": "time (s)",
-    "consensus": "squared distance of the clients from their mean",
-    "distance": "relative squared distance to the optimum",
-    "optimality": "optimality (consensus + distance)",
-    "node_error": "relative squared error, mean of the nodes",
-    "cost": "training cost (mean loss)",
-    "squared_norm": "squared norm of the weights",
-    "excess": "largest cost above its bound",
-    "nu": "largest multiplier of a bound",
-    "slack": "slack of the last step",
-    "rounds": "rounds in total, T",
-    "privacy.epsilon": "epsilon per client, in total",
-}
-BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
 def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
@@ -136,11 +102,3 @@ def label(ax: Axes, x: str, y: str, config: Config) -> None:
     if y in BITS:
         ax.yaxis.set_major_formatter(EngFormatter(unit="bit"))
     ax.grid(alpha=0.3)
-
-
-def words(column: str, config: Config) -> str:
-    """The axis label for a column of metrics.csv or a key of the configuration."""
-    loss = LOSSES.get(config.objective.name)
-    if column in _SCORES and loss is not None and not loss.classifies:
-        return f"R^2 on the {_SCORES[column]} rows"
-    return _WORDS.get(column, re.sub("[_.-]", " ", column))

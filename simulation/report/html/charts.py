@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from twinflower.arrays import Array, Mask
 
@@ -88,6 +87,12 @@ class Axis(NamedTuple):
 
     def ticks(self, unit: str = "") -> list[Tick]:
         """The labelled places of the axis."""
+        from matplotlib.ticker import (
+            EngFormatter,
+            LogLocator,
+            MaxNLocator,
+        )  # slow to import, only needed here
+
         locator = LogLocator(numticks=_DECADES) if self.log else MaxNLocator(_TICKS, steps=[1, 2, 2.5, 5, 10])
         values = np.asarray(locator.tick_values(self.low, self.high))
         values = values[(self.low <= values) & (values <= self.high)]

@@ -21,8 +21,8 @@ from ...settings import Config, Value
 from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
 from ..compare import HEADINGS, Comparison, row
-from ..plot_style import BITS, words
 from ..series import Series, by_round, limits, note, series
+from ..words import BITS, words
 from .case import Case
 from .charts import Chart, chart
 from .parts import Page, Section, Table

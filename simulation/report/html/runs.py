@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import EngFormatter
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.data.sets import DATASETS, OWN
@@ -23,8 +22,8 @@ from ...folder import (
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ..compare import is_regression
-from ..plot_style import BITS, words
 from ..series import Rows, by_round, columns_of_run, limits, measured
+from ..words import BITS, words
 from .case import Case
 from .charts import Chart, chart
 from .parts import Fact, Page, Section, Table
@@ -34,7 +33,6 @@ from .wording import rows_of
 
 _MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
-_BITS = EngFormatter("bit")
 
 FOOTER = "Made from stored results by Twinflower; the command twinflower {} makes it again."
 
@@ -157,7 +155,9 @@ def number(value: float | None, form: str) -> str:
 
 def bits(value: float | None) -> str:
     """A number of bits as text; a dash if it was not measured."""
-    return "-" if value is None else _BITS(value)
+    from matplotlib.ticker import EngFormatter  # slow to import, and a run that begins has no numbers
+
+    return "-" if value is None else EngFormatter("bit")(value)
 
 
 def _curves(rows: Rows, config: Config) -> list[Section]:

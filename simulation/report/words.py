@@ -1,0 +1,48 @@
+"""What the columns of metrics.csv are called in figures and reports."""
+
+import re
+
+from twinflower.objectives import LOSSES
+
+from ..settings import Config
+
+_SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
+_WORDS = {
+    "round": "communication round",
+    "objective": "objective (training loss + regulariser)",
+    "test_accuracy": "test accuracy (share of rows)",
+    "nonzeros": "nonzero weights (count)",
+    "held_out_loss": "loss on the clients' held-out rows",
+    "held_out_accuracy": "accuracy on the clients' held-out rows (share)",
+    "held_out_low": "lower end of the clients' 95% interval",
+    "held_out_high": "upper end of the clients' 95% interval",
+    "held_out_rows": "rows evaluated on at the clients (count)",
+    "uplink_bits": "sent by all clients so far",
+    "downlink_bits": "received by all clients so far",
+    "paper_uplink_bits": "sent by all clients so far, as the papers count",
+    "local_steps": "local steps per client and round (mean)",
+    "stopped": "share of client rounds that stopped early",
+    "participants": "replies used so far (count)",
+    "rejected": "replies left out so far (count)",
+    "seconds": "time (s)",
+    "consensus": "squared distance of the clients from their mean",
+    "distance": "relative squared distance to the optimum",
+    "optimality": "optimality (consensus + distance)",
+    "node_error": "relative squared error, mean of the nodes",
+    "cost": "training cost (mean loss)",
+    "squared_norm": "squared norm of the weights",
+    "excess": "largest cost above its bound",
+    "nu": "largest multiplier of a bound",
+    "slack": "slack of the last step",
+    "rounds": "rounds in total, T",
+    "privacy.epsilon": "epsilon per client, in total",
+}
+BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
+
+
+def words(column: str, config: Config) -> str:
+    """The axis label for a column of metrics.csv or a key of the configuration."""
+    loss = LOSSES.get(config.objective.name)
+    if column in _SCORES and loss is not None and not loss.classifies:
+        return f"R^2 on the {_SCORES[column]} rows"
+    return _WORDS.get(column, re.sub("[_.-]", " ", column))
