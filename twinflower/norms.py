@@ -51,8 +51,7 @@ def outer_norms(*layers: tuple[Array, Array, Array | None], bound: float = 0.0) 
     ]
     squares = [square for _, _, a, b in factors for square in (a, b)]
     if bound and _small_do_not_matter(squares, bound):
-        low, _ = _SURE[squares[0].dtype]
-        return np.sqrt(_sum([np.maximum(a, low) * np.maximum(b, low) for _, _, a, b in factors]))
+        return np.sqrt(_sum([_raised(a) * _raised(b) for _, _, a, b in factors]))
     plain = np.sqrt(_sum([a * b for _, _, a, b in factors]))
     if all(map(_sure, squares)):
         return plain
@@ -69,6 +68,12 @@ def _small_do_not_matter(squares: list[Array], bound: float) -> bool:
     return all(
         top < high and low * top <= negligible for top in [np.maximum.reduce(s, axis=None) for s in squares]
     )
+
+
+def _raised(squares: Array) -> Array:
+    """The squares, raised to the lower end of the reliable range."""
+    low, _ = _SURE[squares.dtype]
+    return squares if np.minimum.reduce(squares, axis=None) > low else np.maximum(squares, low)
 
 
 def _sum(parts: list[Array]) -> Array:

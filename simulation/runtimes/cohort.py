@@ -100,8 +100,16 @@ class Cohort:
 
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) sampled in a round."""
+        config = self.setups[0].config
+        if config.sampled == config.clients.count:
+            return self._everyone
         asked = [setup.config.asked(round_) for setup in self.setups]
         return asked[0] if self.alone else np.stack(asked)
+
+    @cached_property
+    def _everyone(self) -> Index:
+        everyone = np.arange(self.setups[0].config.clients.count)
+        return everyone if self.alone else np.tile(everyone, (len(self.setups), 1))
 
     def _schedule(self) -> Schedule:
         """The local schedule. If all rounds use all rows of all clients, and these are few, batches are cached."""
