@@ -432,18 +432,19 @@ def prepare(config: Config) -> Setup:
 def prepare_node(config: Config) -> Setup:
     """`prepare` for a node. It builds no graph, because the messages say how many neighbours the node has.
 
-    A graph file is therefore read only on the user's machine.
+    A graph file is therefore read only on the user's machine. Rows are computed when they are used (`Deferred`),
+    because a node uses few of them in a round, and a simulation has many processes.
     """
-    return _prepare(config, lambda config: ())
+    return _prepare(config, lambda config: (), deferred=True)
 
 
-def _prepare(config: Config, graph: Callable[[Config], Neighbours]) -> Setup:
+def _prepare(config: Config, graph: Callable[[Config], Neighbours], deferred: bool = False) -> Setup:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = (
         _own_dataset(config, config.data)
         if isinstance(config.data, OwnData)
-        else _dataset(config.data, config.dtype)
+        else _dataset(config.data, config.dtype, deferred)
     )
     if data.schema:
         _check_people(config)
@@ -517,8 +518,8 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
 
 
 @lru_cache(maxsize=2)
-def _dataset(data: Data | TableData | ArrayData, dtype: np.dtype[Any]) -> Dataset:
-    return data.load(os.environ.get("TWINFLOWER_DATA", ""), dtype)
+def _dataset(data: Data | TableData | ArrayData, dtype: np.dtype[Any], deferred: bool) -> Dataset:
+    return data.load(os.environ.get("TWINFLOWER_DATA", ""), dtype, deferred)
 
 
 def _own_dataset(config: Config, data: OwnData) -> Dataset:

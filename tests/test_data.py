@@ -896,3 +896,38 @@ def test_mnist_is_scaled_and_standardised_as_numbers_from_0_to_1(tmp_path):
     single = load_dataset("mnist", str(tmp_path), row_norm=1.0, dtype=np.dtype(np.float32))
     double = load_dataset("mnist", str(tmp_path), row_norm=1.0)
     assert_array_equal(single.features, double.features.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"row_norm": 1.0}, {"standardise": True, "row_norm": 2.0}]
+)
+def test_deferred_features_are_those_of_the_whole_table(tmp_path, options, dtype):
+    put_mnist(tmp_path)
+    whole, lazy = (
+        load_dataset("mnist", str(tmp_path), **options, dtype=np.dtype(dtype), deferred=deferred)
+        for deferred in (False, True)
+    )
+    rows = np.array([[2, 0, 6], [1, 1, 5]])
+    for found, wanted in (
+        (lazy.features.take(rows, axis=0), whole.features[rows]),
+        (lazy.features[rows[0]], whole.features[rows[0]]),
+        (lazy.features[2:5], whole.features[2:5]),
+        (np.asarray(lazy.features), whole.features),
+        (np.asarray(lazy.test_features), whole.test_features),
+    ):
+        assert_array_equal(found, wanted)
+        assert found.dtype == wanted.dtype == lazy.features.dtype == dtype
+    assert lazy.features.shape == whole.features.shape
+    assert_array_equal(lazy.labels, whole.labels)
+
+
+def test_deferred_features_keep_the_bytes_of_the_file(tmp_path):
+    put_mnist(tmp_path)
+    assert load_dataset("mnist", str(tmp_path), row_norm=1.0, deferred=True).features.raw.dtype == np.uint8
+
+
+def test_deferred_features_are_checked_when_they_are_loaded(tmp_path):
+    put(tmp_path, "set", "1 1:nan 2:2\n2 1:1 2:1\n")
+    with pytest.raises(DataError):
+        load_dataset("libsvm:set", str(tmp_path), deferred=True)

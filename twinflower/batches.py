@@ -67,7 +67,7 @@ class Shards:
         """The same shards, with the rows' squared norms stored if the objective clips gradients row by row."""
         if self.squares is not None or not getattr(objective, "clips_rows", False):
             return self
-        return replace(self, squares=squared_norms(self.features))
+        return replace(self, squares=squared_norms(np.asarray(self.features)))
 
     @property
     def num_clients(self) -> int:

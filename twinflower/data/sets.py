@@ -11,7 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -54,7 +54,7 @@ _BLOCK = 2**15  # numbers, 256 KiB of doubles: what is computed block by block s
 class Dataset:
     """Training and test rows. Construction checks the shapes, labels and finiteness, and raises `DataError`.
 
-    features, test_features   (rows, n) and (test rows, n), finite, of type dtype, C-contiguous
+    features, test_features   (rows, n) and (test rows, n), finite, of type dtype, C-contiguous; or `Deferred`
     labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite, of type dtype
     num_classes               0 for regression
     note                      a remark to report with results, such as that another file replaced a missing one
@@ -86,6 +86,8 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("", "test_"):
             features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
+            if isinstance(features, Deferred):
+                continue  # the rows were checked before
             if self.name != OWN or len(labels):  # the server of a deployment may have no rows
                 _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
             object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
@@ -185,14 +187,15 @@ class Data:
         bool, Setting("scale columns to mean 0 and deviation 1; no guarantee covers these statistics")
     ] = False
 
-    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
-        """Load the data set in this precision; `folder` is used for files if `dir` is empty. Raises DataError and
-        SettingError."""
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
+        """Load the data set in this precision; `folder` is used for files if `dir` is empty; deferred: see
+        `load_dataset`. Raises DataError and SettingError."""
         options = {
             "bias": self.bias,
             "row_norm": self.row_norm,
             "standardise": self.standardise,
             "dtype": dtype,
+            "deferred": deferred,
         }
         return load_dataset(self.name, self.dir or folder, **options, download=self.downloads)  # type: ignore[arg-type]
 
@@ -265,8 +268,9 @@ class TableData:
         count = len(table_files(self.files))
         return count if count > 1 else 0
 
-    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
-        """Load the data set in this precision; `folder` is not used. Raises DataError and SettingError."""
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
+        """Load the data set in this precision; `folder` and `deferred` have no effect. Raises DataError and
+        SettingError."""
         from .sites import load_tables
 
         return load_tables(self).in_precision(dtype)
@@ -281,7 +285,7 @@ class ArrayData:
     bias: Bias = True
     row_norm: RowNorm = 1.0
 
-    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE) -> Dataset:
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
         """Raise DataError: these rows cannot be loaded by name."""
         raise DataError("data = arrays is available only from Python: use twinflower.FederatedClassifier")
 
@@ -330,6 +334,7 @@ def load_dataset(
     test_fraction: float = 0.2,
     seed: int = 0,
     dtype: np.dtype[Any] = DOUBLE,
+    deferred: bool = False,
 ) -> Dataset:
     """Load a data set of `DATASETS` with its own scaling, then apply standardise, bias and row_norm in this order.
 
@@ -345,6 +350,7 @@ def load_dataset(
                    scikit-learn's own data folder if data_dir is ''
     test_fraction  fraction of each class, in (0, 1), to hold out by `seed` if the set has no test rows
     dtype          the floating-point type of the result; all numbers are computed as doubles and then rounded to it
+    deferred       compute bias and row_norm only when rows are taken (`Deferred`)
 
     Raises `DataError` for an unknown name or a missing or damaged file, and `SettingError` for invalid options.
     """
@@ -358,7 +364,7 @@ def load_dataset(
     if standardise:
         dataset, divisor = _standardised(_with_features(dataset, lambda raw: raw / entry.divisor)), 1
     complete = partial(completed, bias=bias, row_norm=row_norm, divisor=divisor, dtype=dtype)
-    return _with_features(dataset, complete, dtype)
+    return _with_features(dataset, partial(Deferred, complete) if deferred else complete, dtype)
 
 
 def load_own(
@@ -429,7 +435,7 @@ def _own_arrays(file: Path) -> Table:
 
 
 def _with_features(
-    dataset: Dataset, change: Callable[[NDArray[Any]], Floats], dtype: np.dtype[Any] = DOUBLE
+    dataset: Dataset, change: Callable[[NDArray[Any]], Any], dtype: np.dtype[Any] = DOUBLE
 ) -> Dataset:
     features, others = change(dataset.features), change(dataset.test_features)
     return replace(dataset, features=features, test_features=others, dtype=dtype)
@@ -447,6 +453,43 @@ def _moments(train: Floats) -> tuple[Floats, Floats]:
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
     return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """Features that are computed when rows are taken, for a process that takes few: MNIST's pixels are bytes, and need
+    an eighth of the memory of doubles. NumPy's functions compute all of them.
+
+    complete: computes features (k, n) from raw rows (k, ...), row by row.
+    """
+
+    complete: Callable[[NDArray[Any]], Floats]
+    raw: NDArray[Any]
+
+    @cached_property
+    def _first(self) -> Floats:
+        return self.complete(self.raw[:1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of features."""
+        return len(self.raw), self._first.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the features."""
+        return self._first.dtype
+
+    def take(self, rows: NDArray[np.int64], axis: int = 0) -> Floats:
+        """The features (..., n) of the rows with these numbers (...)."""
+        found = self.complete(self.raw.take(np.ravel(rows), axis=0))
+        return found.reshape(*np.shape(rows), found.shape[1])
+
+    def __getitem__(self, rows: Any) -> Floats:
+        return self.take(np.arange(len(self.raw))[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
+        return self.complete(self.raw).astype(dtype or self.dtype, copy=False)
 
 
 def completed(
