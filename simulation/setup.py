@@ -120,7 +120,8 @@ class Setup:
 
     @cached_property
     def _training(self) -> Batch:
-        return self.weighted(self.shards)
+        rows = self.weighted(self.shards)
+        return rows._replace(features=np.asarray(rows.features))
 
     @property
     def by_rows(self) -> bool:
@@ -149,7 +150,7 @@ class Setup:
 
     @cached_property
     def _test(self) -> Batch:
-        return Batch(self.dataset.test_features, self.dataset.test_labels)
+        return Batch(np.asarray(self.dataset.test_features), self.dataset.test_labels)
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
@@ -426,6 +427,16 @@ def weighting_of(config: Config, algorithm: Algorithm | type[Algorithm]) -> str:
 def prepare(config: Config) -> Setup:
     """Validate the configuration and build the run. Raises SettingError or DataError."""
     return _prepare(config, _graph)
+
+
+@lru_cache(maxsize=2)
+def prepare_server(config: Config) -> Setup:
+    """`prepare` for the server of a run on Flower.
+
+    Its rows are computed when it evaluates for the first time, which is after the nodes have started: at the same time,
+    this would keep processors and memory from them.
+    """
+    return _prepare(config, _graph, deferred=True)
 
 
 @lru_cache(maxsize=2)

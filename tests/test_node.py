@@ -15,6 +15,7 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.setup import prepare_server
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,14 @@ def test_a_new_client_for_every_message_gives_the_bits_of_one_that_stays(variant
     setup = small(variant)
     result = run_strategy(setup, OneProcess(setup), "inprocess")
     np.testing.assert_array_equal(result.model, inprocess.train(setup).model)
+
+
+def test_a_server_that_computes_its_rows_late_evaluates_the_same():
+    config = small("fedpdm").config
+    setup = prepare_server(config)
+    assert isinstance(setup.dataset.features, Deferred)
+    late, whole = run_strategy(setup, InProcessGrid(setup), "flower"), inprocess.train(small("fedpdm"))
+    assert [row | {"seconds": 0} for row in late.rows] == [row | {"seconds": 0} for row in whole.rows]
 
 
 def test_a_process_prepares_its_run_once(monkeypatch):

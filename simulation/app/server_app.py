@@ -18,7 +18,7 @@ from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guara
 from ..resume import require_resumable, require_state_dir
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
-from ..setup import Setup, prepare
+from ..setup import Setup, prepare_server
 from .polling import PollingGrid
 
 app = ServerApp()
@@ -65,7 +65,7 @@ def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
     if not config.clients.count:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
-    setup = prepare(config)
+    setup = prepare_server(config)
     folder = _folder(config)
     with claimed(folder):
         _train(grid, setup, folder)
