@@ -73,8 +73,8 @@ def test_help_loads_no_numerics(words):
     assert not after_command(*words) & (HEAVY | {"numpy", "scipy"})
 
 
-def test_list_loads_neither_flower_nor_figures():
-    assert not after_command("list") & avoidable()
+def test_list_loads_neither_flower_nor_figures_nor_special_functions():
+    assert not after_command("list") & (HEAVY | {"scipy.special"})
 
 
 def modules():

@@ -4,8 +4,8 @@ import math
 from functools import partial
 
 import numpy as np
-from scipy.special import gammaln, ndtr, xlog1py, xlogy
 
+from . import special
 from .arrays import Array
 
 LEVEL = 0.95
@@ -39,7 +39,7 @@ def _lowest(count: float, rows: int, sigma: float, alpha: float) -> float:
 def _excess(count: float, rows: int, sigma: float, alpha: float, p: float) -> float:
     """P(B + sigma Z >= count) - alpha."""
     likely = _likely(rows, p)
-    above = ndtr((likely - count) / sigma) if sigma else likely >= count
+    above = special.ndtr((likely - count) / sigma) if sigma else likely >= count
     return float(np.exp(_log_binomial(likely, rows, p)) @ above) - alpha
 
 
@@ -51,5 +51,5 @@ def _likely(rows: int, p: float) -> Array:
 
 def _log_binomial(k: Array, rows: int, p: float) -> Array:
     """ln P(B = k)."""
-    choices = gammaln(rows + 1) - gammaln(k + 1) - gammaln(rows - k + 1)
-    return choices + xlogy(k, p) + xlog1py(rows - k, -p)  # type: ignore[no-any-return]
+    choices = special.gammaln(rows + 1) - special.gammaln(k + 1) - special.gammaln(rows - k + 1)
+    return choices + special.xlogy(k, p) + special.xlog1py(rows - k, -p)  # type: ignore[no-any-return]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
+from . import special
 from .arrays import Array
 from .errors import require
 from .norms import outer_norms
@@ -37,13 +37,13 @@ Activation = Callable[[Array], tuple[Array, Array]]
 
 def sigmoid(z: Array) -> tuple[Array, Array]:
     """1 / (1 + e^-z) and its derivative, elementwise."""
-    s = expit(z)
+    s = special.expit(z)
     return s, s * (1.0 - s)
 
 
 def swish(z: Array) -> tuple[Array, Array]:
     """z / (1 + e^-z) and its derivative, elementwise."""
-    s = expit(z)
+    s = special.expit(z)
     return z * s, s * (1.0 + z * (1.0 - s))
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import expit, huber, logsumexp
 
+from . import special
 from .arrays import Array, Labels
 from .errors import require
 from .norms import norms, outer_norms, squared_norms
@@ -211,7 +211,7 @@ class RowwiseLogistic:
         return (np.logaddexp(0.0, -scores) * _one_hot(labels, scores)).sum(-1)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        return -expit(-scores) * _one_hot(labels, scores)
+        return -special.expit(-scores) * _one_hot(labels, scores)
 
     def predict(self, scores: Array) -> Array:
         return scores.argmax(-1)
@@ -227,7 +227,7 @@ class Softmax:
         return num_classes
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores)).sum(-1)
+        return special.logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores)).sum(-1)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         slopes = scores - np.maximum.reduce(scores, -1, keepdims=True)
@@ -254,8 +254,11 @@ class Logistic:
         return np.logaddexp(0.0, -self._sign(labels, scores) * scores[..., 0])
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        sign = self._sign(labels, scores)[..., None]
-        return -sign * expit(-sign * scores)
+        flip = -self._sign(labels, scores)[..., None]
+        slopes = flip * scores
+        special.expit(slopes, out=slopes)
+        slopes *= flip
+        return slopes
 
     def predict(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)
@@ -316,7 +319,7 @@ class Huber:
         return 1
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return huber(1.0, scores[..., 0] - labels)
+        return special.huber(1.0, scores[..., 0] - labels)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         return np.clip(scores - labels[..., None], -1.0, 1.0)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator, Philox
-from scipy.special import ndtri
 
+from . import special
 from .arrays import Array, Index
 from .errors import require
 
@@ -119,7 +119,7 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
         rows = [_moved(seed, purpose, address).standard_normal(size) for address in addresses]
         return np.reshape(rows, np.shape(client) + (size,))
     # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite
-    return ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
+    return special.ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
 
 
 def participants(

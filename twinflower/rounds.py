@@ -231,7 +231,8 @@ def _keep(
             states.put(part, own)
         return
     axis = parts[0].ndim - 1
-    states.put(np.concatenate(parts, axis)[..., finite], at_places(_joined(new, axis), finite, axis))
+    clients = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+    states.put(clients[..., finite], at_places(_joined(new, axis), finite, axis))
 
 
 def _joined(blocks: Sequence[Any], axis: int, room: Any = None) -> Any:

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
+from . import special
 from .arrays import Array
 from .data.files import read_bytes
 from .data.schema import Schema, Target, parse_schema
@@ -283,8 +283,8 @@ class TrainedClassifier(TrainedModel):
         )
         scores = self.scores(rows)
         if scores.shape[1] == 1:
-            return np.hstack([expit(-scores), expit(scores)])
-        return softmax(scores, axis=1)  # type: ignore[no-any-return]
+            return np.hstack([special.expit(-scores), special.expit(scores)])
+        return special.softmax(scores, axis=1)  # type: ignore[no-any-return]
 
     def score(self, rows: Any, labels: Any = None) -> float:
         """Accuracy: the fraction of rows predicted correctly. For a table file, the labels are read from the file."""

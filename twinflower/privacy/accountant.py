@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, ndtr, ndtri
 
+from .. import special
 from ..errors import RunError, SettingError, require
 
 Array = NDArray[np.float64]
@@ -91,7 +91,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def _mills(x: Array) -> Array:
     """M(x) = Phi(-x) / phi(x), the Mills ratio of the normal distribution, in a form free of under- and overflow."""
-    ratio: Array = math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
+    ratio: Array = math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
     return ratio
 
 
@@ -118,7 +118,7 @@ def log_delta(mu: float, epsilon: float) -> float:
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_phi = -u * u / 2 - math.log(2 * math.pi) / 2
     if u < -1:
-        return math.log1p(-float(ndtr(u)) - math.exp(log_phi) * float(_mills(np.array(v))))
+        return math.log1p(-float(special.ndtr(u)) - math.exp(log_phi) * float(_mills(np.array(v))))
     drop = _mills_drop(u, mu)
     return log_phi + math.log(drop) if drop > 0 else -math.inf
 
@@ -141,7 +141,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     """
     check_target(epsilon, delta)
     kept = math.sqrt(2 * zcdp_rho_papers(epsilon, delta))
-    u = float(ndtri((1 - delta) / 2))
+    u = float(special.ndtri((1 - delta) / 2))
     broken = math.sqrt(u * u + 2 * epsilon) - u
     return _root(lambda mu: log_delta(mu, epsilon) - math.log(delta), kept, broken)
 
@@ -153,7 +153,7 @@ def best_guess(mu: float) -> float:
     prior odds the best rule picks the more likely case: its threshold is mu/2, and its error rate is Phi(-mu/2).
     """
     check_not_negative("mu", mu)
-    return float(ndtr(mu / 2))
+    return float(special.ndtr(mu / 2))
 
 
 def detection(mu: float, false_alarms: float = 0.05) -> float:
@@ -163,7 +163,7 @@ def detection(mu: float, false_alarms: float = 0.05) -> float:
     """
     check_not_negative("mu", mu)
     check_probability("false_alarms", false_alarms)
-    return float(ndtr(mu + ndtri(false_alarms)))
+    return float(special.ndtr(mu + special.ndtri(false_alarms)))
 
 
 # --- composition and budgets ---

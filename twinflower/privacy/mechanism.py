@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from scipy.special import ndtri
 
+from .. import special
 from ..arrays import Array, Index
 from ..errors import ReplyError
 from ..randomness import normals
@@ -87,7 +87,7 @@ def secret(draw: int, shape: tuple[int, ...]) -> Array:
     bits = np.frombuffer(stream, dtype="<u8")
     # one bit for the sign, and 63 bits for a probability in the lower half, where floats are dense
     tail = ((bits >> 1).astype(float) + 0.5) * 2.0**-64
-    return (ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
+    return (special.ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
 
 
 def _address(round_: int, draw: int) -> int:
