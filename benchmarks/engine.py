@@ -124,7 +124,8 @@ def stock_words(config: Config, times: Path) -> list[str]:
     run_config = times.with_suffix(".toml")
     keys = {
         "data": config.data.dir, "clients": config.clients.count, "sampled": config.clients.per_round,
-        "rounds": config.rounds, "steps": config.local.max_steps, "times": str(times),
+        "rounds": config.rounds, "steps": config.local.max_steps, "batch": config.local.batch_size,
+        "step-size": config.method.step_size, "times": str(times),
     }  # fmt: skip
     run_config.write_text(to_toml(keys))
     nodes = f"num-supernodes={config.clients.count} client-resources-num-cpus=1"

@@ -1,6 +1,7 @@
 """The benchmarks run: their settings exist, and their loops by hand end where ours do."""
 
 import importlib.util
+import struct
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -149,3 +150,31 @@ def test_without_the_other_libraries_the_command_says_how_to_install_them(monkey
     monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="add --install"):
         benchmark("peers").main()
+
+
+def test_times_of_requests_are_read_from_a_superlinks_log():
+    line = '2026-01-02T03:04:{:06.3f}Z INFO [uvicorn.access] 127.0.0.1:1 - "POST /v1/{} HTTP/1.1" 200'
+    paths = "control/start-run", "runtime/pull-task-input", "control/list-runs", "runtime/push-task-output"
+    log = "\n".join(line.format(second, path) for second, path in enumerate(paths * 2))
+    times = benchmark("engine").requests(log)
+    assert list(times) == ["start-run", "pull-task-input", "push-task-output"]
+    assert times["push-task-output"] - times["start-run"] == 3
+    assert times["start-run"] % 60 == 4  # of the last run
+
+
+@pytest.mark.slow
+def test_the_stages_of_runs_on_flowers_engine_add_up(tmp_path):
+    draw = np.random.default_rng(0)
+    for part, rows in (("train", 40), ("t10k", 10)):
+        images, labels = draw.integers(256, size=(rows, 28, 28)), np.arange(rows) % 10
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)
+            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(head + array.astype(np.uint8).tobytes())
+    engine = benchmark("engine")
+    small = {"clients.count": 4, "clients.per-round": 2, "batch-size": 5, "rounds": 3, "local.max-steps": 2}
+    runs = engine.race(engine.parse(engine.JOB, small, {"data.dir": str(tmp_path)}), 1)
+    for run in runs.values():
+        assert len(run.stages) == len(engine.STAGES)
+        assert min(run.stages) >= 0
+        assert sum(run.stages) == pytest.approx(run.whole)
+    assert len(engine.table(runs)) == 2 + len(engine.STAGES) + 3
