@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from twinflower.data.sets import OWN
@@ -16,7 +17,6 @@ from .folder import (
     write_experiment,
     write_runtime,
 )
-from .report.figures import draw_experiment, undrawn
 from .report.html.write import report_begun, report_experiment
 from .resume import begun, runtime_of
 from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
@@ -24,7 +24,7 @@ from .runtimes.observer import Observer
 from .settings import Value
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Experiment
-from .setup import prepare_seeds
+from .setup import prepare_seeds, prepare_server
 
 # Runs the remaining runs of a plan in this folder; returns an error message for each failure.
 Run = Callable[[Experiment, Path, Observer], list[str]]
@@ -35,8 +35,17 @@ _ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
 def new(plan: Experiment, runtime: str, out: str) -> Path:
     """Validate a plan and create a folder for its results: `out`, or one with the plan's name."""
     _check(plan, runtime)
-    prepare_seeds(plan.curves[0].config, plan.seeds[:1])  # errors must not leave a folder behind
+    _prepare(plan, runtime)  # errors must not leave a folder behind
     return _folder(plan, out)
+
+
+def _prepare(plan: Experiment, runtime: str) -> None:
+    """Prepare the first run; on Flower, another process computes its rows."""
+    config, seeds = plan.curves[0].config, plan.seeds[:1]
+    if runtime == "flower":
+        prepare_server(replace(config, seed=seeds[0]))
+    else:
+        prepare_seeds(config, seeds)
 
 
 def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Experiment, str]:
@@ -88,6 +97,8 @@ def _announce(plan: Experiment, folder: Path) -> None:
 
 def _shown(plan: Experiment, folder: Path) -> list[str]:
     """Draw and report the results of an experiment; return an error message for each file that cannot be written."""
+    from .report.figures import draw_experiment, undrawn  # slow to import, and only needed at the end
+
     return [
         *undrawn(lambda: draw_experiment(plan, folder)),
         *undrawn(lambda: report_experiment(plan, folder)),

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..folder import Checkpoints, curve_folder, run_folder, write_run
 from ..record import Ending, Result
-from ..report.figures import draw_run, undrawn
 from ..report.html.write import report_run
 from ..resume import left
 from ..settings.experiment import Curve, Experiment
@@ -56,5 +55,7 @@ def run_part(
 
 def _store(result: Result, folder: Path) -> list[str]:
     """Write a run, its figure and its report; return an error message for each of the latter that cannot be written."""
+    from ..report.figures import draw_run, undrawn  # slow to import, and only needed at the end
+
     write_run(result, folder)
     return [*undrawn(lambda: draw_run(folder)), *undrawn(lambda: report_run(folder))]
