@@ -168,7 +168,7 @@ class Setup:
         return self._rows(self.held.of(number))
 
     def _rows(self, numbers: Index) -> Batch:
-        return Batch(self.dataset.features[numbers], self.dataset.labels[numbers])
+        return Batch(self.dataset.features.take(numbers, axis=0), self.dataset.labels[numbers])
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""

@@ -401,7 +401,7 @@ def test_other_rounds_than_planned_are_refused():
         ({"step_size": 0.0}, "above 0"),
         ({"scale": -1.0}, "scale must be at least 0"),
         ({"clients.per-round": 3}, "needs all clients in every round"),
-        ({"privacy.mode": "gradient"}, "privacy must be one of none, public-state"),
+        ({"privacy.mode": "gradient"}, "privacy.mode of .* must be one of none, public-state"),
         ({"privacy.mode": "public-state", "epsilon": 1.0, "l2": 0.0}, "needs a strongly convex objective"),
         ({"privacy.mode": "public-state", "epsilon": 1.0, "row_norm": 0.0}, "no public bound"),
         ({"allocation": "shares"}, "shares belong to allocation"),

@@ -4,6 +4,7 @@ The processes here are small ones that ignore every request to end; those of Flo
 """
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -270,3 +271,22 @@ def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
     )
     assert output.startswith("starting a SuperLink on port ") and output.count("\n") == 1
     assert not [*tmp_path.glob("twinflower-*")]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other rules")
+def test_large_arrays_are_made_of_memory_that_was_freed():
+    """Counted in pages that the operating system had to supply for 50 growing arrays of 2 MiB or more."""
+    code = """
+import resource
+import numpy as np
+from twinflower.simulation.runtimes.local import reuse_freed_memory
+reuse_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for more in range(50):
+    np.ones(2**18 + 4096 * more)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 50 * 2**21 / os.sysconf("SC_PAGE_SIZE") / 5

@@ -158,7 +158,7 @@ def test_stacked_seeds_have_the_coins_of_their_own():
             "communication-probability must be above 0 and at most 1; got 1.5",
         ),
         ({"step_size": 0.0}, "step-size must be above 0; got 0.0"),
-        ({"privacy": "gradient"}, "privacy must be one of none, public-state; got 'gradient'"),
+        ({"privacy": "gradient"}, "privacy.mode of .* must be one of none, public-state; got 'gradient'"),
     ],
 )
 def test_settings_that_make_no_sense(keys, words):

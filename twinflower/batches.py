@@ -7,6 +7,7 @@ receives, for one client or for a stacked cohort; both use the same random draws
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from .errors import require
 from .norms import squared_norms
 from .objectives import Batch, Objective
 from .randomness import permutations
+
+_BLOCK = 4096  # rows whose norms are computed at once
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ class Shards:
         """The same shards, with the rows' squared norms stored if the objective clips gradients row by row."""
         if self.squares is not None or not getattr(objective, "clips_rows", False):
             return self
-        return replace(self, squares=squared_norms(np.asarray(self.features)))
+        blocks = np.array_split(np.arange(len(self.labels)), -(-len(self.labels) // _BLOCK) or 1)
+        with np.errstate(all="ignore"):  # clipping takes care of squares that overflow
+            squares = [squared_norms(self.features.take(rows, axis=0)) for rows in blocks]
+        return replace(self, squares=np.concatenate(squares))
 
     @property
     def num_clients(self) -> int:
@@ -90,9 +96,8 @@ class Shards:
         """The rows order[places], as a batch with these weights."""
         rows = self.order[places]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
-            return Batch(
-                self.features, self.labels, weights, self.squares
-            )  # all rows of a site, without a copy
+            whole = np.asarray(self.features)  # all rows of a site, without a copy
+            return Batch(whole, self.labels, weights, self.squares)
         squares = None if self.squares is None else self.squares[rows]
         features = self.features.take(rows, axis=0)  # faster than features[rows]
         return Batch(features, self.labels[rows], weights, squares)
@@ -207,7 +212,7 @@ class LocalSchedule:
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
-        return Workload(int(self.steps(np.array(size))), rows, size // rows, min(self.group or size, size))
+        return Workload(self._number(size), rows, size // rows, min(self.group or size, size))
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""
@@ -221,9 +226,10 @@ class LocalSchedule:
             np.maximum(per_epoch - 1, 1) if not self.max_local_steps else per_epoch * 0 + self.max_local_steps
         )
 
+    @cache  # noqa: B019  schedules are few
     def _number(self, size: int) -> int:
         """`steps` of one client."""
-        return self.max_local_steps or max(size // min(self.batch_size or size, size) - 1, 1)
+        return int(self.steps(np.array(size)))
 
     def batches(self, shards: Shards, clients: int | Index, seed: int | Index, round_: int) -> Batches:
         """The batches of round `round_` for one client, or for clients (...); `seed` must broadcast against clients."""

@@ -66,7 +66,8 @@ def _small_do_not_matter(squares: list[Array], bound: float) -> bool:
     low, high = _SURE[squares[0].dtype]
     negligible = (_EPS[squares[0].dtype] * bound) ** 2
     return all(
-        top < high and low * top <= negligible for top in [np.maximum.reduce(s, axis=None) for s in squares]
+        top < high and low * top <= negligible
+        for top in [float(np.maximum.reduce(s, axis=None)) for s in squares]
     )
 
 

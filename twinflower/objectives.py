@@ -106,7 +106,10 @@ class WeightedGrads(RowLosses, Protocol):
 @cache
 def takes_scale(kind: type) -> bool:
     """Whether objectives of this type have a `grad` with the argument `scale`."""
-    return "scale" in signature(kind.grad).parameters if hasattr(kind, "grad") else False
+    try:
+        return "scale" in signature(kind.grad).parameters  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):  # set on the instance, or compiled without a signature
+        return False
 
 
 def losses_and_grads(
@@ -231,7 +234,7 @@ class Softmax:
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         slopes = scores - np.maximum.reduce(scores, -1, keepdims=True)
-        np.exp(slopes, slopes)
+        np.exp(slopes, out=slopes)
         slopes /= np.add.reduce(slopes, -1, keepdims=True)
         slopes -= _one_hot(labels, scores)
         return slopes
@@ -369,11 +372,6 @@ class Penalised:
         """Whether gradients are clipped row by row."""
         return self.clip_norm > 0 and self.clip == "rows"
 
-    @cached_property
-    def plain(self) -> bool:
-        """Whether there is no penalty, and batches are not clipped, so that `full_grad` changes nothing."""
-        return not (self.l2 or self.nonconvex or (self.clip_norm and self.clip == "batch"))
-
     def full_grad(self, grad: Array, x: Array, scale: float = 1.0) -> Array:
         """scale times the full gradient at x (..., d), given scale times the mean data gradient, `grad` (..., d), which
         is overwritten: it is clipped if clip = "batch", and the penalty's gradient is added."""
@@ -449,8 +447,7 @@ class LinearModel(Penalised):
             slopes *= clipping(self.clip_norm, outer_norms(layer, bound=self.clip_norm))
         slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
-        flat = matrix.reshape(matrix.shape[:-2] + (self.d,))
-        return flat if self.plain else self.full_grad(flat, x, scale)
+        return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x, scale)
 
     def check_rows(self, rows: Batch) -> None:
         """See `ChecksRows`."""

@@ -115,7 +115,7 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
     Long ones come from the ziggurat algorithm on a stream for each client, which is faster.
     """
     if size >= _LONG:
-        addresses = [(0, 0, int(i) + 1, round_) for i in np.ravel(client)]
+        addresses = [(0, 1, int(i) + 1, round_) for i in np.ravel(client)]  # apart from that of `stream`
         rows = [_moved(seed, purpose, address).standard_normal(size) for address in addresses]
         return np.reshape(rows, np.shape(client) + (size,))
     # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite

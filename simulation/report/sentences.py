@@ -40,15 +40,18 @@ def measured(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def evaluated(summary: Mapping[str, Any]) -> list[str]:
-    """What the clients of a private run measured in the end, and what this cost, in one line; empty if nothing."""
+def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
+    """What the clients of a private run measured in the end, and what this cost, in one line; empty if nothing.
+
+    several: whether the line names the run's seed.
+    """
     privacy = summary["privacy"] or {}
     share = (privacy.get("mu_evaluation") or 0.0) ** 2 / (privacy.get("mu") or math.inf) ** 2
-    text = measured(summary)
+    text, seed = measured(summary), f", seed {summary['seed']}" if several else ""
     if not (text and share):
         return []
     return [
-        f"at the clients: {text} on {summary['held_out_rows']} rows, for {share:.3g} of the budget in mu^2"
+        f"at the clients{seed}: {text} on {summary['held_out_rows']} rows, for {share:.3g} of the budget in mu^2"
     ]
 
 
@@ -78,7 +81,10 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
         return []
     parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs)]
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
-    return ["; ".join(parts), *(line for run in runs for line in evaluated(run) if not printed)]
+    return [
+        "; ".join(parts),
+        *(line for run in runs for line in evaluated(run, len(runs) > 1) if not printed),
+    ]
 
 
 def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:

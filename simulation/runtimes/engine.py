@@ -87,7 +87,7 @@ class Engine:
             time.sleep(_PAUSE)
         self._look(tail)
         output = log.read_bytes()[begin:].decode(errors="replace")
-        if not any(line.startswith(RESULTS) for line in output.splitlines()):
+        if not _completed(output):
             self._require_completed(output)  # the command for this takes a second
         return output
 
@@ -175,6 +175,12 @@ def _named_file(kind: str, name: str) -> str:
 
 def _from_here(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _completed(output: str) -> bool:
+    """Whether the app's last line about the run is that of success."""
+    lines = [line for line in output.splitlines() if line.startswith((RESULTS, FAILED_RESULTS, _FAILURE))]
+    return bool(lines) and lines[-1].startswith(RESULTS)
 
 
 _FAILURE = "twinflower: "

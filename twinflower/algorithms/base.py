@@ -68,7 +68,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("privacy", self.privacy, self.modes)
+        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, self.modes)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property

@@ -56,7 +56,7 @@ class UnequalRounds(Forecasts, SumsUp):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice("privacy", self.privacy, ("none", "public-state"))
+        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
         require(
             (self.allocation == "shares") == bool(self.shares),
             f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",

@@ -63,14 +63,17 @@ def _moves(
     drifts = np.ndim(drift) > 0 or drift != 0
 
     def move(x: Array, rows: Batch, step: int) -> Array:
-        along = scaled(x, rows, step_size) if scaled else step_size * slope(x, rows, step)
+        along = scaled(x, rows, scale=step_size) if scaled else general(x, rows, step)
         if drifts:
             along += drift
         return along  # type: ignore[no-any-return]
 
-    def slope(x: Array, rows: Batch, step: int) -> Array:
-        noisy = noise(objective.grad(x, rows), step)
-        return noisy + subgradient(x) if subgradient else noisy
+    def general(x: Array, rows: Batch, step: int) -> Array:
+        slope = noise(objective.grad(x, rows), step)
+        if subgradient:
+            slope += subgradient(x)
+        slope *= step_size
+        return slope
 
     return move
 

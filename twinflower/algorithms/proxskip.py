@@ -71,7 +71,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice("privacy", self.privacy, ("none", "public-state"))
+        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property

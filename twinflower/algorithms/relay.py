@@ -85,7 +85,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice("privacy", self.privacy, ("none", "public-state"))
+        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
 
     def subgradient(self, x: Array) -> Array:
         """A subgradient R' of h at points (..., d); 0 where h is not differentiable."""

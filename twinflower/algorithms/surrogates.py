@@ -54,7 +54,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice("privacy", self.privacy, ("none", "gradient"))
+        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "gradient"))
 
     state = NOTHING
 

@@ -86,11 +86,10 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("", "test_"):
             features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
-            if isinstance(features, Deferred):
-                continue  # the rows were checked before
-            if self.name != OWN or len(labels):  # the server of a deployment may have no rows
-                _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
-            object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
+            if not isinstance(features, Deferred):  # those were checked when they were loaded
+                if self.name != OWN or len(labels):  # the server of a deployment may have no rows
+                    _check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
+                object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
             kind = np.int64 if self.num_classes else self.dtype
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
         names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
@@ -350,7 +349,7 @@ def load_dataset(
                    scikit-learn's own data folder if data_dir is ''
     test_fraction  fraction of each class, in (0, 1), to hold out by `seed` if the set has no test rows
     dtype          the floating-point type of the result; all numbers are computed as doubles and then rounded to it
-    deferred       compute bias and row_norm only when rows are taken (`Deferred`)
+    deferred       compute features that a file holds as bytes only when rows are taken (`Deferred`)
 
     Raises `DataError` for an unknown name or a missing or damaged file, and `SettingError` for invalid options.
     """
@@ -364,7 +363,8 @@ def load_dataset(
     if standardise:
         dataset, divisor = _standardised(_with_features(dataset, lambda raw: raw / entry.divisor)), 1
     complete = partial(completed, bias=bias, row_norm=row_norm, divisor=divisor, dtype=dtype)
-    return _with_features(dataset, partial(Deferred, complete) if deferred else complete, dtype)
+    as_bytes = dataset.features.dtype == dataset.test_features.dtype == np.uint8
+    return _with_features(dataset, partial(Deferred, complete) if deferred and as_bytes else complete, dtype)
 
 
 def load_own(
@@ -484,9 +484,6 @@ class Deferred:
         """The features (..., n) of the rows with these numbers (...)."""
         found = self.complete(self.raw.take(np.ravel(rows), axis=0))
         return found.reshape(*np.shape(rows), found.shape[1])
-
-    def __getitem__(self, rows: Any) -> Floats:
-        return self.take(np.arange(len(self.raw))[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         return self.complete(self.raw).astype(dtype or self.dtype, copy=False)
