@@ -2,8 +2,8 @@
 
 Both apps run in turn on one SuperLink by `flwr run`; or, with --commands, each as a whole command that starts and stops
 a SuperLink of its own, ours by `twinflower run --runtime flower`. `stock/` is the stock app: Flower's FedAvg with a
-NumPyClient that does nothing but the arithmetic. Ours also checks every message, evaluates the model five times on all
-rows, and writes results, a figure and a report.
+client by hand in NumPy that does nothing but the arithmetic. Ours also checks every message, evaluates the model five
+times on all rows, and writes results, a figure and a report.
 
 The stages come from the SuperLink's log, from the times that the stock app notes, and from our run folder.
 """
