@@ -26,6 +26,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled files
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from twinflower.errors import DataError  # noqa: E402
 from twinflower.simulation.folder import read_rows, read_summary, write_config  # noqa: E402
 from twinflower.simulation.runtimes.engine import CONNECTION, SUPERLINK, Engine, engine  # noqa: E402
 from twinflower.simulation.settings import Config, parse  # noqa: E402
@@ -218,6 +219,10 @@ def main() -> None:
     arguments = parser.parse_args()
     own = {"rounds": arguments.rounds, "data.dir": str(Path(arguments.data_dir).absolute())}
     config = parse({"local.max-steps": STEPS}, JOB, own)
+    try:
+        config.data.load(deferred=True)  # before any process starts
+    except DataError as error:
+        parser.error(str(error))
     turns = arguments.turns
     lines = commands_table(config, turns) if arguments.commands else table(race(config, turns))
     print("\n".join(lines))
