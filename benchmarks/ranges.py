@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from twinflower.data.sets import Dataset, completed
+from twinflower.data.features import completed
+from twinflower.data.sets import Dataset
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare, prepare_rows

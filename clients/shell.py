@@ -122,8 +122,8 @@ class AlgorithmClient(NumPyClient):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
         if isinstance(objective, ChecksRows):
-            for part in filter(None, (rows, held_out)):
-                if isinstance(part, Batch):
+            for part in (rows, held_out):
+                if isinstance(part, Batch):  # shards were checked before
                     objective.check_rows(part)
         if guard is not None:
             guard.check_rows(self.shards.rows(client).features)

@@ -15,6 +15,7 @@ import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data import sets
+from twinflower.data.features import completed
 from twinflower.data.sets import ARRAYS, DATASETS, OWN, TABLES, Dataset, load_dataset, load_own
 from twinflower.errors import DataError, SettingError
 
@@ -857,9 +858,9 @@ def at_once(features, bias, row_norm, divisor):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("block", [1, 40, 10**9])
 def test_blocks_of_rows_give_the_bits_of_the_whole_table(monkeypatch, bias, row_norm, kind, dtype, block):
-    monkeypatch.setattr(sets, "_BLOCK", block)
+    monkeypatch.setattr("twinflower.data.features._BLOCK", block)
     features = np.random.default_rng(1).integers(0, 256, (50, 9)).astype(kind)
-    result = sets.completed(features, bias, row_norm, 255, np.dtype(dtype))
+    result = completed(features, bias, row_norm, 255, np.dtype(dtype))
     assert result.dtype == dtype
     assert result.flags.c_contiguous
     assert_array_equal(result, at_once(features, bias, row_norm, 255).astype(dtype))
@@ -869,7 +870,7 @@ def test_a_table_is_completed_in_the_memory_of_its_result():
     features = np.ones((20_000, 99), np.uint8)
     tracemalloc.start()
     try:
-        result = sets.completed(features, True, 1.0, 255)
+        result = completed(features, True, 1.0, 255)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -878,7 +879,7 @@ def test_a_table_is_completed_in_the_memory_of_its_result():
 
 @pytest.mark.parametrize("place", [0, 25, 49])
 def test_no_block_is_left_unchecked(monkeypatch, place):
-    monkeypatch.setattr(sets, "_BLOCK", 20)
+    monkeypatch.setattr("twinflower.data.features._BLOCK", 20)
     features = np.ones((50, 3))
     features[place] = np.inf
     with pytest.raises(DataError, match="features must be finite"):

@@ -14,7 +14,7 @@ from problems import SMALL, VARIANTS, run_config, small
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from twinflower.batches import LocalSchedule
-from twinflower.data.sets import Deferred
+from twinflower.data.features import Deferred
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinflower.data.sets import completed
+from twinflower.data.features import completed
 from twinflower.errors import SettingError
 from twinflower.networks import make_model
 from twinflower.norms import norms, outer_norms, squared_norms

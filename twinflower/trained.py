@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from . import special
 from .arrays import Array
+from .data.features import completed
 from .data.files import read_bytes
 from .data.schema import Schema, Target, parse_schema
-from .data.sets import completed
 from .data.tables import read_features, read_rows
 from .errors import DataError, TwinflowerError, cause, require
 from .networks import NETWORKS, make_model

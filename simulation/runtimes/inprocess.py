@@ -61,7 +61,7 @@ class InProcessGrid(Grid):
         self._clients: dict[int, AlgorithmClient] = {}
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
-        run = int.from_bytes(os.urandom(7))  # random, so that a ledger on disk can tell two runs apart
+        run = int.from_bytes(os.urandom(7))  # random, so that a ledger on disk never takes two runs for one
         self._run = Run.create_empty(run_id=run)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 0, 1
 
@@ -122,8 +122,11 @@ class InProcessGrid(Grid):
     def client(self, node: int) -> AlgorithmClient:
         """The client of the node, created on first use."""
         if node not in self._clients:
-            self._clients[node] = self.setup.client(node - 1, self.context(node))
+            self._clients[node] = self._new(node)
         return self._clients[node]
+
+    def _new(self, node: int) -> AlgorithmClient:
+        return self.setup.client(node - 1, self.context(node))
 
     def _directly(self, message: Message) -> Message:
         client, content = self.client(message.metadata.dst_node_id), message.content
@@ -165,12 +168,6 @@ class LocalGrid(InProcessGrid, DirectGrid):
         except Exception as error:  # noqa: BLE001  a client may raise anything
             return Reply(request.node, error=short(f"error {_RAISED}: {type(error).__name__}: {error}"))
         return Reply(request.node, answer.arrays, answer.metrics)
-
-    def client(self, node: int) -> AlgorithmClient:
-        """See `InProcessGrid.client`."""
-        if node not in self._clients:
-            self._clients[node] = self._new(node)
-        return self._clients[node]
 
     def _new(self, node: int) -> AlgorithmClient:
         """The client of the node, with a store and a ledger in memory unless they are on disk."""

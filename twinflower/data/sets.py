@@ -9,9 +9,9 @@ import io
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from ..arrays import DOUBLE
 from ..errors import DataError, cause, require
-from ..norms import corrected
 from ..randomness import stream
 from ..settings import PROBABILITY, Setting, at_least, between
+from .features import Deferred, completed, finite
 from .files import (
     PACKED,
     FormatError,
@@ -44,7 +44,6 @@ Floats = NDArray[np.float64]
 LARGEST = 1e100  # largest magnitude of a site's own features; squares of much larger ones overflow
 Labels = NDArray[np.int64] | NDArray[np.float64]
 Table = tuple[Floats, Labels]
-_BLOCK = 2**15  # numbers, 256 KiB of doubles: what is computed block by block stays in the cache
 
 
 # ------------------------------------------------------------------------------------------ the value
@@ -121,25 +120,11 @@ def _check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cl
     _expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
     shape = features.shape[:1]
     _expect(labels.shape == shape, f"{where}labels must have shape {shape}; got {labels.shape}")
-    _expect(_finite(features), f"{where}features must be finite; there is NaN or infinity")
-    _expect(_finite(labels), f"{where}labels must be finite; there is NaN or infinity")
+    _expect(finite(features), f"{where}features must be finite; there is NaN or infinity")
+    _expect(finite(labels), f"{where}labels must be finite; there is NaN or infinity")
     if num_classes:
         in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
         _expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
-
-
-def _finite(array: NDArray[Any]) -> bool:
-    return array.dtype.kind in "biu" or all(np.isfinite(array[rows]).all() for rows in _blocks(array))
-
-
-def _blocks(array: NDArray[Any]) -> Iterator[slice]:
-    step = _step(array)
-    return (slice(first, first + step) for first in range(0, len(array), step))
-
-
-def _step(array: NDArray[Any]) -> int:
-    """The number of rows in a block, which has at most `_BLOCK` numbers but at least one row."""
-    return max(1, _BLOCK * len(array) // max(array.size, 1))
 
 
 # ------------------------------------------------------------------------------------- loading by name
@@ -453,72 +438,6 @@ def _moments(train: Floats) -> tuple[Floats, Floats]:
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
     return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Deferred:
-    """Features that are computed when rows are taken, for a process that takes few: MNIST's pixels are bytes, and need
-    an eighth of the memory of doubles. NumPy's functions compute all of them.
-
-    complete: computes features (k, n) from raw rows (k, ...), row by row.
-    """
-
-    complete: Callable[[NDArray[Any]], Floats]
-    raw: NDArray[Any]
-
-    @cached_property
-    def _first(self) -> Floats:
-        return self.complete(self.raw[:1])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of rows and of features."""
-        return len(self.raw), self._first.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the features."""
-        return self._first.dtype
-
-    def take(self, rows: NDArray[np.int64], axis: int = 0) -> Floats:
-        """The features (..., n) of the rows with these numbers (...)."""
-        found = self.complete(self.raw.take(np.ravel(rows), axis=0))
-        return found.reshape(*np.shape(rows), found.shape[1])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
-        return self.complete(self.raw).astype(dtype or self.dtype, copy=False)
-
-
-def completed(
-    features: NDArray[Any], bias: bool, row_norm: float = 0.0, divisor: int = 1, dtype: np.dtype[Any] = DOUBLE
-) -> Floats:
-    """The features (rows, n), any numbers, divided by `divisor`; with bias with a column of ones appended, and with
-    row_norm > 0 with each row multiplied by min(1, row_norm / its Euclidean norm). C-contiguous, of type dtype.
-
-    The rows are computed as doubles, block by block in two small buffers, because new memory costs more time than the
-    arithmetic.
-    """
-    if divisor == 1 and not bias and not row_norm:
-        return np.ascontiguousarray(features, dtype)
-    columns = features.shape[1]
-    whole = np.empty((len(features), columns + bias), dtype)
-    buffers = np.empty((2, min(_step(whole), len(whole)), columns + bias))
-    for rows in _blocks(whole):
-        block, squares = buffers[:, : len(whole[rows])]
-        np.divide(features[rows], divisor, out=block[:, :columns])
-        block[:, columns:] = 1.0
-        if row_norm:
-            _limit_norms(block, row_norm, squares)
-        whole[rows] = block
-    return whole
-
-
-def _limit_norms(features: Floats, bound: float, squares: Floats) -> None:
-    """Multiply each row by min(1, bound / its Euclidean norm) in place; squares: memory for as many numbers."""
-    with np.errstate(over="ignore"):
-        lengths = np.sqrt(np.add.reduce(np.multiply(features, features, out=squares), axis=1))
-        lengths = corrected(lengths, features)
-    features *= (bound / np.maximum(lengths, bound))[:, None]
 
 
 def _hold_out(source: Source, features: Floats, labels: Labels, num_classes: int, note: str = "") -> Dataset:

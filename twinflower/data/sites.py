@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
+from .features import completed
 from .ranges import Unscaled
 from .schema import Schema, read_schema
-from .sets import Dataset, Floats, OwnData, TableData, completed, held_out
+from .sets import Dataset, Floats, OwnData, TableData, held_out
 from .tables import read_names, read_rows, table_files
 
 Rows = tuple[Floats, NDArray[Any]]

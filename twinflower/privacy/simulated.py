@@ -7,7 +7,7 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index
-from ..batches import LocalSchedule, Shards, Workload
+from ..batches import LocalSchedule, Shards
 from ..objectives import Bounds
 from ..work import Noise
 from .mechanism import GaussianNoise, seeded_cohort
@@ -48,13 +48,7 @@ class SimulatedNoise:
         return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
 
     def _spread(self, rows: int, round_: int) -> float:
-        if rows not in self._workloads:
-            self._workloads[rows] = self.schedule.workload(rows)
-        return self.algorithm.release(self.bounds, self._workloads[rows], round_).spread
-
-    @cached_property
-    def _workloads(self) -> dict[int, Workload]:
-        return {}
+        return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
 
     @cached_property
     def _seeds(self) -> list[int]:

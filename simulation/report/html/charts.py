@@ -71,10 +71,8 @@ class Axis(NamedTuple):
         low, high = float(good.min()), float(good.max())
         if log:
             return cls(low / 1.1, high * 1.1, True)
-        spread = (
-            high - low if high - low > _ROUNDING * abs(high) else 0.0
-        )  # seeds that differ by rounding are equal
-        margin = 0.04 * spread or abs(high) / 10 or 1.0
+        apart = high - low > _ROUNDING * abs(high)  # seeds that differ by rounding are equal
+        margin = 0.04 * (high - low) * apart or abs(high) / 10 or 1.0
         return cls(low - margin, high + margin, whole=bool((good == good.round()).all()))
 
     def share(self, values: Array) -> Array:
@@ -87,11 +85,7 @@ class Axis(NamedTuple):
 
     def ticks(self, unit: str = "") -> list[Tick]:
         """The labelled places of the axis."""
-        from matplotlib.ticker import (
-            EngFormatter,
-            LogLocator,
-            MaxNLocator,
-        )  # slow to import, only needed here
+        from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator  # slow to import
 
         locator = LogLocator(numticks=_DECADES) if self.log else MaxNLocator(_TICKS, steps=[1, 2, 2.5, 5, 10])
         values = np.asarray(locator.tick_values(self.low, self.high))
