@@ -63,6 +63,26 @@ class _Asked(NamedTuple):
     ranges: object
 
 
+class Opened(NamedTuple):
+    """A round between `AlgorithmClient.open` and `close`: the request is checked and charged, and nothing private is
+    computed yet. state, inbox, noise: what `client_update` takes."""
+
+    asked: _Asked
+    last: Kept | None
+    parameters: Arrays
+    state: Any
+    inbox: Any
+    noise: Noise
+
+
+class Update(NamedTuple):
+    """The result of `client_update`."""
+
+    state: Any
+    upload: Any
+    report: Report
+
+
 class AlgorithmClient(NumPyClient):
     """Base of all clients; a subclass sets its `algorithm_class` and documents its client side.
 
@@ -185,29 +205,68 @@ class AlgorithmClient(NumPyClient):
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
         """Like `fit`; the arrays are read-only where they are also the stored reply."""
+        opened = self.open(parameters, config)
+        return opened if isinstance(opened, Answer) else self.close(opened, self.update(opened))
+
+    def open(self, parameters: Arrays, config: dict[str, Any]) -> Answer | Opened:
+        """Check a request and charge its round; return the reply if no update has to be computed for it.
+
+        `answer` is `open`, `update` and `close`; a caller with many clients may compute their updates together.
+        """
         asked = self._read(config)
         last = self.store.last(asked.session)
         if last and asked.round <= last.round:
             return self._again(asked)
         try:
-            kept = self._step(asked)(last, parameters, asked)
+            return self._begin(last, parameters, asked)
         except BudgetSpent as spent:
             log(WARNING, "round %s is refused: %s", asked.round, spent)
             if asked.model_only:
                 raise ReplyError(f"round {asked.round} is refused: the privacy budget is spent") from None
             return Answer([], 0, {"round": asked.round, "refused": True})
-        self.store.save(asked.session, kept, asked.settled)
-        return self._answer(kept, asked)
 
-    def _step(self, asked: _Asked) -> Callable[[Kept | None, Arrays, _Asked], Kept]:
-        """The function that computes what is asked; the rows are scaled for it."""
+    def update(self, opened: Opened) -> Update:
+        """Compute the round; no side effects."""
+        round_ = opened.asked.round
+        batches = self.schedule.batches(self.shards, self.client, self.seed, round_)
+        work = LocalWork(self.objective, batches, opened.noise, round_)
+        with np.errstate(all="ignore"):  # a diverging model is caught in `close`, by its result
+            return Update(*self.algorithm.client_update(opened.state, opened.inbox, work))
+
+    def close(self, opened: Opened, update: Update) -> Answer:
+        """Store the round and return its reply; ReplyError, and nothing stored, if the reply is not finite."""
+        asked, parameters = opened.asked, opened.parameters
+        reply = self.algorithm.upload.pack(update.upload, self.objective.d)
+        for array in reply:
+            if not np.isfinite(array).all():
+                raise ReplyError(
+                    f"client {self.client}: the local update of round {asked.round} is not finite"
+                )
+        sealed = self._sealed(reply, parameters, asked)
+        told = self._told(update.report, parameters)
+        return self._saved(self._kept(update.state, sealed, opened.last, asked, told), asked)
+
+    def _begin(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Answer | Opened:
+        """Open the round, or answer a request that needs no `client_update`."""
         if asked.round == COUNTS_ROUND:
-            return self._count
+            return self._saved(self._count(last, asked), asked)
+        self._scale(asked)
+        if asked.closing:
+            return self._saved(self._finish(last, parameters, asked), asked)
+        inbox, state = self._unpacked(parameters), self._state(last)
+        return Opened(asked, last, parameters, state, inbox, self._open(asked, inbox, state))
+
+    def _scale(self, asked: _Asked) -> None:
+        """Scale the rows by the ranges of the request, unless they are already."""
         if self.columns and asked.ranges != self._ranges:
             features = self.columns.features(asked.ranges).astype(self.start.dtype, copy=False)
             self.shards = replace(self.shards, features=features, squares=None).prepared(self.objective)
             self._ranges = asked.ranges
-        return self._finish if asked.closing else self._work
+
+    def _saved(self, kept: Kept, asked: _Asked) -> Answer:
+        """Store the round, and return its reply."""
+        self.store.save(asked.session, kept, asked.settled)
+        return self._answer(kept, asked)
 
     def _again(self, asked: _Asked) -> Answer:
         """Return the stored reply of a completed round; ReplyError if it is no longer stored."""
@@ -256,23 +315,6 @@ class AlgorithmClient(NumPyClient):
         if _SESSION not in self.context.state:
             self.context.state[_SESSION] = ConfigRecord({"session": session})
 
-    def _work(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
-        """Compute a round; the only side effects are the name of the session and the charge in the ledger."""
-        d, round_ = self.objective.d, asked.round
-        inbox, before = self._unpacked(parameters), self._state(last)
-        noise = self._open(asked, inbox, before)
-        batches = self.schedule.batches(self.shards, self.client, self.seed, round_)
-        with np.errstate(all="ignore"):  # a diverging model is caught below, by its result
-            state, upload, report = self.algorithm.client_update(
-                before, inbox, LocalWork(self.objective, batches, noise, round_)
-            )
-        reply = self.algorithm.upload.pack(upload, d)
-        for array in reply:
-            if not np.isfinite(array).all():
-                raise ReplyError(f"client {self.client}: the local update of round {round_} is not finite")
-        sealed = self._sealed(reply, parameters, asked)
-        return self._kept(state, sealed, last, asked, self._told(report, parameters))
-
     def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
         """The metrics of a reply; empty for a private client, because they could depend on private data."""
         if self.guard is not None:  # step counts may depend on private data
@@ -283,7 +325,7 @@ class AlgorithmClient(NumPyClient):
         """The reply as it is stored and sent; a subclass may mask it here."""
         return reply
 
-    def _count(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
+    def _count(self, last: Kept | None, asked: _Asked) -> Kept:
         """Release the counts of the columns with private ranges; the state is the initial one."""
         assert self.columns
         self._bind(asked.session)

@@ -42,8 +42,8 @@ class DirectGrid(Grid, ABC):
     """A grid whose nodes are in this process, so that `send_and_receive` also takes requests and returns replies."""
 
     @abstractmethod
-    def fit(self, request: Request) -> Reply:
-        """The reply of the request's node."""
+    def fit(self, requests: Sequence[Request]) -> list[Reply]:
+        """The reply of each request's node."""
 
 
 def messages_of(requests: Iterable[Request], round_: int) -> list[Message]:

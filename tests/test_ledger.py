@@ -684,7 +684,7 @@ FILES = {
     for module in (ledger, guard, mechanism, twinflower.clients.shell, twinflower.clients.store)
 }
 DISK = {"_append", "_write"}
-DEEDS = DISK | {"charge", "_work"}  # where something happens
+DEEDS = DISK | {"charge", "_begin", "update", "close"}  # where something happens
 
 
 def at_step(number: int, act: Any, functions: set[str]) -> Any:

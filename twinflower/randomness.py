@@ -115,9 +115,11 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
     Long ones come from the ziggurat algorithm on a stream for each client, which is faster.
     """
     if size >= _LONG:
-        addresses = [(0, 1, int(i) + 1, round_) for i in np.ravel(client)]  # apart from that of `stream`
-        rows = [_moved(seed, purpose, address).standard_normal(size) for address in addresses]
-        return np.reshape(rows, np.shape(client) + (size,))
+        drawn = np.empty(np.shape(client) + (size,))
+        for i, row in zip(np.ravel(client), drawn.reshape(-1, size), strict=True):
+            address = (0, 1, int(i) + 1, round_)  # apart from that of `stream`
+            _moved(seed, purpose, address).standard_normal(out=row)
+        return drawn
     # random() is a multiple of 2^-53 and may be 0, where the inverse CDF is infinite
     return special.ndtri(np.maximum(uniforms(seed, purpose, client, round_, size), 2.0**-54))
 

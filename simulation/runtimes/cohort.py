@@ -35,11 +35,11 @@ from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
-from .local import Train, reuse_freed_memory, run_curves
+from .ahead import Ahead
+from .local import BLOCK, Train, reuse_freed_memory, run_curves
 from .observer import Observer
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
-BLOCK = 2**21  # bytes per array, so that the arrays of a block fit into the last level of the cache
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ class Cohort:
         plans = [cast(Plan, setup.plan) for setup in self.setups]
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
         schedule, shards = self.setups[0].schedule, self.problem.shards
-        return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
+        noise = SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
+        ahead = Ahead()
+        return lambda round_, clients: ahead.of(noise(round_, clients))
 
     def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:
         """The checkpoint after this round: everything that determines the following rounds, and the metrics so far."""

@@ -8,7 +8,7 @@ This is the only module that uses Flower's private API (marked "private"); a tes
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.ledger import ContextLedger, MemoryLedger
-from twinflower.clients.shell import Answer
+from twinflower.clients.shell import Answer, Opened
 from twinflower.clients.store import ContextStore, MemoryStore
 from twinflower.strategies.direct import DirectGrid, Reply, Request
 from twinflower.strategies.nodes import short
@@ -43,6 +43,7 @@ from ..setup import Setup, prepare_seeds
 from .local import Train, reuse_freed_memory, run_curves
 from .observer import Observer
 from .strategy import run_strategy
+from .together import Begun, Together
 
 _RAISED = 3  # Flower's code for an exception in a client
 
@@ -149,8 +150,13 @@ class InProcessGrid(Grid):
 
 
 class LocalGrid(InProcessGrid, DirectGrid):
-    """An `InProcessGrid` that passes the arrays of rounds as they are, and whose clients keep their state in memory
-    where they would keep it in Flower's context. The numbers are the same to the bit."""
+    """An `InProcessGrid` that passes the arrays of rounds as they are, computes the updates of several clients
+    together, and whose clients keep their state in memory where they would keep it in Flower's context. The numbers are
+    the same to the bit."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._together = Together(setup)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -158,16 +164,30 @@ class LocalGrid(InProcessGrid, DirectGrid):
         """Process messages or requests and return their replies; the timeout has no effect."""
         asked = list(messages)
         if asked and isinstance(asked[0], Request):
-            return cast(list[Message], list(map(self.fit, cast(list[Request], asked))))
+            return cast(list[Message], self.fit(cast(list[Request], asked)))
         return super().send_and_receive(asked)
 
-    def fit(self, request: Request) -> Reply:
-        """See `DirectGrid`; an exception in the client becomes an error, as in Flower."""
-        try:
-            answer = self.client(request.node).answer(list(request.arrays), dict(request.config))
-        except Exception as error:  # noqa: BLE001  a client may raise anything
-            return Reply(request.node, error=short(f"error {_RAISED}: {type(error).__name__}: {error}"))
-        return Reply(request.node, answer.arrays, answer.metrics)
+    def fit(self, requests: Sequence[Request]) -> list[Reply]:
+        """See `DirectGrid`; an exception in a client becomes an error, as in Flower."""
+        asked = {request.node: request for request in requests}
+        blocks = self._together.blocks([node - 1 for node in asked])
+        return [reply for block in blocks for reply in self._fit([asked[client + 1] for client in block])]
+
+    def _fit(self, requests: Sequence[Request]) -> list[Reply]:
+        """The replies to the requests of one block."""
+        results: dict[int, Any] = {request.node: _caught(self._open, request) for request in requests}
+        begun = {
+            node: Begun(self.client(node), opened)
+            for node, opened in results.items()
+            if isinstance(opened, Opened)
+        }
+        updates = self._together.updates(list(begun.values()))
+        for (node, each), update in zip(begun.items(), updates, strict=True):
+            results[node] = _caught(each.close, update)
+        return [_reply(node, result) for node, result in results.items()]
+
+    def _open(self, request: Request) -> Answer | Opened:
+        return self.client(request.node).open(list(request.arrays), dict(request.config))
 
     def _new(self, node: int) -> AlgorithmClient:
         """The client of the node, with a store and a ledger in memory unless they are on disk."""
@@ -179,6 +199,20 @@ class LocalGrid(InProcessGrid, DirectGrid):
         if isinstance(client.store, ContextStore):
             client.store = MemoryStore()
         return client
+
+
+def _caught(act: Callable[..., Any], *arguments: Any) -> Any:
+    """The result, or the exception; a client may raise anything."""
+    try:
+        return act(*arguments)
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
+def _reply(node: int, result: Answer | Exception) -> Reply:
+    if isinstance(result, Exception):
+        return Reply(node, error=short(f"error {_RAISED}: {type(result).__name__}: {result}"))
+    return Reply(node, result.arrays, result.metrics)
 
 
 def _request(content: RecordDict, kind: str) -> tuple[list[NDArray[Any]], dict[str, Any]]:

@@ -13,6 +13,10 @@ from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
 
+BLOCK = (
+    2**21
+)  # bytes per array, so that the arrays of a block of clients fit into the last level of the cache
+
 Train = Callable[[Curve, list[int]], Iterable[Result]]  # runs a curve with these seeds
 
 

@@ -9,7 +9,6 @@ from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index
 from ..batches import LocalSchedule, Shards
 from ..objectives import Bounds
-from ..work import Noise
 from .mechanism import GaussianNoise, seeded_cohort
 
 
@@ -28,7 +27,7 @@ class SimulatedNoise:
     multipliers: Array
     seed: int | Index = 0
 
-    def __call__(self, round_: int, clients: Index) -> Noise:
+    def __call__(self, round_: int, clients: Index) -> GaussianNoise:
         """The noise in a round of the clients (..., K), given by number."""
         sigma = self._spreads(round_, clients) * self._planned(clients)
         return GaussianNoise(sigma[..., None], seeded_cohort(self._seeds, clients, round_))
