@@ -245,8 +245,10 @@ class LocalSchedule:
         if self.batch_size == 0:
             return Batches(steps, full=_all_rows(shards, starts, sizes))
         seeds = np.broadcast_to(seed, clients.shape)
-        addresses = zip(clients.flat, seeds.flat, starts.flat, sizes.flat, steps.flat, strict=True)
-        orders = [self._order(round_, *map(int, address)) for address in addresses]
+        addresses = zip(
+            *(each.ravel().tolist() for each in (clients, seeds, starts, sizes, steps)), strict=True
+        )
+        orders = [self._order(round_, *address) for address in addresses]
         if all(order.shape == orders[0].shape for order in orders):
             return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
         return _ragged(shards, orders, steps)

@@ -10,12 +10,13 @@ These numbers are for simulation and for public coins (sampling, batches, rand-k
 
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.random import Generator, Philox
 
 from . import special
-from .arrays import Array, Index
+from .arrays import Array, Index, read_only
 from .errors import require
 
 PURPOSES = {
@@ -85,7 +86,14 @@ def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generat
 def permutations(seed: int, purpose: str, client: int, round_: int, size: int, count: int) -> list[Index]:
     """The first `count` permutations (size,) of an address's stream; faster than a new `stream`."""
     draw = _moved(seed, purpose, (0, 0, client + 1, round_))
-    return [draw.permutation(size) for _ in range(count)]
+    ordered = _ordered(size)
+    return [draw.permutation(ordered) for _ in range(count)]
+
+
+@lru_cache
+def _ordered(size: int) -> Index:
+    """0..size-1: `permutation` makes it anew from a number, which takes a third of its time."""
+    return read_only(np.arange(size))
 
 
 def uniforms(seed: int, purpose: str, client: int | Index, round_: int, size: int) -> Array:

@@ -145,14 +145,16 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         """The layout of a client's stored state."""
         raise NotImplementedError
 
-    def part_of_sum(self, values: Array, clients: Index, num_clients: int) -> Array:
-        """The sum of p_i value_i over clients (..., K) with values (..., K, d), where p_i are the clients' weights in F
-        over all num_clients clients."""
+    def part_of_sum(self, values: Array, clients: Index, num_clients: int, origin: Array | float = 0.0) -> Array:
+        """The sum of p_i (value_i - origin) over clients (..., K) with values (..., K, d) and one origin (..., d).
+
+        p_i are the clients' weights in F over all num_clients clients. Sums are double in any precision.
+        """
         shares = self.info.shares(clients)
         if shares is None:
-            total = values.sum(-2, dtype=np.float64) / num_clients
+            total = (values.sum(-2, dtype=np.float64) - clients.shape[-1] * origin) / num_clients
         else:
-            total = (shares[..., None] * values).sum(-2)
+            total = (shares[..., None] * values).sum(-2) - shares.sum(-1)[..., None] * origin
         return total.astype(values.dtype, copy=False)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:

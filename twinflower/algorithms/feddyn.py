@@ -120,8 +120,9 @@ class FedDyn(ServerProx, NeedsClientState):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update the drift from the messages, then x0 is the prox of mean - drift/alpha with step 1/alpha."""
         x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
-        drift = server.drift + self.part_of_sum(self._change(uploads, x0[..., None, :]), clients, n)
         x, sent = self.received(uploads, x0.shape[-1])
+        moved = x if sent is None else np.where(sent, x, x0[..., None, :])
+        drift = server.drift - self.alpha * self.part_of_sum(moved, clients, n, x0)
         mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.info.shares(clients))
         heard = hear(server.heard, clients, round_)
         x0 = self.proximal(mean, 1.0 / self.alpha)
