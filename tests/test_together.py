@@ -77,7 +77,7 @@ def test_the_size_of_a_block_changes_no_bit(variant, size, monkeypatch):
     monkeypatch.setattr(together, "BLOCK", size * setup.start.nbytes)
     blocks = list(Together(setup).blocks(range(8)))
     assert {len(block) for block in blocks} <= {size, 8 % size}
-    assert sorted(sum(blocks, [])) == list(range(8))
+    assert sorted(client for block in blocks for client in block) == list(range(8))
     assert_array_equal(inprocess.train(setup).model, whole)
 
 
@@ -101,7 +101,7 @@ def test_an_objective_that_depends_on_the_number_of_clients_computes_each_alone(
 
 def test_a_client_that_fails_affects_no_other(monkeypatch):
     setup = small("fedavg", clients__per_round=0, rounds=1)
-    firsts = [int(setup.schedule.batches(setup.shards, i, 0, 1).__iter__().__next__().labels[0]) for i in range(8)]
+    firsts = [int(next(iter(setup.schedule.batches(setup.shards, i, 0, 1))).labels[0]) for i in range(8)]
     setup = with_objective(setup, Failing, first_label=firsts[2])
     result, used = trained(setup, monkeypatch)
     lost = result.rounds[0].rejected
