@@ -93,10 +93,10 @@ def of_stock(times: Path) -> Training:
 
 def of_ours(folder: Path) -> Training:
     """The training in a run folder; metrics.csv is written right after its last evaluation."""
-    began = (folder / "metrics.csv").stat().st_mtime - read_summary(folder)["seconds"]
-    done = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    start, *_, last = read_rows(folder)
-    return Training(began, began + start["seconds"] + done[0]["seconds"], began + last["seconds"])
+    ended = (folder / "metrics.csv").stat().st_mtime
+    began = ended - read_summary(folder)["seconds"]
+    first = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
+    return Training(began, began + read_rows(folder)[0]["seconds"] + first["seconds"], ended)
 
 
 _LINE = re.compile(

@@ -34,7 +34,7 @@ class Recorder:
     """Collects the rows of metrics.csv; bits and participants are totals since the start of the run.
 
     local_steps and stopped (the share of client rounds in which the stopping rule fired) are means over
-    the rounds since the last row.
+    the rounds since the last row. seconds is the time from the start of the run to the end of the round.
     """
 
     setup: Setup
@@ -69,10 +69,15 @@ class Recorder:
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate the model x (d,) and add a row to metrics.csv; own holds method-specific columns (`own_columns`)."""
+        return self.add(self.so_far(round_), x, own)
+
+    def so_far(self, round_: int) -> dict[str, Any]:
+        """The columns of a row that do not depend on the model, as they are right after the round."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
         per_upload = self.setup.algorithm.upload.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
-        row = {"round": round_, **self.setup.evaluate(x)} | {
+        return {
+            "round": round_,
             "uplink_bits": sum(r.uplink_bits for r in self.rounds),
             "downlink_bits": sum(r.downlink_bits for r in self.rounds),
             "paper_uplink_bits": per_upload * accepted,
@@ -81,8 +86,13 @@ class Recorder:
             "participants": accepted,
             "rejected": sum(len(r.rejected) for r in self.rounds),
             "seconds": time.perf_counter() - self.began,
-            **(own or {}),
         }
+
+    def add(
+        self, so_far: Mapping[str, Any], x: Array, own: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Evaluate the model x (d,) and add a row with these columns `so_far`."""
+        row = {"round": so_far["round"], **self.setup.evaluate(x), **so_far, **(own or {})}
         if not self.setup.has_rows:  # the clients' evaluation is the only one
             row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
         self._check(row, x)

@@ -29,7 +29,7 @@ def build(folder: Path) -> Path:
     shutil.copy(__file__, folder / "simulation" / "faulty_app.py")
     text = (ROOT / "pyproject.toml").read_text()
     (folder / "pyproject.toml").write_text(
-        text.replace("twinflower.simulation.app.client_app:app", "twinflower.simulation.faulty_app:app")
+        text.replace("twinflower.simulation.app.entry:client", "twinflower.simulation.faulty_app:app")
     )
     return folder
 

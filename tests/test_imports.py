@@ -77,6 +77,17 @@ def test_list_loads_neither_flower_nor_figures_nor_special_functions():
     assert not after_command("list") & (HEAVY | {"scipy.special"})
 
 
+def test_flower_loads_the_apps_without_what_they_need():
+    """Flower's engine starts Ray after that."""
+    loaded = loaded_by("import twinflower.simulation.app.entry") - loaded_by(
+        "import flwr.clientapp, flwr.serverapp"
+    )
+    assert {name for name in loaded if name.startswith("twinflower.")} == {
+        "twinflower.simulation", "twinflower.simulation.app", "twinflower.simulation.app.entry",
+    }  # fmt: skip
+    assert not {name for name in loaded if name.partition(".")[0] in HEAVY - {"flwr"}}
+
+
 def modules():
     """Every module of the package by name, with its file and the package its relative imports begin at."""
     for folder, package in FOLDERS.items():

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from twinflower.batches import LocalSchedule
 from twinflower.data.features import Deferred
-from twinflower.simulation.app import client_app
+from twinflower.simulation.app import client_app, entry
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -84,6 +84,22 @@ def test_a_library_that_is_loaded_later_gets_one_thread_too(monkeypatch):
         monkeypatch.setitem(sys.modules, "a_new_library", ModuleType("a_new_library"))
         client_app.client_fn(context)
         assert {library["num_threads"] for library in threadpool_info()} == {1}
+
+
+def test_the_app_that_the_engine_sends_with_every_message_is_its_name():
+    assert pickle.loads(pickle.dumps(entry.client)) is entry.client
+    assert len(pickle.dumps(entry.client)) < 100
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_evaluating_while_the_next_rounds_run_gives_the_rows_of_waiting(variant):
+    setup = small(variant)
+    aside, waiting = (
+        run_strategy(setup, InProcessGrid(setup), runtime) for runtime in ("flower", "inprocess")
+    )
+    assert_array_equal(aside.model, waiting.model)
+    for row, same in zip(aside.rows, waiting.rows, strict=True):
+        np.testing.assert_equal(row | {"seconds": 0}, same | {"seconds": 0})
 
 
 @pytest.mark.parametrize("variant", ["fedavg", "fedpdm", "isrl-dp"])

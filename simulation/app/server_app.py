@@ -96,12 +96,11 @@ def _draw(folder: Path) -> list[str]:
 
 
 def _quick(grid: Grid) -> Grid:
-    """The grid with shorter pauses between two requests for replies."""
-    if not _simulated(grid):
-        return PollingGrid(grid)
-    if hasattr(grid, "pull_interval"):
-        grid.pull_interval = 0.01  # seconds
-    return grid
+    """The grid with shorter pauses between two requests for replies.
+
+    In a simulation a request keeps the nodes' processes from their work, so the pauses grow while Ray starts.
+    """
+    return PollingGrid(grid, 0.01, 0.05) if _simulated(grid) else PollingGrid(grid)
 
 
 def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:

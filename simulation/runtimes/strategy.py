@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.abilities import client_models
@@ -14,9 +14,10 @@ from twinflower.strategies.records import record_of
 from .. import evaluation, ranges
 from ..checkpoint import of_strategy, to_strategy
 from ..folder import Checkpoints
-from ..record import Progress, Recorder, Result, own_columns
+from ..record import Progress, Recorder, Result
 from ..resume import newest
 from ..setup import Setup
+from .evaluator import Evaluator
 
 
 def run_strategy(
@@ -38,23 +39,21 @@ def run_strategy(
     strategy.agreement = ranges.agreement(setup, recorder.scale)
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
-    def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def evaluate(round_: int, arrays: ArrayRecord) -> None:
         round_ += first
         if recorder.rows and round_ <= first:
-            return None  # this round was evaluated before the checkpoint
-        metrics = None
+            return  # this round was evaluated before the checkpoint
         if recorder.wants(round_):
-            model, own = setup.algorithm.model(strategy.server), own_columns(recorder.setup, strategy.server)
             found = strategy.site_metrics if strategy.evaluates(round_) else {}
-            metrics = MetricRecord(recorder.evaluate(round_, model, own | evaluation.row(setup, found)))
+            evaluator.begin(round_, strategy.server, evaluation.row(setup, found))
         if checkpoints and checkpoints.due(round_):
+            evaluator.wait()
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
             strategy.settled = checkpoints.settled()
-        return metrics
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
             strategy.start(
                 grid,
                 record_of([setup.start]),

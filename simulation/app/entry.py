@@ -1,0 +1,32 @@
+"""The apps that Flower loads. What they need is imported when they are first called.
+
+Flower's engine loads both apps before it starts Ray; the server then imports its modules while Ray starts.
+"""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+
+class _Client(ClientApp):
+    """The app in `client_app`. Flower's engine sends its app with every message: of this one, only the name."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from .client_app import app
+
+        return app(message, context)
+
+    def __reduce__(self) -> str:
+        return "client"
+
+
+client = _Client()
+server = ServerApp()
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the app in `server_app`."""
+    from .server_app import app
+
+    app(grid, context)
