@@ -397,8 +397,8 @@ def test_a_dead_node_leaves_with_its_duals(first):
     assert algorithm.server_metrics(server)["alive"] == N - 1
 
     class KeepsDuals(ZCDPNFL):
-        def _bury(self, server, silent):
-            return self._relayed(server._replace(silent=silent))
+        def _bury(self, before, server):
+            return self._relayed(server)
 
     wrong = on(make_graph("complete", N), KeepsDuals, rho=0.2, step_size=1.5, dead_after=5)
     server, _ = last(run(wrong, RIDGE, 1500, fate=dies(first)))

@@ -59,7 +59,7 @@ class Zero:
 
     def subgradient(self, x: Array) -> Array:
         """The zero vector, (..., d)."""
-        return np.zeros_like(x)
+        return np.zeros(x.shape, x.dtype)
 
 
 ZERO = Zero()

@@ -117,7 +117,7 @@ def rounds(
     sampling = sampling or everyone(problem.num_clients)
     loop = _Loop(algorithm, problem, schedule, noise, lost, seed, block)
     for round_ in range(at.round + 1, number + 1):
-        at = loop.round(at._replace(round=round_, clients=sampling(round_)))
+        at = loop.round(Outcome(round_, at.server, at.states, sampling(round_)))
         yield at
     if isinstance(algorithm, Closes):
         close(algorithm, at)
@@ -144,18 +144,20 @@ class _Loop:
     room: Any = None
 
     def round(self, at: Outcome) -> Outcome:
-        """Run the round at.round of at.clients and return its outcome."""
+        """Run the round at.round of at.clients, starting from the states in `at`, and return its outcome."""
         if not at.clients.shape[-1]:
-            return at._replace(counted=at.clients, uploads=None, report=None)
+            return at._replace(counted=at.clients)
         parts = self._parts(at.clients)
-        states, sent, reports = zip(*(self._update(at, part) for part in parts), strict=True)
+        states, sent, reports = zip(*[self._update(at, part) for part in parts], strict=True)
         axis = at.clients.ndim - 1
         uploads, report = self._joined(sent, axis, at.server), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
         _keep(at.states, parts, states, finite, self.problem.num_clients)
         counted = self._arrived(at, finite)
-        uploads, report = (at_places(each, counted, axis) for each in (uploads, report))
-        return self._served(at._replace(counted=at.clients[..., counted], uploads=uploads, report=report))
+        uploads, report = at_places(uploads, counted, axis), at_places(report, counted, axis)
+        clients = at.clients[..., counted]
+        server = self._served(at, uploads, clients)
+        return Outcome(at.round, server, at.states, at.clients, clients, uploads, report)
 
     def _parts(self, clients: Index) -> list[Index]:
         """The clients (..., K) split into blocks of at most `block` clients."""
@@ -172,14 +174,14 @@ class _Loop:
         work = LocalWork(self.problem.objective, batches, noise, at.round)
         return self.algorithm.client_update(at.states.of(clients), inbox, work)
 
-    def _served(self, at: Outcome) -> Outcome:
-        """The outcome with the server's new state; unchanged if no update counts."""
-        if not at.counted.shape[-1]:
-            return at
-        server = self.algorithm.server_update(at.server, at.uploads, at.counted, at.round)
+    def _served(self, at: Outcome, uploads: Any, counted: Index) -> Any:
+        """The server's new state; the old one if no update counts."""
+        if not counted.shape[-1]:
+            return at.server
+        server = self.algorithm.server_update(at.server, uploads, counted, at.round)
         if not _all_finite(self.algorithm.model(server)):
             raise RunError(f"the model diverged in round {at.round}: lower step-size")
-        return at._replace(server=server)
+        return server
 
     def _finite(self, uploads: Any, round_: int) -> Index | slice:
         """Positions of the clients whose update is finite, or slice(None) if all are."""
@@ -251,4 +253,4 @@ def _leaves(tree: Any) -> Iterator[Array]:
 
 def _all_finite(array: Array) -> bool:
     """Whether all entries are finite. The sum is the cheapest test; if it is not finite, every entry is checked."""
-    return math.isfinite(array.sum()) or bool(np.isfinite(array).all())
+    return math.isfinite(np.add.reduce(array, None)) or bool(np.isfinite(array).all())

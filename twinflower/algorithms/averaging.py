@@ -72,7 +72,9 @@ def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Ar
 
 def mean_over_clients(values: Array) -> Array:
     """The mean (..., d) of values (..., K, d); the sum is double, because rounding errors grow with K."""
-    return values.mean(-2, dtype=np.float64).astype(values.dtype, copy=False)
+    mean = np.add.reduce(values, -2, dtype=np.float64)
+    mean /= values.shape[-2]
+    return mean.astype(values.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _weighted_mean(values: Array, sent: Mask | None, unheard: Array, shares: Array) -> Array:

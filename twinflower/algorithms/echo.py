@@ -40,7 +40,9 @@ def untouched(start: Array) -> Tentative:
 def confirmed(state: Tentative, heard: Index) -> Array:
     """The variable (..., d) as counted by the server. heard (...,): the round that the request echoes."""
     counted = state.round == heard
-    return state.after if counted.all() else np.where(counted[..., None], state.after, state.before)
+    if np.count_nonzero(counted) == counted.size:  # the usual case
+        return state.after
+    return np.where(counted[..., None], state.after, state.before)
 
 
 def tentative(before: Array, after: Array, round_: int) -> Tentative:

@@ -100,10 +100,10 @@ class LDPPrimalDual(
         self, state: State, inbox: Vector, work: LocalWork
     ) -> tuple[State, Vector, Report]:
         """Finish the previous round, then take one (noisy) gradient step on the first batch."""
-        _, dual, x = state = self.finish(state, inbox)
+        _, dual, x = self.finish(state, inbox)
         slope = self.pull * work.gradient(x)
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
-        return state._replace(sent=sent), Vector(sent), work.one_step()
+        return State(sent, dual, x), Vector(sent), work.one_step()
 
     def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for x and the gradient step from it."""

@@ -72,16 +72,16 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
         self, state: Tentative, inbox: Inbox, work: LocalWork
     ) -> tuple[Tentative, Vector, Report]:
         """Apply the dual steps of the previous rounds, then take one ADMM step on the first batch."""
-        dual, own, pull = self.pulled(state, inbox)
+        counted = confirmed(state, inbox.heard)
+        dual, own, pull = self.pulled(counted, inbox)
         w = self.primal(work, own, pull, inbox.degree)
         sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
-        counted = confirmed(state, inbox.heard)
         return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
 
-    def pulled(self, state: Tentative, inbox: Inbox) -> tuple[Array, Array, Array]:
+    def pulled(self, counted: Array, inbox: Inbox) -> tuple[Array, Array, Array]:
         """The dual, the client's last message, and the gradient of the public terms of the local problem, (..., d)
-        each."""
-        counted, d = confirmed(state, inbox.heard), inbox.gain.shape[-1]
+        each. counted (..., 2d): the dual and the message after the last reply that was counted."""
+        d = inbox.gain.shape[-1]
         dual, own = counted[..., :d], counted[..., d:]
         dual = dual + self.rho * inbox.gain                                     # (9)
         return dual, own, dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)

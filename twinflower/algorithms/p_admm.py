@@ -26,7 +26,7 @@ from ..objectives import Bounds, LinearModel
 from ..privacy.release import Rounding
 from ..work import LocalWork
 from .abilities import RestrictsObjective, length
-from .echo import Tentative
+from .echo import Tentative, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GrowingBudget
 
@@ -84,7 +84,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         The steps are no longer than (C + ||pull||) / strong. The rounding error of a step is 1 / strong times that of
         its gradient, and momentum adds up the errors of sqrt(smooth / strong) steps.
         """
-        _, own, pull = self.pulled(state, inbox)
+        _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         strong = 2 * self.rho * float(inbox.degree)
         smooth = float(np.exp2(np.ceil(np.log2(bounds.curvature + bounds.steepest + strong))))
         slope = bounds.gradient + length(pull)

@@ -124,21 +124,26 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Store the messages, take the dual step of every edge, and remove the clients that are now dead."""
-        received, silent = uploads.x, np.zeros_like(clients)
-        if self.dead_after:  # a cohort may include dead clients
-            there = of_node(self.alive(server), clients)
-            received = np.where(there[..., None], received, rows_of_node(server.w, clients))
-            silent = np.where(there, 0, of_node(server.silent, clients) + 1)
-        w, silent = put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
-        server = self._relayed(server._replace(w=w, total=server.total + w))
-        steps = self.live_degrees(server)[..., None] * w - server.neighbours
+        w, silent = self._received(server, uploads.x, clients)
+        neighbours = self._summed(server, w)
+        steps = self.live_degrees(server)[..., None] * w - neighbours
         gain, heard = steps, np.full(silent.shape, round_)
-        if silent.any():
+        if np.count_nonzero(silent):
             answered = silent == 0
             gain = np.where(answered[..., None], steps, server.gain + steps)
             heard = np.where(answered, heard, server.heard)
-        server = self._averaged(server._replace(gain=gain, heard=heard), round_)
-        return self._bury(server, silent)
+        tail, averaged = self._averaged(server, w, round_)
+        after = Server(w, neighbours, gain, server.total + w, heard, silent, tail, averaged)
+        return self._bury(server, after) if self.dead_after else after
+
+    def _received(self, server: Server, messages: Array, clients: Index) -> tuple[Array, Index]:
+        """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
+        if not self.dead_after:
+            return put_rows(server.w, clients, messages), hear(server.silent + 1, clients, 0)
+        there = of_node(self.alive(server), clients)  # a cohort may include dead clients
+        received = np.where(there[..., None], messages, rows_of_node(server.w, clients))
+        silent = np.where(there, 0, of_node(server.silent, clients) + 1)
+        return put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
 
     @cached_property
     def _near(self) -> Any:
@@ -148,17 +153,14 @@ class Relayed(Dense, OnGraph, ServerMetrics):
     def _degrees(self) -> Array:
         return degrees(self.info.neighbours)
 
-    def _averaged(self, server: Server, round_: int) -> Server:
-        """Add w to the tail sum if the round is in the final share of the rounds."""
+    def _averaged(self, server: Server, w: Array, round_: int) -> tuple[Array, Index]:
+        """The tail sum and its number of rounds, with w added if the round is in the final share of the rounds."""
         if not self.tail or self.info.rounds - round_ >= self.tail * self.info.rounds:
-            return server
-        return server._replace(tail=server.tail + server.w, averaged=server.averaged + 1)
+            return server.tail, server.averaged
+        return server.tail + w, server.averaged + 1
 
-    def _bury(self, server: Server, silent: Index) -> Server:
+    def _bury(self, before: Server, server: Server) -> Server:
         """Remove the clients that died in this round. Raises RunError if the remaining graph is not connected."""
-        before, server = server, server._replace(silent=silent)
-        if not self.dead_after:
-            return server
         alive = self.alive(server)
         lost = self.alive(before) & ~alive
         if not lost.any():
@@ -175,8 +177,11 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def _relayed(self, server: Server) -> Server:
         """The state with up-to-date sums of the neighbours' messages."""
-        w = server.w * self.alive(server)[..., None] if self.dead_after else server.w
-        return server._replace(neighbours=sums(self._near, w))
+        return server._replace(neighbours=self._summed(server, server.w))
+
+    def _summed(self, server: Server, w: Array) -> Array:
+        """The sums (..., N, d) of the live neighbours' messages w (..., N, d)."""
+        return sums(self._near, w * self.alive(server)[..., None] if self.dead_after else w)
 
     def alive(self, server: Server) -> Mask:
         """A mask (..., N) of the clients that are in the graph."""

@@ -22,7 +22,7 @@ from ..privacy.release import Rounding
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .abilities import length
-from .echo import Tentative
+from .echo import Tentative, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GradientSteps, GrowingBudget
 
@@ -60,7 +60,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for the sum of gradients in the local step."""
-        _, own, pull = self.pulled(state, inbox)
+        _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         eta, degree = self.step(round_), float(inbox.degree)
         kinks = 0.0 if self.composite == "prox" else length(self.subgradient(own))
         slope = length(own) / eta + bounds.gradient + bounds.steepest * length(own) + kinks + length(pull)
