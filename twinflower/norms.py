@@ -50,10 +50,8 @@ def outer_norms(*layers: tuple[Array, Array, Array | None], bound: float = 0.0) 
         (s, i, squared_norms(s), squared_norms(i) if known is None else known) for s, i, known in layers
     ]
     squares = [square for _, _, a, b in factors for square in (a, b)]
-    if bound and _small_do_not_matter(squares, bound):
-        return np.sqrt(_sum([_raised(a) * _raised(b) for _, _, a, b in factors]))
     plain = np.sqrt(_sum([a * b for _, _, a, b in factors]))
-    if all(map(_sure, squares)):
+    if (bound and _small_do_not_matter(squares, bound)) or all(map(_sure, squares)):
         return plain
     exact = reduce(np.hypot, [corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors])
     exact = np.where(exact > _LONGEST[exact.dtype], np.inf, exact)
@@ -61,20 +59,12 @@ def outer_norms(*layers: tuple[Array, Array, Array | None], bound: float = 0.0) 
 
 
 def _small_do_not_matter(squares: list[Array], bound: float) -> bool:
-    """Whether no square is too large, and a product with one that is too small, rounded up to the reliable range, is
-    negligible against bound^2. False if one is NaN."""
+    """Whether no square is too large, and any product with one that is too small is negligible against bound^2, as
+    computed and in truth. False if one is NaN."""
     low, high = _SURE[squares[0].dtype]
     negligible = (_EPS[squares[0].dtype] * bound) ** 2
-    return all(
-        top < high and low * top <= negligible
-        for top in [float(np.maximum.reduce(s, axis=None)) for s in squares]
-    )
-
-
-def _raised(squares: Array) -> Array:
-    """The squares, raised to the lower end of the reliable range."""
-    low, _ = _SURE[squares.dtype]
-    return squares if np.minimum.reduce(squares, axis=None) > low else np.maximum(squares, low)
+    tops = sum([float(np.maximum.reduce(s, axis=None)) for s in squares])  # an upper bound on each
+    return tops < high and low * tops <= negligible
 
 
 def _sum(parts: list[Array]) -> Array:

@@ -227,8 +227,8 @@ class _Loop:
 def _keep(
     states: ClientStates, parts: Sequence[Index], new: Sequence[Any], finite: Index | slice, num_clients: int
 ) -> None:
-    """Store the new states of the clients whose update is finite; if all are, blocks need not be joined first."""
-    if isinstance(finite, slice) and sum(part.shape[-1] for part in parts) < num_clients:
+    """Store the new states of the clients whose update is finite; if all are, some clients' blocks stay separate."""
+    if isinstance(finite, slice) and (len(parts) == 1 or sum(part.shape[-1] for part in parts) < num_clients):
         for part, own in zip(parts, new, strict=True):
             states.put(part, own)
         return

@@ -50,7 +50,8 @@ class LocalWork(NamedTuple):
     @property
     def rows(self) -> Batch:
         """The batch of the first step, for methods that take only one step."""
-        return next(iter(self.batches))
+        full = self.batches.full
+        return next(iter(self.batches)) if full is None else full
 
     def gradient(self, x: Array) -> Array:
         """Gradient (..., d) of f_i at x (..., d) on `rows`."""

@@ -257,9 +257,9 @@ def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
     K = N selects all."""
     if np.ndim(node) == 0:
         return values[..., node]
-    if values.ndim == 1:
-        return values[node]
-    return values if node.shape[-1] == values.shape[-1] else np.take_along_axis(values, node, -1)
+    if node.shape[-1] == values.shape[-1]:
+        return values
+    return values[node] if values.ndim == 1 else np.take_along_axis(values, node, -1)
 
 
 def rows_of_node(values: Array, node: Index) -> Array:
