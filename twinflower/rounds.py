@@ -153,11 +153,11 @@ class _Loop:
         uploads, report = self._joined(sent, axis, at.server), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
         _keep(at.states, parts, states, finite, self.problem.num_clients)
-        counted = self._arrived(at, finite)
-        uploads, report = at_places(uploads, counted, axis), at_places(report, counted, axis)
-        clients = at.clients[..., counted]
-        server = self._served(at, uploads, clients)
-        return Outcome(at.round, server, at.states, at.clients, clients, uploads, report)
+        places = self._arrived(at, finite)
+        counted = at.clients[..., places]
+        uploads, report = at_places(uploads, places, axis), at_places(report, places, axis)
+        server = self._served(at, uploads, counted)
+        return Outcome(at.round, server, at.states, at.clients, counted, uploads, report)
 
     def _parts(self, clients: Index) -> list[Index]:
         """The clients (..., K) split into blocks of at most `block` clients."""
@@ -227,7 +227,8 @@ class _Loop:
 def _keep(
     states: ClientStates, parts: Sequence[Index], new: Sequence[Any], finite: Index | slice, num_clients: int
 ) -> None:
-    """Store the new states of the clients whose update is finite; if all are, some clients' blocks stay separate."""
+    """Store the new states of the clients whose update is finite. Blocks are joined only if all clients were sampled or
+    some updates are not finite."""
     if isinstance(finite, slice) and (len(parts) == 1 or sum(part.shape[-1] for part in parts) < num_clients):
         for part, own in zip(parts, new, strict=True):
             states.put(part, own)

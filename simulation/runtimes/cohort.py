@@ -178,20 +178,31 @@ class Cohort:
 
     def accounts(self, at: Outcome) -> list[Round]:
         """The record of the round (participants, bits, local steps) for each seed."""
-        report = at.report or ()
-        parts = (at.clients, at.counted, *report)
+        parts = (at.clients, at.counted, *self._means(at))
         by_seed = [parts] if self.alone else zip(*parts, strict=True)
         return [self._account(at.round, *part) for part in by_seed]
 
+    def _means(self, at: Outcome) -> tuple[Array, Array]:
+        """The mean number of local steps, and the share of clients that stopped early, (...,); NaN in private runs."""
+        if at.report is None or self.setups[0].plan is not None:
+            unknown = np.full(at.clients.shape[:-1], np.nan)
+            return unknown, unknown
+        return at.report.steps.mean(-1), at.report.fired.mean(-1)
+
     def _account(self, round_: int, clients: Index, counted: Index, steps: Array, fired: Array) -> Round:
-        d = self.problem.objective.d
-        dtype = self.problem.start.dtype
-        up, down = (layout.bits(d, dtype) for layout in (self.algorithm.upload, self.algorithm.inbox))
-        private = self.setups[0].plan is not None
-        means = (np.nan, np.nan) if private else (float(steps.mean()), float(fired.mean()))
-        asked = tuple(clients.tolist())
-        lost = dict.fromkeys(sorted({*asked}.difference(counted.tolist())), "its update is not finite")
-        return Round(round_, asked, len(counted), lost, up * len(counted), down * len(asked), *means)
+        asked, accepted = tuple(clients.tolist()), len(counted)
+        missing = {*asked}.difference(counted.tolist()) if accepted < len(asked) else ()
+        lost = dict.fromkeys(sorted(missing), "its update is not finite")
+        up, down = self._bits
+        return Round(
+            round_, asked, accepted, lost, up * accepted, down * len(asked), float(steps), float(fired)
+        )
+
+    @cached_property
+    def _bits(self) -> tuple[int, int]:
+        """The number of bits of one upload and of one inbox."""
+        d, dtype = self.problem.objective.d, self.problem.start.dtype
+        return self.algorithm.upload.bits(d, dtype), self.algorithm.inbox.bits(d, dtype)
 
 
 @dataclass(frozen=True)
