@@ -27,8 +27,14 @@ class Ahead:
         self._widths: dict[int, int] = {}  # of the draws seen so far: their length, by number
 
     def of(self, noise: GaussianNoise) -> GaussianNoise:
-        """The same noise; its first draw begins now, and every other one when the draw before it is needed."""
-        return replace(noise, draws=self._early(noise.draws, np.shape(noise.sigma)[:-1]))
+        """The same noise; its first draw begins now, and every other one when the draw before it is needed.
+
+        The noise itself is returned if all draws seen so far would be too short.
+        """
+        clients = np.shape(noise.sigma)[:-1]
+        if self._widths and prod(clients) * max(self._widths.values()) < _LEAST:
+            return noise
+        return replace(noise, draws=self._early(noise.draws, clients))
 
     def _early(self, draws: Draws, clients: Shape) -> Draws:
         begun = self._begin(draws, 0, clients)
