@@ -90,7 +90,7 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
 
 def _draw(folder: Path) -> list[str]:
     """Draw the figure and write the report; return an error message for each that cannot be written."""
-    from ..report.figures import draw_run, undrawn  # takes as long to import as everything else here
+    from ..report.figures import draw_run, undrawn
 
     return undrawn(lambda: draw_run(folder)) + undrawn(lambda: report_run(folder))
 
@@ -132,6 +132,9 @@ def _folder(config: Config) -> Path:
 
 
 def _print_row(row: dict[str, float]) -> None:
+    """Print the row. The first one comes while the nodes train, so that what draws the figure is imported by then."""
+    from ..report import figures  # noqa: F401  takes as long to import as everything else here
+
     _print(row_line(row))
 
 

@@ -9,9 +9,8 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,7 +83,8 @@ class Engine:
         process = self.begin(config, folder, app)
         while process.poll() is None:
             self._look(tail)
-            time.sleep(_PAUSE)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PAUSE)
         self._look(tail)
         output = log.read_bytes()[begin:].decode(errors="replace")
         if not _completed(output):
