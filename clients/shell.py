@@ -211,7 +211,8 @@ class AlgorithmClient(NumPyClient):
     def open(self, parameters: Arrays, config: dict[str, Any]) -> Answer | Opened:
         """Check a request and charge its round; return the reply if no update has to be computed for it.
 
-        `answer` is `open`, `update` and `close`; a caller with many clients may compute their updates together.
+        `answer` is `open`, `update` and `close`, and a subclass overrides these: a caller with many clients may compute
+        their updates together.
         """
         asked = self._read(config)
         last = self.store.last(asked.session)

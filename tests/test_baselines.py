@@ -1,5 +1,7 @@
 """FedAvg, FedProx, SCAFFOLD, FedDyn and ISRL-DP: against their papers, each other, and what they converge to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Error, Message
@@ -121,10 +123,10 @@ def soft(u, threshold):
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
 
 
-def rounds_of(shards):
+def rounds_of(shards, schedule=WALK):
     """(eta, [(i, batches)]) of every round."""
     for t in range(1, ROUNDS + 1):
-        sampled = [(int(i), list(WALK.batches(shards, int(i), 0, t))) for i in participants(0, t, N, K)]
+        sampled = [(int(i), list(schedule.batches(shards, int(i), 0, t))) for i in participants(0, t, N, K)]
         yield ETA / t**DECAY, sampled
 
 
@@ -175,11 +177,12 @@ def test_subgradients_in_local_steps_are_a_loss_with_h_inside(algorithm):
 
 
 @both_weightings
-def test_scaffold_is_its_algorithm(weighting):
+@pytest.mark.parametrize("schedule", [WALK, replace(WALK, max_local_steps=3)], ids=["unequal", "equal"])
+def test_scaffold_is_its_algorithm(weighting, schedule):
     """Karimireddy et al., Algorithm 1, option II, eta_g = 1; with p_i for 1/N, and so sum_i p_i c_i for c."""
     (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     x, c, c_i = np.zeros(4), np.zeros(4), np.zeros((N, 4))
-    for eta, sampled in rounds_of(shards):
+    for eta, sampled in rounds_of(shards, schedule):
         dy, dc = [], []
         for i, batches in sampled:
             y = x  # line 7
@@ -192,7 +195,7 @@ def test_scaffold_is_its_algorithm(weighting):
         x = x + np.average(dy, 0, weights_of(p, sampled))  # lines 16, 17
         c = c + np.dot(weights_of(p, sampled), dc)
     algorithm = Scaffold(step_size=ETA, step_decay=DECAY, info=info)
-    server, states, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
+    server, states, *_ = last(run(algorithm, shards, objective, schedule, ROUNDS, k=K))
     assert_allclose(server.x0, x, rtol=0, atol=1e-12)
     assert_allclose(server.control, c, rtol=0, atol=1e-12)
     assert_allclose(server.control, p @ states.after, rtol=0, atol=1e-12)

@@ -43,7 +43,7 @@ from ..setup import Setup, prepare_seeds
 from .local import Train, reuse_freed_memory, run_curves
 from .observer import Observer
 from .strategy import run_strategy
-from .together import Begun, Together
+from .together import Open, Together
 
 _RAISED = 3  # Flower's code for an exception in a client
 
@@ -176,13 +176,13 @@ class LocalGrid(InProcessGrid, DirectGrid):
     def _fit(self, requests: Sequence[Request]) -> list[Reply]:
         """The replies to the requests of one block."""
         results: dict[int, Any] = {request.node: _caught(self._open, request) for request in requests}
-        begun = {
-            node: Begun(self.client(node), opened)
-            for node, opened in results.items()
-            if isinstance(opened, Opened)
+        open_ = {
+            node: Open(self.client(node), result)
+            for node, result in results.items()
+            if isinstance(result, Opened)
         }
-        updates = self._together.updates(list(begun.values()))
-        for (node, each), update in zip(begun.items(), updates, strict=True):
+        updates = self._together.updates(list(open_.values()))
+        for (node, each), update in zip(open_.items(), updates, strict=True):
             results[node] = _caught(each.close, update)
         return [_reply(node, result) for node, result in results.items()]
 

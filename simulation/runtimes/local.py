@@ -13,9 +13,8 @@ from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
 
-BLOCK = (
-    2**21
-)  # bytes per array, so that the arrays of a block of clients fit into the last level of the cache
+# bytes of an array for a block of clients, so that all arrays of the block fit into the last level of the cache
+BLOCK = 2**21
 
 Train = Callable[[Curve, list[int]], Iterable[Result]]  # runs a curve with these seeds
 

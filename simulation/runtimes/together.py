@@ -13,6 +13,8 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer, Opened, Update
+from twinflower.networks import Network
+from twinflower.objectives import LinearModel
 from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.work import LocalWork, Noise, no_noise
 
@@ -20,29 +22,39 @@ from ..setup import Setup
 from .ahead import Ahead
 from .local import BLOCK
 
+_CHECKED = 3  # rounds; in the first one all clients may still be at the same point, often 0
 
-class Begun(NamedTuple):
-    """A client and a round that it has opened."""
+
+class Open(NamedTuple):
+    """A client with a round that it has opened."""
 
     client: AlgorithmClient
-    opened: Opened
+    round: Opened
+
+    def update(self) -> Update:
+        """The update, computed for this client alone."""
+        return self.client.update(self.round)
 
     def close(self, update: Update | None) -> Answer:
-        """Complete the round with this update, or with the client's own."""
-        return self.client.close(self.opened, update or self.client.update(self.opened))
+        """Complete the round with this update, or with one computed for this client alone."""
+        return self.client.close(self.round, self.update() if update is None else update)
 
 
 @dataclass
 class Together:
     """Computes updates of clients of one run, which share everything but their rows and their state.
 
-    The first block is computed in both ways. If a single bit differs, or if the update fails, every client of the run
-    computes alone: an objective or an algorithm from elsewhere may depend on the number of clients in its arrays.
+    Only for our own objectives on rows, in which no client's numbers depend on another's; PyTorch's results may depend
+    on the shapes of arrays. In the first rounds a block is computed in both ways: if a single bit differs, as it might
+    with another processor's routines, every client computes alone from then on.
     """
 
     setup: Setup
-    exact: bool | None = None
     ahead: Ahead = field(default_factory=Ahead)
+    checked: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.exact = _ours(self.setup)
 
     def blocks(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """The clients, given by number, in blocks whose batches have one shape and fit into the processor's cache."""
@@ -54,42 +66,49 @@ class Together:
             size = self._size(rows)
             yield from (group[first : first + size] for first in range(0, len(group), size))
 
-    def updates(self, block: Sequence[Begun]) -> Sequence[Update | None]:
+    def updates(self, block: Sequence[Open]) -> Sequence[Update | None]:
         """The updates of clients in one block; None for each client that has to compute alone."""
         alone = [None] * len(block)
-        if len(block) < 2 or self.exact is False or not self._alike(block):
+        if len(block) < 2 or not self.exact or not self._alike(block):
             return alone
         try:
             found = self._update(block)
-            if self.exact is None:
-                self.exact = all(map(_same, found, (begun.client.update(begun.opened) for begun in block)))
-        except Exception:  # noqa: BLE001  alone, it affects only one client, and the reply names the reason
-            self.exact = False
+            self._check(block, found)
+        except Exception:  # noqa: BLE001  each alone, only the client that fails is affected, and its reply says why
+            return alone
         return found if self.exact else alone
+
+    def _check(self, block: Sequence[Open], found: Sequence[Update]) -> None:
+        """Compare one block of each of the first rounds with the clients' own updates."""
+        round_ = block[0].round.asked.round
+        if round_ not in self.checked and len(self.checked) < _CHECKED:
+            self.exact = all(map(_same, found, [each.update() for each in block]))
+            self.checked.add(round_)
 
     def _size(self, rows: int) -> int:
         """The number of clients in a block whose steps have `rows` rows."""
         batch = rows * self.setup.shards.features.shape[1] * self.setup.start.itemsize
         return max(1, BLOCK // max(batch, self.setup.start.nbytes))
 
-    def _alike(self, block: Sequence[Begun]) -> bool:
+    def _alike(self, block: Sequence[Open]) -> bool:
         """Whether all clients look up their rows in the run's data set, and have noise that can be stacked."""
-        kinds = {type(begun.opened.noise) for begun in block}
-        known = kinds <= {type(no_noise)} or kinds <= {GaussianNoise}
-        return known and all(begun.client.shards is self.setup.shards for begun in block)
+        noises = [each.round.noise for each in block]
+        public = all(noise is no_noise for noise in noises)
+        known = public or all(isinstance(noise, GaussianNoise) and not noise.grid for noise in noises)
+        return known and all(each.client.shards is self.setup.shards for each in block)
 
-    def _update(self, block: Sequence[Begun]) -> list[Update]:
-        setup, round_ = self.setup, block[0].opened.asked.round
-        clients = np.array([begun.client.client for begun in block])
+    def _update(self, block: Sequence[Open]) -> list[Update]:
+        setup, round_ = self.setup, block[0].round.asked.round
+        clients = np.array([each.client.client for each in block])
         batches = setup.schedule.batches(setup.shards, clients, setup.config.seed, round_)
-        work = LocalWork(
-            setup.objective, batches, self._noise([begun.opened.noise for begun in block]), round_
-        )
+        noise = self._noise([each.round.noise for each in block])
         state, inbox = (
-            _stacked([getattr(begun.opened, name) for begun in block]) for name in ("state", "inbox")
+            _stacked([getattr(each.round, name) for each in block]) for name in ("state", "inbox")
         )
         with np.errstate(all="ignore"):
-            whole = setup.algorithm.client_update(state, inbox, work)
+            whole = setup.algorithm.client_update(
+                state, inbox, LocalWork(setup.objective, batches, noise, round_)
+            )
         return list(map(Update, *(_split(part, len(block)) for part in whole)))
 
     def _noise(self, noises: Sequence[Any]) -> Noise:
@@ -102,6 +121,14 @@ class Together:
 
         sigma = np.array([noise.sigma for noise in noises])
         return self.ahead.of(GaussianNoise(sigma[:, None], draws))
+
+
+def _ours(setup: Setup) -> bool:
+    """Whether algorithm, objective and loss are this package's own, on rows."""
+    objective: Any = setup.objective
+    if type(objective) not in (LinearModel, Network):
+        return False
+    return all(type(part).__module__.startswith("twinflower.") for part in (setup.algorithm, objective.loss))
 
 
 def _stacked(parts: Sequence[Any]) -> Any:

@@ -152,7 +152,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         """
         shares = self.info.shares(clients)
         if shares is None:
-            total = (values.sum(-2, dtype=np.float64) - clients.shape[-1] * origin) / num_clients
+            total = (values.sum(-2, dtype=np.float64) - clients.shape[-1] * np.asarray(origin, float)) / num_clients
         else:
             total = (shares[..., None] * values).sum(-2) - shares.sum(-1)[..., None] * origin
         return total.astype(values.dtype, copy=False)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Index
 from ..batches import Workload
 from ..errors import RunError, require
 from ..objectives import Bounds, LinearModel
@@ -54,7 +54,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
             f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0",
         )
         if public:
-            steps = _steps(2 * self.rho, _smoothness(objective, public**2, 2 * self.rho))
+            steps = int(_steps(2 * self.rho, _smoothness(objective, public**2, 2 * self.rho)))
             require(
                 steps <= _MOST_STEPS,
                 f"rho = {self.rho:g} is too small for {self.name} here: a local problem would take {steps:,} steps, "
@@ -68,14 +68,18 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm**2
         smooth = _smoothness(objective, longest, strong)
         steps, rate = _steps(strong, smooth), np.sqrt(strong / smooth)
+        most, alike = int(steps.max()), steps.min() == steps.max()
         momentum = (1 - rate) / (1 + rate)
-        if steps > _MOST_STEPS:
-            raise RunError(f"the local problem would take {steps:,} steps: raise rho, or scale the rows by row-norm")
+        if most > _MOST_STEPS:
+            raise RunError(f"the local problem would take {most:,} steps: raise rho, or scale the rows by row-norm")
         w = y = own
-        for _ in range(steps):
+        for step in range(most):
             slope = objective.grad(y, rows) + pull + strong * y
             following = self.prox(y - slope / smooth, 1 / smooth)
-            y, w = following + momentum * (following - w), following
+            ahead = following + momentum * (following - w)
+            if not alike:  # a client's steps do not depend on the others'
+                following, ahead = (np.where(step < steps, new, old) for new, old in ((following, w), (ahead, y)))
+            y, w = ahead, following
         return w
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
@@ -109,6 +113,6 @@ def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -
     return np.exp2(np.ceil(np.log2(curvature + strong)))  # type: ignore[no-any-return]
 
 
-def _steps(strong: Array | float, smooth: Array) -> int:
+def _steps(strong: Array | float, smooth: Array) -> Index:
     """Steps until (1 - rate)^steps < 1e-32 with rate = sqrt(strong / smooth)."""
-    return int(_DIGITS / np.sqrt(strong / smooth).min()) + 1
+    return np.asarray(_DIGITS / np.sqrt(strong / smooth)).astype(np.int64) + 1
