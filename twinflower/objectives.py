@@ -191,6 +191,12 @@ def _identity(outputs: int, dtype: np.dtype[Any]) -> Array:
     return np.eye(outputs, dtype=dtype)
 
 
+@lru_cache
+def _minus_signs(dtype: np.dtype[Any]) -> Array:
+    """-s for the labels 0 and 1 of binary classification."""
+    return np.array([1.0, -1.0], dtype=dtype)
+
+
 def _one_hot(labels: Labels, scores: Array) -> Array:
     """1.0 at each label and 0.0 elsewhere, like the scores (..., outputs); a look-up is several times faster than a
     comparison."""
@@ -254,10 +260,10 @@ class Logistic:
         return 1
 
     def values(self, scores: Array, labels: Labels) -> Array:
-        return np.logaddexp(0.0, -self._sign(labels, scores) * scores[..., 0])
+        return np.logaddexp(0.0, _minus_signs(scores.dtype).take(labels) * scores[..., 0])
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
-        flip = -self._sign(labels, scores)[..., None]
+        flip = _minus_signs(scores.dtype).take(labels)[..., None]
         slopes = flip * scores
         special.expit(slopes, out=slopes)
         slopes *= flip
@@ -265,10 +271,6 @@ class Logistic:
 
     def predict(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)
-
-    @staticmethod
-    def _sign(labels: Labels, scores: Array) -> Array:
-        return (2.0 * labels - 1.0).astype(scores.dtype, copy=False)
 
 
 class Squared:

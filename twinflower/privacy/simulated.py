@@ -7,7 +7,7 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index
-from ..batches import LocalSchedule, Shards
+from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
 from .mechanism import GaussianNoise, seeded_cohort
 
@@ -34,6 +34,8 @@ class SimulatedNoise:
 
     def _planned(self, clients: Index) -> Array:
         """The multipliers of clients (..., K)."""
+        if clients.shape[-1] == self.multipliers.shape[-1]:
+            return self.multipliers  # everyone
         if clients.ndim == 1:
             return self.multipliers[clients]
         return np.take_along_axis(self.multipliers, clients, -1)
@@ -41,7 +43,7 @@ class SimulatedNoise:
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
         if self._rows_of_all:
-            return self._spread(self._rows_of_all, round_)
+            return self.algorithm.release(self.bounds, self._workload_of_all, round_).spread
         sizes = self.shards.extent(clients)[1]
         by_size = {m: self._spread(int(m), round_) for m in set(sizes.flat)}
         return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
@@ -52,6 +54,10 @@ class SimulatedNoise:
     @cached_property
     def _seeds(self) -> list[int]:
         return np.atleast_1d(self.seed).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _workload_of_all(self) -> Workload:
+        return self.schedule.workload(self._rows_of_all)
 
     @cached_property
     def _rows_of_all(self) -> int:
