@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import LocalGrid
+from twinflower.simulation.runtimes.local import reuse_freed_memory
 from twinflower.simulation.settings import Config, parse
 from twinflower.simulation.setup import Setup, prepare
 
@@ -228,6 +229,7 @@ def peak_memory() -> float:
 
 def registered(count: int, rounds: int = 100, sampled: int = 100) -> dict[str, float]:
     """Rounds of a cohort with `count` registered clients that share a small data set."""
+    reuse_freed_memory()
     setup = job()
     offsets = np.arange(count) * 7 % (CLIENTS * ROWS - ROWS)
     config = setup.config.put({"clients.count": count, "clients.per-round": sampled})
@@ -267,6 +269,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     arguments = parser.parse_args()
+    reuse_freed_memory()  # as our runtimes do
     with threadpool_limits(1):
         lines = speed_table(arguments.rounds)
         lines += ["", *methods_table(arguments.rounds)]
