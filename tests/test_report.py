@@ -469,6 +469,14 @@ def test_ticks_are_in_order_on_the_axis_and_where_their_numbers_belong(log):
         np.testing.assert_allclose(100 * axis.share(np.array(values)), places, atol=1)
 
 
+@pytest.mark.parametrize("value", [1e-3, 0.7, 1.0, 2.302585, 7e5])
+def test_a_logarithmic_axis_of_one_number_shows_it(value):
+    """As in the chart of a run with one seed that has only begun."""
+    (tick,) = Axis.over(np.array([value, np.nextafter(value, 10 * value)]), log=True).ticks()
+    assert float(tick[1]) == pytest.approx(value, rel=1e-3)
+    assert float(tick[0]) == pytest.approx(50, abs=0.01)
+
+
 def test_an_axis_of_numbers_that_differ_by_rounding_has_ticks():
     """As the objective at a common start, computed for seeds with different rows."""
     low = 2.3025850929940455

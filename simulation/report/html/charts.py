@@ -91,7 +91,8 @@ class Axis(NamedTuple):
         values = np.asarray(locator.tick_values(self.low, self.high))
         values = values[(self.low <= values) & (values <= self.high)]
         if self.log and len(values) < 2:
-            values = np.array([self.low * 1.1, self.high / 1.1])
+            least, most = self.low * 1.1, self.high / 1.1
+            values = np.array([least, most] if most > least * (1 + _ROUNDING) else [least])
         write = EngFormatter(unit) if unit else f"{{:.{_digits(values)}g}}".format
         return [_tick(self, value, write(value + 0.0)) for value in values]
 
@@ -160,6 +161,8 @@ def _numbers(values: Array) -> str:
 
 def _digits(values: Array) -> int:
     """The significant digits, at least 4, by which these ascending numbers differ."""
+    if len(values) < 2:
+        return 4
     return max(4, 2 + math.ceil(math.log10(np.abs(values).max() / np.diff(values).min())))
 
 
