@@ -22,7 +22,9 @@ from twinflower.simulation.report.html.charts import Axis
 from twinflower.simulation.report.html.render import markdown
 from twinflower.simulation.report.html.sites import ranges
 from twinflower.simulation.report.html.statement import headline, page, statement
+from twinflower.simulation.report.html.write import report_experiment
 from twinflower.simulation.settings import parse
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -467,6 +469,12 @@ def test_ticks_are_in_order_on_the_axis_and_where_their_numbers_belong(log):
         assert places == sorted(places)
         assert 0 <= places[0] <= places[-1] <= 100
         np.testing.assert_allclose(100 * axis.share(np.array(values)), places, atol=1)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_experiment_has_a_report_before_its_first_run(path, tmp_path):
+    """The runs begin only when it is written."""
+    assert "runs had not ended" in report_experiment(read_experiment(path), tmp_path).read_text()
 
 
 @pytest.mark.parametrize("value", [1e-3, 0.7, 1.0, 2.302585, 7e5])
