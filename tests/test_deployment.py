@@ -6,6 +6,7 @@ environment variable TWINFLOWER_FAULT_TABLE set to a file, the table of docs/dep
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
