@@ -41,7 +41,6 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.sums.grid import add
 from twinflower.sums.masks import roster_of
-from twinflower.wire import from_npy
 
 pytestmark = pytest.mark.deployment
 PROJECT = Path(__file__).resolve().parent.parent
@@ -611,7 +610,7 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
     server = setup.algorithm.init_server(setup.start, count, np.array(0, np.uint64))
     for round_ in (1, 2, 3):
         kept = [store.at(session, round_) for store in stores]
-        sent = np.array([from_npy(k.arrays["reply.0"].data) for k in kept])
+        sent = np.array([k.arrays["reply.0"] for k in kept])
         (point,) = {k.metrics["inbox"] for k in kept}
         bare = sent - [j.mask(sent.shape[1], round_, bytes.fromhex(point)) for j in joined]
         assert (abs(bare.view(np.int64)) < 2**48).all()
