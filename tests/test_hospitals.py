@@ -99,13 +99,13 @@ def test_the_run_config_is_that_of_the_experiment_at_the_sites(divided):
 
 @pytest.mark.deployment
 def test_from_four_tables_to_predictions_on_four_nodes(divided):
-    words = ["data.files=training/*.csv", "data.test-file=test.csv", "rounds=3"]
+    words = ["data.files=training/*.csv", "data.test-file=test.csv", "rounds=10"]
     command(
         "deploy", "hospitals.toml", "--out", "deployed", *(part for word in words for part in ("--set", word))
     )
     assert len(command("predict", "deployed", "new-patients.csv").splitlines()) == 1 + 5
-    # the noise of nodes is secret; 40 seeds of a simulation have 0.70 +- 0.02, and 0.51 of these patients are ill
-    assert twinflower.load("deployed").score("test.csv") > 0.6
+    # the noise of nodes is secret; 40 seeds of a simulation have 0.78 +- 0.01 (after 3 rounds only 0.70 +- 0.02)
+    assert twinflower.load("deployed").score("test.csv") > 0.7
     assert "epsilon 8" in Path("deployed/report.html").read_text()
 
 

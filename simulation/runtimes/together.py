@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twinflower.algorithms.algorithm import unstack
 from twinflower.arrays import Array
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer, Opened, Update
@@ -143,7 +144,7 @@ def _shared(arrays: Sequence[Array]) -> bool:
 
 def _split(whole: Any, count: int) -> list[Any]:
     """The NamedTuple of each client; copies, because clients keep them for a different number of rounds."""
-    return [type(whole)(*(a[0 if len(a) == 1 else i].copy() for a in whole)) for i in range(count)]
+    return [type(own)(*(array.copy() for array in own)) for own in unstack(whole, count)]
 
 
 def _same(one: Update, other: Update) -> bool:

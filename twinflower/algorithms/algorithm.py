@@ -136,5 +136,5 @@ def stack(parts: Sequence[Any]) -> Any:
 
 def unstack(whole: Any, count: int) -> list[Any]:
     """Invert `stack`. An axis of length 1 that broadcasts over the clients is shared and not copied."""
-    columns = [[array[0]] * count if len(array) == 1 else list(array) for array in whole]
-    return [type(whole)(*parts) for parts in zip(*columns, strict=True)]
+    columns = [[array[0]] * count if len(array) == 1 else array for array in whole]
+    return [type(whole)(*(column[i] for column in columns)) for i in range(count)]
