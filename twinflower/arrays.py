@@ -1,9 +1,11 @@
 """Type aliases for the NumPy arrays used throughout the package, and views that protect them."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T", bound=np.generic)
 
 Array = NDArray[np.float64]  # or float32 in a run in single precision
 Index = NDArray[np.int64]
@@ -14,6 +16,13 @@ Labels = NDArray[Any]  # int64 for classes, a float type for regression targets
 DOUBLE: np.dtype[Any] = np.dtype(np.float64)
 SINGLE: np.dtype[Any] = np.dtype(np.float32)
 PRECISIONS: dict[str, np.dtype[Any]] = {"double": DOUBLE, "single": SINGLE}
+
+
+def of_clients(values: NDArray[T], clients: Index) -> NDArray[T]:
+    """The values (..., N) of clients (..., K); one number each."""
+    if values.ndim == 1:
+        return values[clients]  # much faster
+    return np.take_along_axis(values, clients, -1)
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array, Index, Labels, Mask
+from .arrays import Array, Index, Labels, Mask, of_clients
 from .errors import require
 from .norms import squared_norms
 from .objectives import Batch, Objective
@@ -88,9 +88,7 @@ class Shards:
     def extent(self, clients: Index) -> tuple[Index, Index]:
         """Start in `order` and number of rows of each client, both shaped like `clients` (...)."""
         own = np.asarray(clients) - self.first
-        if self.sizes.ndim == 1:
-            return self.starts[own], self.sizes[own]
-        return np.take_along_axis(self.starts, own, -1), np.take_along_axis(self.sizes, own, -1)
+        return of_clients(self.starts, own), of_clients(self.sizes, own)
 
     def take(self, places: Index, weights: Array | None = None) -> Batch:
         """The rows order[places], as a batch with these weights."""
@@ -237,30 +235,44 @@ class LocalSchedule:
         if isinstance(clients, int) and self.batch_size:
             start, size = shards.span(clients)
             number = self._number(size)
-            order = self._order(round_, clients, int(seed), start, size, number)
+            order = self._orders([int(seed)], [clients], round_, size, number)[0]
+            order += start
             return Batches(np.array(number), shards, order)
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
-        steps = self.steps(sizes)
         if self.batch_size == 0:
-            return Batches(steps, full=_all_rows(shards, starts, sizes))
-        seeds = np.broadcast_to(seed, clients.shape)
-        addresses = zip(
-            *(each.ravel().tolist() for each in (clients, seeds, starts, sizes, steps)), strict=True
-        )
-        orders = [self._order(round_, *address) for address in addresses]
+            return Batches(self.steps(sizes), full=_all_rows(shards, starts, sizes))
+        seeds = _flat(np.broadcast_to(seed, clients.shape)) if np.ndim(seed) else [int(seed)] * clients.size
+        if sizes.min() < sizes.max():
+            return self._uneven(shards, seeds, clients, round_, starts, sizes)
+        size = int(sizes.flat[0])
+        order = self._orders(seeds, _flat(clients), round_, size, self._number(size))
+        order = order.reshape(clients.shape + order.shape[1:])
+        order += starts[..., None, None]
+        return Batches(np.full(clients.shape, self._number(size)), shards, order)
+
+    def _uneven(
+        self, shards: Shards, seeds: list[int], clients: Index, round_: int, starts: Index, sizes: Index
+    ) -> Batches:
+        """The batches of clients that differ in their numbers of rows."""
+        steps = self.steps(sizes)
+        addresses = zip(seeds, *map(_flat, (clients, starts, sizes, steps)), strict=True)
+        orders = [start + self._orders([s], [i], round_, *own)[0] for s, i, start, *own in addresses]
         if all(order.shape == orders[0].shape for order in orders):
             return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
         return _ragged(shards, orders, steps)
 
-    def _order(self, round_: int, client: int, seed: int, start: int, size: int, steps: int) -> Index:
-        """Indices (steps, b) into the shards' order for one client, from as many shuffled epochs as the steps need."""
+    def _orders(self, seeds: list[int], clients: list[int], round_: int, size: int, steps: int) -> Index:
+        """Places (clients, steps, b) among a client's `size` rows, from as many shuffled epochs as the steps need."""
         b = min(self.batch_size, size)
         per_epoch = size // b
-        shuffled = permutations(seed, "batches", client, round_, size, -(-steps // per_epoch))
-        epochs = [order[: per_epoch * b] for order in shuffled]
-        order = epochs[0] if len(epochs) == 1 else np.concatenate(epochs)
-        return start + order[: steps * b].reshape(steps, b)
+        epochs = -(-steps // per_epoch)
+        drawn = permutations(seeds, "batches", clients, round_, size, (epochs, min(steps, per_epoch) * b))
+        return drawn.reshape(len(clients), -1)[:, : steps * b].reshape(-1, steps, b)
+
+
+def _flat(each: Index) -> list[int]:
+    return each.ravel().tolist()  # type: ignore[no-any-return]
 
 
 def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:

@@ -4,24 +4,26 @@ from typing import Any
 
 import numpy as np
 
-from .algorithms.algorithm import Algorithm, stack, unstack
-from .arrays import Array, Index
+from .algorithms.algorithm import Algorithm, stack
+from .arrays import Array, Index, of_clients
 
 
 class ClientStates:
-    """The states that the clients keep. A client that was never sampled uses no memory.
+    """The states that the clients keep. A client that was never sampled has no state of its own in memory.
 
-    After a round with all clients, their states are kept stacked as that round returned them; otherwise each client's
-    state is stored separately.
+    After a round with all clients, their states are kept stacked as that round returned them. Otherwise each client
+    that was ever sampled owns a row of a table, which grows with their number; all others share the row of their seed's
+    initial state.
     """
 
     def __init__(self, algorithm: Algorithm, start: Array, num_clients: int) -> None:
-        self._algorithm = algorithm
-        self._starts = np.atleast_2d(start)  # one row per seed
+        starts = np.atleast_2d(start)  # one row per seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds
         self._num_clients = num_clients
-        self._own: dict[tuple[int, int], Any] = {}  # by (seed, client)
-        self._stacked: Any = None  # all clients' states (..., N, ...), used instead of _own while set
+        self._table = stack([algorithm.init_client(own) for own in starts])
+        self._used = self._shared = len(starts)  # the first rows are the initial states
+        self._row = np.repeat(np.arange(self._shared), num_clients).reshape(*self._seeds, num_clients)
+        self._stacked: Any = None  # all clients' states (..., N, ...), used instead of the table while set
 
     def of(self, clients: Index) -> Any:
         """The stacked states of clients (..., K)."""
@@ -32,15 +34,13 @@ class ClientStates:
                 self._stacked, slice(int(clients.flat[0]), int(clients.flat[-1]) + 1), len(self._seeds)
             )
         self._separate()
-        by_seed = [
-            stack([self._one(s, i) for i in row]) for s, row in enumerate(np.atleast_2d(clients).tolist())
-        ]
-        return stack(by_seed) if self._seeds else by_seed[0]
+        rows = of_clients(self._row, clients)
+        return type(self._table)(*(column.take(rows, axis=0) for column in self._table))
 
     @property
     def everyone(self) -> Index:
         """The numbers of all clients, (..., N)."""
-        return np.broadcast_to(np.arange(self._num_clients), (*self._seeds, self._num_clients))
+        return np.broadcast_to(np.arange(self._num_clients), self._row.shape)
 
     def all(self) -> Any:
         """The stacked states of all clients (..., N); clients that were never sampled have their initial state."""
@@ -52,33 +52,59 @@ class ClientStates:
             self._stacked = states
             return
         self._separate()
-        for s, row in enumerate(np.atleast_2d(clients).tolist()):
-            mine = at_places(states, s, 0) if self._seeds else states
-            for place, i in enumerate(row):
-                # a copy: a view would keep the whole round's arrays alive
-                self._own[s, i] = type(states)(*(array[place].copy() for array in mine))
+        self._write(clients, states)
 
     def visited(self) -> tuple[Index, Any]:
         """(seed, client) of all stored states, (V, 2), and these states stacked; None instead of states if V = 0."""
         self._separate()
-        places = sorted(self._own)
-        return np.array(places).reshape(-1, 2), stack([self._own[p] for p in places]) if places else None
+        places = np.argwhere(np.atleast_2d(self._row) >= self._shared)
+        rows = np.atleast_2d(self._row)[tuple(places.T)]
+        return places, at_places(self._table, rows, 0) if len(rows) else None
 
     def restore(self, places: Index, states: Any) -> None:
         """Store the states that `visited` returned; its inverse."""
-        self._own = dict(zip(map(tuple, places.tolist()), unstack(states, len(places)), strict=True))
+        self._used = self._shared + len(places)
+        self._table = type(states)(*map(np.concatenate, zip(self._initial, states, strict=True)))
+        np.atleast_2d(self._row)[tuple(places.T)] = np.arange(self._shared, self._used)
 
-    def _one(self, seed: int, client: int) -> Any:
-        return self._own.get((seed, client)) or self._algorithm.init_client(self._starts[seed])
+    @property
+    def _initial(self) -> Any:
+        return at_places(self._table, slice(self._shared), 0)
 
     def _separate(self) -> None:
-        """Move the stacked states, if any, to one separate state per client."""
+        """Move the stacked states, if any, to the table."""
         whole, self._stacked = self._stacked, None
-        if whole is None:
-            return
-        by_seed = unstack(whole, len(self._starts)) if self._seeds else [whole]
-        for s, mine in enumerate(by_seed):
-            self._own.update(((s, i), state) for i, state in enumerate(unstack(mine, self._num_clients)))
+        if whole is not None:
+            self._write(self.everyone, whole)
+
+    def _write(self, clients: Index, states: Any) -> None:
+        """Write states (..., K, ...) to the clients' rows of the table; new clients get new rows."""
+        rows = of_clients(self._row, clients)
+        new = rows < self._shared
+        count = int(np.count_nonzero(new))
+        if count:
+            rows[new] = np.arange(self._used, self._used + count)
+            np.put_along_axis(self._row, clients, rows, -1)
+            self._used += count
+            self._grow()
+        for column, values in zip(self._table, states, strict=True):
+            column[rows] = values
+
+    def _grow(self) -> None:
+        """Make room for all rows in use; doubling the table at least keeps the copies few."""
+        capacity = len(self._table[0]) if self._table else self._used
+        if self._used > capacity:
+            most = self._shared + self._row.size
+            self._table = type(self._table)(
+                *(_longer(c, min(most, max(self._used, 2 * capacity))) for c in self._table)
+            )
+
+
+def _longer(column: Array, count: int) -> Array:
+    """The column with room for `count` rows, the last of which are not set."""
+    longer = np.empty((count, *column.shape[1:]), column.dtype)
+    longer[: len(column)] = column
+    return longer
 
 
 def at_places(parts: Any, places: Any, axis: int) -> Any:

@@ -253,5 +253,6 @@ def _leaves(tree: Any) -> Iterator[Array]:
 
 
 def _all_finite(array: Array) -> bool:
-    """Whether all entries are finite. The sum is the cheapest test; if it is not finite, every entry is checked."""
-    return math.isfinite(np.add.reduce(array, None)) or bool(np.isfinite(array).all())
+    """Whether all entries are finite. The sum of squares is the cheapest test; if it is not finite, every entry is
+    checked."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())

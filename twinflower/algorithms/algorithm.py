@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index, Seeds, of_clients
 from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Release
@@ -55,7 +55,7 @@ class RunInfo(NamedTuple):
         if not self.sizes:
             return None
         sizes = np.array(self.sizes, dtype=np.float64)
-        return np.take_along_axis(sizes / sizes.sum(-1, keepdims=True), clients, -1)
+        return of_clients(sizes / sizes.sum(-1, keepdims=True), clients)
 
 
 NO_INFO = RunInfo()

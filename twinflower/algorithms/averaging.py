@@ -53,31 +53,40 @@ def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -
 def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) -> Array:
     """Mean (..., d) of each entry over the clients that have ever sent it; `unheard` (..., d) for an entry that no
     client has sent."""
-    return mean_of_senders(memory.last, memory.heard, unheard, shares)
+    mean = mean_of_senders(memory.last, memory.heard, unheard, shares)
+    return mean.astype(memory.last.dtype, copy=False)
 
 
-def mean_of_senders(values: Array, sent: Mask | None, unheard: Array, shares: Array | None = None) -> Array:
+def mean_of_senders(
+    values: Array, sent: Mask | None, unheard: Array | float = 0.0, shares: Array | None = None
+) -> Array:
     """The sum of an entry over the clients that sent it, divided by their number (Li 2024 (20), (23)).
 
-    An entry that nobody sent is taken from unheard (..., d). shares (..., K) > 0: if given, the clients' weights in F;
-    the mean over the senders of an entry is then weighted in proportion to them. Sums are double in any precision.
+    An entry that nobody sent is taken from unheard, (..., d) or a number. shares (..., K) > 0: if given, the clients'
+    weights in F; the mean over the senders of an entry is then weighted in proportion to them. The result is double in
+    any precision.
     """
     if shares is not None:
-        return _weighted_mean(values, sent, unheard, shares[..., None]).astype(values.dtype, copy=False)
+        return _weighted_mean(values, sent, unheard, shares[..., None])
     if sent is None:
-        return mean_over_clients(values)
+        return _mean(values)
     count, total = sent.sum(-2), (values * sent).sum(-2, dtype=np.float64)
-    return np.where(count > 0, total / np.maximum(count, 1), unheard).astype(values.dtype, copy=False)
+    return np.where(count > 0, total / np.maximum(count, 1), unheard)
 
 
 def mean_over_clients(values: Array) -> Array:
-    """The mean (..., d) of values (..., K, d); the sum is double, because rounding errors grow with K."""
+    """The mean (..., d) of values (..., K, d), in their precision; the sum is double, because rounding errors grow with
+    K."""
+    return _mean(values).astype(values.dtype, copy=False)
+
+
+def _mean(values: Array) -> Array:
     mean = np.add.reduce(values, -2, dtype=np.float64)
     mean /= values.shape[-2]
-    return mean.astype(values.dtype, copy=False)  # type: ignore[no-any-return]
+    return mean  # type: ignore[no-any-return]
 
 
-def _weighted_mean(values: Array, sent: Mask | None, unheard: Array, shares: Array) -> Array:
+def _weighted_mean(values: Array, sent: Mask | None, unheard: Array | float, shares: Array) -> Array:
     if sent is not None:
         shares = shares * sent
     total = shares.sum(-2)

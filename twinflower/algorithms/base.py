@@ -145,17 +145,13 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         """The layout of a client's stored state."""
         raise NotImplementedError
 
-    def part_of_sum(self, values: Array, clients: Index, num_clients: int, origin: Array | float = 0.0) -> Array:
-        """The sum of p_i (value_i - origin) over clients (..., K) with values (..., K, d) and one origin (..., d).
-
-        p_i are the clients' weights in F over all num_clients clients. Sums are double in any precision.
-        """
+    def weight(self, clients: Index, num_clients: int) -> Array | float:
+        """The sum of p_i over clients (..., K), their weights in F among all num_clients clients: a number, or (..., 1)
+        with rows as weights."""
         shares = self.info.shares(clients)
         if shares is None:
-            total = (values.sum(-2, dtype=np.float64) - clients.shape[-1] * np.asarray(origin, float)) / num_clients
-        else:
-            total = (shares[..., None] * values).sum(-2) - shares.sum(-1)[..., None] * origin
-        return total.astype(values.dtype, copy=False)  # type: ignore[no-any-return]
+            return clients.shape[-1] / num_clients  # type: ignore[no-any-return]
+        return shares.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
     def model(self, server: Any) -> Array:
         """x0 after the prox, or a mean of such points."""
@@ -163,13 +159,12 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def averaged(self, server: Any, round_: int) -> Any:
         """The server's state after x0 of this round has been added to the average."""
-        average = server.average + self._share(round_) * (server.x0 - server.average)
-        return server._replace(average=average)
+        if self.final_model == "last":
+            return server._replace(average=server.x0)
+        return server._replace(average=server.average + self._share(round_) * (server.x0 - server.average))
 
     def _share(self, round_: int) -> float:
         """The weight with which x0 of a round enters the average."""
-        if self.final_model == "last":
-            return 1.0
         rounds = self.info.rounds
         require(
             round_ <= rounds, f"final-model tail-mean needs the run's number of rounds in info.rounds; got {rounds}"

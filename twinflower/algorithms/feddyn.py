@@ -25,10 +25,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index, Mask, Seeds
 from ..settings import Setting, above
 from ..work import LocalWork, Report
 from .abilities import NeedsClientState
+from .averaging import mean_of_senders
 from .base import check_pull
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .layout import Count, Layout
@@ -121,9 +122,18 @@ class FedDyn(ServerProx, NeedsClientState):
         """Update the drift from the messages, then x0 is the prox of mean - drift/alpha with step 1/alpha."""
         x0, n = self.thinned(server.x0)[0], server.heard.shape[-1]
         x, sent = self.received(uploads, x0.shape[-1])
-        moved = x if sent is None else np.where(sent, x, x0[..., None, :])
-        drift = server.drift - self.alpha * self.part_of_sum(moved, clients, n, x0)
-        mean = self.mean(server, x - drift[..., None, :] / self.alpha, sent, self.info.shares(clients))
+        shares = self.info.shares(clients)
+        points = self.exact_mean(server, x, sent, shares)
+        way = points - x0 if sent is None else _mean_way(x, sent, x0, shares)
+        change = self.alpha * self.weight(clients, n) * way
+        drift = server.drift - change.astype(x.dtype, copy=False)
+        arrived = sent is None or sent.any(-2)
+        mean = np.where(arrived, points - drift / self.alpha, points).astype(x.dtype, copy=False)
         heard = hear(server.heard, clients, round_)
         x0 = self.proximal(mean, 1.0 / self.alpha)
         return self.averaged(server._replace(x0=x0, mean=mean, drift=drift, heard=heard), round_)
+
+
+def _mean_way(x: Array, sent: Mask, x0: Array, shares: Array | None) -> Array:
+    """The mean (..., d) of x_i - x0 over all clients (..., K) of a round, which is 0 in entries that were not sent."""
+    return mean_of_senders(np.where(sent, x - x0[..., None, :], 0.0), None, shares=shares)

@@ -20,8 +20,6 @@ Privacy. "gradient" adds noise to the mean gradient, which is the only release o
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from ..arrays import Array, Index, Seeds
 from ..batches import Workload
 from ..objectives import Bounds
@@ -88,7 +86,7 @@ class ISRLDP(ServerProx):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Take one (sub)gradient step, apply the prox, and update the average."""
         g, sent = self.received(uploads, server.x0.shape[-1])
-        g = mean_of_senders(g, sent, np.zeros_like(server.x0), self.info.shares(clients))
+        g = mean_of_senders(g, sent, shares=self.info.shares(clients)).astype(g.dtype, copy=False)
         if self.subgradient:
             g = g + self.subgradient(server.x0)
         eta = self.step(round_)

@@ -107,7 +107,11 @@ class Messages:
     def mean(self, server: Any, y: Array, sent: Mask | None, shares: Array | None = None) -> Array:
         """The mean of each entry over the clients that sent it, (20), (23), weighted by their shares (..., K) in F if
         these are given."""
-        return mean_of_senders(y, sent, self.unheard(server), shares)
+        return self.exact_mean(server, y, sent, shares).astype(y.dtype, copy=False)
+
+    def exact_mean(self, server: Any, y: Array, sent: Mask | None, shares: Array | None = None) -> Array:
+        """`mean` in double precision."""
+        return mean_of_senders(y, sent, 0.0 if sent is None else self.unheard(server), shares)
 
     def unheard(self, server: Any) -> Array:
         """The mean of an entry that nobody sent. The server stores means for this purpose, because x0 is the result of

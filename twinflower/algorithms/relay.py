@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Index, Mask, Seeds
+from ..arrays import Array, Index, Mask, Seeds, of_clients
 from ..batches import Workload
 from ..errors import RunError, require
 from ..objectives import Bounds
@@ -259,7 +259,7 @@ def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
         return values[..., node]
     if node.shape[-1] == values.shape[-1]:
         return values
-    return values[node] if values.ndim == 1 else np.take_along_axis(values, node, -1)
+    return of_clients(values, node)
 
 
 def rows_of_node(values: Array, node: Index) -> Array:

@@ -32,6 +32,7 @@ from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .abilities import NeedsClientState
 from .algorithm import to_nodes
+from .averaging import mean_of_senders
 from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .layout import Count, Layout, Thinned
 from .messages import Upload
@@ -117,20 +118,23 @@ class Scaffold(ServerProx, NeedsClientState):
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update x0 as FedAvg does, and c with the changes of the clients' c_i, which follow from the messages."""
-        control = server.control + self._mean_change(server, uploads, clients, round_)
-        after: Server = self.step_to_mean(server, uploads, clients, round_)
+        y, sent = self.received(uploads, server.x0.shape[-1])
+        mean = self.exact_mean(server, y, sent, self.info.shares(clients))
+        control = server.control + self._mean_change(server, uploads, mean, clients, round_)
+        after: Server = self.step_to(mean.astype(y.dtype, copy=False), server, uploads, clients, round_)
         return after._replace(control=control, heard=hear(server.heard, clients, round_))
 
-    def _mean_change(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Array:
+    def _mean_change(self, server: Server, uploads: Upload, mean: Array, clients: Index, round_: int) -> Array:
         """The sum of p_i (c_i+ - c_i) (..., d) over the sampled clients, with p_i = 1/N, or N_i/N with rows as weights.
 
-        If all took Q steps and sent all entries, it is -sum p_i (x_i - x0) / (Q eta) - c sum p_i.
+        It is sum p_i times the weighted mean of the changes: if all took Q steps and sent all entries, that is
+        (x0 - mean x) / (Q eta) - c.
         """
         x0, c = (self.thinned(x)[0] for x in (server.x0, server.control))
-        n, steps = server.heard.shape[-1], uploads.steps
+        steps = uploads.steps
         if self.uplink_ratio < 1 or (steps != steps[..., :1]).any():
             changes = self._change(uploads, x0[..., None, :], c[..., None, :], round_)
-            return self.part_of_sum(changes, clients, n)
-        way = np.asarray(steps[..., :1] * self.step(round_), x0.dtype)
-        share = self.part_of_sum(np.ones((*clients.shape, 1), x0.dtype), clients, n)
-        return -self.part_of_sum(uploads.y, clients, n, x0) / way - share * c
+            change = mean_of_senders(changes, None, shares=self.info.shares(clients))
+        else:
+            change = (x0 - mean) / (steps[..., :1] * self.step(round_)) - c
+        return (self.weight(clients, server.heard.shape[-1]) * change).astype(c.dtype, copy=False)

@@ -73,9 +73,12 @@ class ServerProx(LocalMethod):
     def step_to_mean(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """The server's state after averaging the points sent and, with "server-prox", applying the prox of h."""
         y, sent = self.received(uploads, server.x0.shape[-1])
-        shares = self.info.shares(clients)
-        length = np.average(reach(self.step(round_), self.pull, uploads.steps), -1, shares)
-        mean = self.mean(server, y, sent, shares)
+        return self.step_to(self.mean(server, y, sent, self.info.shares(clients)), server, uploads, clients, round_)
+
+    def step_to(self, mean: Array, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
+        """The server's state after the mean (..., d) of the points was computed."""
+        reached, shares = reach(self.step(round_), self.pull, uploads.steps), self.info.shares(clients)
+        length = reached.mean(-1) if shares is None else np.average(reached, -1, shares)
         return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
 
     def proximal(self, u: Array, step: Array | float) -> Array:

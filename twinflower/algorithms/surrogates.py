@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array, Index, Mask
+from ..arrays import Array, Index, Mask, of_clients
 from ..errors import RunError
 from ..objectives import Batch
 from ..regularisers import ZERO, Regulariser
@@ -85,7 +85,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
         if self.info.sizes:
             sizes = np.array(self.info.sizes)
             shares = sizes / sizes.mean(-1, keepdims=True)
-            weighted = np.take_along_axis(shares, clients, -1)[..., None] * uploads
+            weighted = of_clients(shares, clients)[..., None] * uploads
             return weighted.mean(-2).astype(uploads.dtype, copy=False)  # type: ignore[no-any-return]
         return mean_over_clients(uploads)
 

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from ..algorithms.algorithm import Algorithm
-from ..arrays import Array, Index
+from ..arrays import Array, Index, of_clients
 from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
 from .mechanism import GaussianNoise, seeded_cohort
@@ -36,9 +36,7 @@ class SimulatedNoise:
         """The multipliers of clients (..., K)."""
         if clients.shape[-1] == self.multipliers.shape[-1]:
             return self.multipliers  # everyone
-        if clients.ndim == 1:
-            return self.multipliers[clients]
-        return np.take_along_axis(self.multipliers, clients, -1)
+        return of_clients(self.multipliers, clients)
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
