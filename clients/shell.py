@@ -261,7 +261,7 @@ class AlgorithmClient(NumPyClient):
         """Scale the rows by the ranges of the request, unless they are already."""
         if self.columns and asked.ranges != self._ranges:
             features = self.columns.features(asked.ranges).astype(self.start.dtype, copy=False)
-            self.shards = replace(self.shards, features=features, squares=None).prepared(self.objective)
+            self.shards = replace(self.shards, features=features, lengths=None).prepared(self.objective)
             self._ranges = asked.ranges
 
     def _saved(self, kept: Kept, asked: _Asked) -> Answer:

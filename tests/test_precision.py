@@ -241,7 +241,7 @@ def test_norms_are_safe_from_the_smaller_range(length):
     vector = np.array([[3.0, 4.0]], np.float32) / 5 * np.float32(length)
     exact = np.linalg.norm(vector.astype(float))
     assert_allclose(norms(vector), exact, rtol=4 * EPSILON)
-    outer = outer_norms((np.ones((1, 1), np.float32), vector, None))
+    outer = outer_norms((np.ones((1, 1), np.float32), norms(vector)))
     assert outer.dtype == np.float32
     assert outer == np.inf if exact > 2.0**100 else np.isclose(outer, exact, rtol=4 * EPSILON)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .arrays import Array, Index, Labels, Mask, of_clients
 from .errors import require
-from .norms import squared_norms
+from .norms import norms
 from .objectives import Batch, Objective
 from .randomness import permutations
 
@@ -28,7 +28,7 @@ class Shards:
     features is (rows, n) and labels (rows,). order (...) lists row numbers grouped by client; the i-th client
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
     for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
-    set in a benchmark. squares (rows,) are the rows' squared norms if they are needed in every step (`prepared`).
+    set in a benchmark. lengths (rows,) are the rows' norms if they are needed in every step (`prepared`).
     """
 
     features: Array
@@ -37,7 +37,7 @@ class Shards:
     starts: Index
     sizes: Index
     first: int = 0
-    squares: Array | None = None
+    lengths: Array | None = None
 
     @classmethod
     def grouped(cls, features: Array, labels: Labels, order: Index, offsets: Index) -> "Shards":
@@ -64,16 +64,16 @@ class Shards:
         starts = np.stack([s.starts + by for s, by in zip(shards, shift, strict=True)])
         sizes, order = np.stack([s.sizes for s in shards]), np.concatenate([s.order for s in shards])
         whole = shards[0]
-        return cls(whole.features, whole.labels, order, starts, sizes, squares=whole.squares)
+        return cls(whole.features, whole.labels, order, starts, sizes, lengths=whole.lengths)
 
     def prepared(self, objective: Objective) -> "Shards":
-        """The same shards, with the rows' squared norms stored if the objective clips gradients row by row."""
-        if self.squares is not None or not getattr(objective, "clips_rows", False):
+        """The same shards, with the rows' norms stored if the objective clips gradients row by row."""
+        if self.lengths is not None or not getattr(objective, "clips_rows", False):
             return self
         blocks = np.array_split(np.arange(len(self.labels)), -(-len(self.labels) // _BLOCK) or 1)
-        with np.errstate(all="ignore"):  # clipping takes care of squares that overflow
-            squares = [squared_norms(self.features.take(rows, axis=0)) for rows in blocks]
-        return replace(self, squares=np.concatenate(squares))
+        with np.errstate(all="ignore"):  # squares may overflow
+            lengths = [norms(self.features.take(rows, axis=0)) for rows in blocks]
+        return replace(self, lengths=np.concatenate(lengths))
 
     @property
     def num_clients(self) -> int:
@@ -95,10 +95,10 @@ class Shards:
         rows = self.order[places]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
             whole = np.asarray(self.features)  # all rows of a site, without a copy
-            return Batch(whole, self.labels, weights, self.squares)
-        squares = None if self.squares is None else self.squares[rows]
+            return Batch(whole, self.labels, weights, self.lengths)
+        lengths = None if self.lengths is None else self.lengths[rows]
         features = self.features.take(rows, axis=0)  # faster than features[rows]
-        return Batch(features, self.labels[rows], weights, squares)
+        return Batch(features, self.labels[rows], weights, lengths)
 
     def rows(self, client: int) -> Batch:
         """All rows of one client, as an unweighted batch."""
@@ -142,9 +142,9 @@ class Batches:
         return replace(self, steps=np.minimum(self.steps, steps))
 
     def keeping_norms(self) -> "Batches":
-        """The same full batch with its squared row norms stored, since every step and every round needs them again."""
+        """The same full batch with its rows' norms stored, since every step and every round needs them again."""
         assert self.full is not None
-        return replace(self, full=self.full._replace(squares=self.full.squared_norms()))
+        return replace(self, full=self.full._replace(lengths=self.full.norms()))
 
     def _gathered(self, steps: range) -> Iterator[Batch]:
         """The batches of these steps; the features of a step are copied only when it is its turn, for the cache."""
@@ -153,10 +153,10 @@ class Batches:
         rows = self.shards.order[self.places]
         rows = rows if rows.ndim == 2 else np.moveaxis(rows, -2, 0)
         take = self.shards.features.take
-        squares = self.shards.squares
+        lengths = self.shards.lengths
         for _, own, labels in zip(steps, rows, self.shards.labels[rows], strict=False):
-            norms = None if squares is None else squares.take(own)
-            yield Batch(take(own, axis=0), labels, self.weights, norms)
+            known = None if lengths is None else lengths.take(own)
+            yield Batch(take(own, axis=0), labels, self.weights, known)
 
 
 class Workload(NamedTuple):

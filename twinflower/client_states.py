@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from .algorithms.abilities import Settles
 from .algorithms.algorithm import Algorithm, stack
 from .arrays import Array, Index, of_clients
 
@@ -20,7 +21,8 @@ class ClientStates:
         starts = np.atleast_2d(start)  # one row per seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds
         self._num_clients = num_clients
-        self._table = stack([algorithm.init_client(own) for own in starts])
+        first = stack([algorithm.init_client(own) for own in starts])
+        self._table = algorithm.settled(first) if isinstance(algorithm, Settles) else first
         self._used = self._shared = len(starts)  # the first rows are the initial states
         self._row = np.repeat(np.arange(self._shared), num_clients).reshape(*self._seeds, num_clients)
         self._stacked: Any = None  # all clients' states (..., N, ...), used instead of the table while set
@@ -63,13 +65,10 @@ class ClientStates:
 
     def restore(self, places: Index, states: Any) -> None:
         """Store the states that `visited` returned; its inverse."""
+        rows = np.arange(self._shared, self._shared + len(places))
+        np.atleast_2d(self._row)[tuple(places.T)] = rows
         self._used = self._shared + len(places)
-        self._table = type(states)(*map(np.concatenate, zip(self._initial, states, strict=True)))
-        np.atleast_2d(self._row)[tuple(places.T)] = np.arange(self._shared, self._used)
-
-    @property
-    def _initial(self) -> Any:
-        return at_places(self._table, slice(self._shared), 0)
+        self._set(rows, states)
 
     def _separate(self) -> None:
         """Move the stacked states, if any, to the table."""
@@ -86,9 +85,14 @@ class ClientStates:
             rows[new] = np.arange(self._used, self._used + count)
             np.put_along_axis(self._row, clients, rows, -1)
             self._used += count
-            self._grow()
+        self._set(rows, states)
+
+    def _set(self, rows: Index, states: Any) -> None:
+        self._grow()
+        self._table = type(states)(*map(_as_wide, self._table, states))
         for column, values in zip(self._table, states, strict=True):
-            column[rows] = values
+            if values.shape[-1:] != (0,):
+                column[rows] = values
 
     def _grow(self) -> None:
         """Make room for all rows in use; doubling the table at least keeps the copies few."""
@@ -98,6 +102,12 @@ class ClientStates:
             self._table = type(self._table)(
                 *(_longer(c, min(most, max(self._used, 2 * capacity))) for c in self._table)
             )
+
+
+def _as_wide(column: Array, values: Array) -> Array:
+    """The column, or zeros if its entries are empty but those of `values` are not (`Settles`)."""
+    narrow = column.shape[-1] == 0 < values.shape[-1]
+    return np.zeros((len(column), values.shape[-1]), column.dtype) if narrow else column
 
 
 def _longer(column: Array, count: int) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from . import special
 from .arrays import Array
 from .errors import require
-from .norms import outer_norms
+from .norms import norms, outer_norms
 from .objectives import (
     LOSSES,
     Batch,
@@ -139,10 +139,8 @@ class Network(Penalised):
         back = (out @ w2) * bend
         if not self.clips_rows:
             return _Passed(hidden, scores, out, back)
-        layers = (out, hidden, None), (back, rows.features, rows.squared_norms())
-        return _Passed(
-            hidden, scores, out, back, clipping(self.clip_norm, outer_norms(*layers, bound=self.clip_norm))
-        )
+        lengths = outer_norms((out, norms(hidden)), (back, rows.norms()), bound=self.clip_norm)
+        return _Passed(hidden, scores, out, back, clipping(self.clip_norm, lengths))
 
     def _grad(self, x: Array, rows: Batch, passed: "_Passed", share: Array | float) -> Array:
         """Gradient (..., d) with weights `share` (..., b, 1) of the rows."""

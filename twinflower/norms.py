@@ -5,13 +5,14 @@ based on it guarantees no bound. Such vectors are first scaled by a power of two
 result is bit for bit that of the plain formula.
 """
 
+import math
 from functools import reduce
 
 import numpy as np
 
 from .arrays import DOUBLE, SINGLE, Array, Mask
 
-# range of reliable squared norms; products of two of them, and sums of these, neither underflow nor overflow
+# range of reliable squared norms
 _SURE = {DOUBLE: (2.0**-500, 2.0**500), SINGLE: (2.0**-60, 2.0**60)}
 _EPS = {DOUBLE: 2.0**-52, SINGLE: 2.0**-23}
 # for longer gradients the clipping factor may be subnormal and lose precision
@@ -38,37 +39,30 @@ def corrected(lengths: Array, vectors: Array) -> Array:
     return lengths
 
 
-def outer_norms(*layers: tuple[Array, Array, Array | None], bound: float = 0.0) -> Array:
+def outer_norms(*layers: tuple[Array, Array], bound: float = 0.0) -> Array:
     """Norms (..., b) of the rows' gradients, sqrt(sum over layers of ||slope||^2 ||input||^2).
 
     A row's gradient in each layer is the outer product of its slope and its input. A layer is given by its slopes
-    (..., b, o), its inputs (..., b, n), and the inputs' squared norms (..., b) or None. Norms above `_LONGEST` are
-    returned as infinity. If only norms above `bound` > 0 matter, as for clipping, norms far below it may be returned as
-    any number that is also far below.
+    (..., b, o) and the norms (..., b) of its inputs. Norms above `_LONGEST` are returned as infinity. If only norms
+    above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far below.
     """
-    factors = [
-        (s, i, squared_norms(s), squared_norms(i) if known is None else known) for s, i, known in layers
-    ]
-    squares = [square for _, _, a, b in factors for square in (a, b)]
-    plain = np.sqrt(_sum([a * b for _, _, a, b in factors]))
-    if (bound and _small_do_not_matter(squares, bound)) or all(map(_sure, squares)):
-        return plain
-    exact = reduce(np.hypot, [corrected(np.sqrt(a), s) * corrected(np.sqrt(b), i) for s, i, a, b in factors])
-    exact = np.where(exact > _LONGEST[exact.dtype], np.inf, exact)
-    return np.where(reduce(np.logical_or, map(_doubtful, squares)), exact, plain)
+    lengths: Array = reduce(np.hypot, [_slope_norms(s, inputs, bound) * inputs for s, inputs in layers])
+    longest = _LONGEST[lengths.dtype]
+    if np.maximum.reduce(lengths, axis=None) <= longest:
+        return lengths
+    return np.where(lengths > longest, np.inf, lengths)
 
 
-def _small_do_not_matter(squares: list[Array], bound: float) -> bool:
-    """Whether no square is too large, and any product with one that is too small is negligible against bound^2, as
-    computed and in truth. False if one is NaN."""
-    low, high = _SURE[squares[0].dtype]
-    negligible = (_EPS[squares[0].dtype] * bound) ** 2
-    tops = sum([float(np.maximum.reduce(s, axis=None)) for s in squares])  # an upper bound on each
-    return tops < high and low * tops <= negligible
-
-
-def _sum(parts: list[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else reduce(np.add, parts)
+def _slope_norms(slopes: Array, inputs: Array, bound: float) -> Array:
+    """The norms (..., b) of slopes (..., b, o), exact unless the product with the norm of the input is negligible."""
+    if slopes.shape[-1] == 1:
+        return np.abs(slopes[..., 0])
+    squares = squared_norms(slopes)
+    (low, high), eps = _SURE[squares.dtype], _EPS[squares.dtype]
+    lengths = np.sqrt(squares)
+    if np.maximum.reduce(squares, axis=None) < high and math.sqrt(low) * inputs.max() <= eps * bound:
+        return lengths
+    return corrected(lengths, slopes)
 
 
 def _sure(squares: Array) -> bool:

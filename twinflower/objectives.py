@@ -21,7 +21,7 @@ import numpy as np
 from . import special
 from .arrays import Array, Labels
 from .errors import require
-from .norms import norms, outer_norms, squared_norms
+from .norms import norms, outer_norms
 from .settings import Setting, at_least, check_settings, one_of
 
 
@@ -29,18 +29,18 @@ class Batch(NamedTuple):
     """Rows of one or many clients: features (..., b, n), labels (..., b).
 
     weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
-    have different numbers of rows; padding rows have weight 0. squares (..., b) are the rows'
-    squared norms if they have been computed before, else None.
+    have different numbers of rows; padding rows have weight 0. lengths (..., b) are the rows' norms
+    if they have been computed before, else None.
     """
 
     features: Array
     labels: Labels
     weights: Array | None = None
-    squares: Array | None = None
+    lengths: Array | None = None
 
-    def squared_norms(self) -> Array:
-        """Squared Euclidean norms of the rows, (..., b)."""
-        return squared_norms(self.features) if self.squares is None else self.squares
+    def norms(self) -> Array:
+        """Euclidean norms of the rows, (..., b)."""
+        return norms(self.features) if self.lengths is None else self.lengths
 
 
 class Bounds(NamedTuple):
@@ -445,8 +445,8 @@ class LinearModel(Penalised):
         """scale times the gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clips_rows:
-            layer = slopes, rows.features, rows.squared_norms()
-            slopes *= clipping(self.clip_norm, outer_norms(layer, bound=self.clip_norm))
+            lengths = outer_norms((slopes, rows.norms()), bound=self.clip_norm)
+            slopes *= clipping(self.clip_norm, lengths)
         slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x, scale)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .algorithms.abilities import Closes, NeedsEveryClient
+from .algorithms.abilities import Closes, NeedsEveryClient, Settles
 from .algorithms.algorithm import Algorithm
 from .arrays import Array, Index, Mask
 from .batches import Batches, Shards
@@ -152,7 +152,7 @@ class _Loop:
         axis = at.clients.ndim - 1
         uploads, report = self._joined(sent, axis, at.server), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
-        _keep(at.states, parts, states, finite, self.problem.num_clients)
+        _keep(at.states, parts, self._settled(states), finite, self.problem.num_clients)
         places = self._arrived(at, finite)
         counted = at.clients[..., places]
         uploads, report = at_places(uploads, places, axis), at_places(report, places, axis)
@@ -173,6 +173,12 @@ class _Loop:
         noise = self.noise(at.round, clients) if self.noise else no_noise
         work = LocalWork(self.problem.objective, batches, noise, at.round)
         return self.algorithm.client_update(at.states.of(clients), inbox, work)
+
+    def _settled(self, states: Sequence[Any]) -> Sequence[Any]:
+        """The new states, without what is never read if no reply is lost."""
+        if self.lost is None and isinstance(self.algorithm, Settles):
+            return list(map(self.algorithm.settled, states))
+        return states
 
     def _served(self, at: Outcome, uploads: Any, counted: Index) -> Any:
         """The server's new state; the old one if no update counts."""

@@ -1,10 +1,11 @@
 """The inputs of a client's round as one argument, `LocalWork`, and what the client may report about that round."""
 
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .arrays import Array, Index, Mask
+from .arrays import Array, Index, Mask, read_only
 from .batches import Batches
 from .objectives import Batch, Objective
 
@@ -59,5 +60,9 @@ class LocalWork(NamedTuple):
 
     def one_step(self) -> Report:
         """The report of a method that takes exactly one step, however many batches there are."""
-        shape = self.batches.steps.shape
-        return Report(np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=bool))
+        return _one_step(self.batches.steps.shape)
+
+
+@lru_cache
+def _one_step(shape: tuple[int, ...]) -> Report:
+    return Report(read_only(np.ones(shape, dtype=np.int64)), read_only(np.zeros(shape, dtype=bool)))

@@ -31,10 +31,9 @@ class Ahead:
 
         The noise itself is returned if all draws seen so far would be too short.
         """
-        clients = np.shape(noise.sigma)[:-1]
-        if self._widths and prod(clients) * max(self._widths.values()) < _LEAST:
+        if self._widths and np.size(noise.sigma) * max(self._widths.values()) < _LEAST:
             return noise
-        return replace(noise, draws=self._early(noise.draws, clients))
+        return replace(noise, draws=self._early(noise.draws, np.shape(noise.sigma)[:-1]))
 
     def _early(self, draws: Draws, clients: Shape) -> Draws:
         begun = self._begin(draws, 0, clients)

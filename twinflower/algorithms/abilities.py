@@ -28,6 +28,14 @@ class NeedsClientState(ABC):  # noqa: B024
     a new one."""
 
 
+class Settles(ABC):
+    """A client's state needs less memory once the server has counted the client's last reply."""
+
+    @abstractmethod
+    def settled(self, state: Any) -> Any:
+        """The state with empty arrays, (..., 0), in place of those that are then never read."""
+
+
 class SumsUp(ABC):
     """The method can run when the server sees only sums over the sites, unless `check_sum` raises an error
     (docs/sums.md).

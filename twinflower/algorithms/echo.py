@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, of_clients
+from .abilities import NeedsClientState, Settles
 from .layout import FloatCount, Layout, Point
 
 
@@ -30,6 +31,14 @@ class Tentative(NamedTuple):
 
 TENTATIVE = Layout(Tentative, Point("before"), Point("after"), FloatCount("round"))
 PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=2), FloatCount("round"))
+
+
+class Echoed(NeedsClientState, Settles):
+    """A method whose state is a `Tentative`, and whose server counts every reply that arrives."""
+
+    def settled(self, state: Tentative) -> Tentative:
+        """The state without the variable before the last reply."""
+        return state._replace(before=np.empty(state.before.shape[:-1] + (0,), state.before.dtype))
 
 
 def untouched(start: Array) -> Tentative:

@@ -28,10 +28,9 @@ import numpy as np
 from ..arrays import Array, Index, Mask, Seeds
 from ..settings import Setting, above
 from ..work import LocalWork, Report
-from .abilities import NeedsClientState
 from .averaging import mean_of_senders
 from .base import check_pull
-from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .echo import TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .layout import Count, Layout
 from .messages import Upload
 from .server_prox import ServerProx
@@ -60,7 +59,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn(ServerProx, NeedsClientState):
+class FedDyn(ServerProx, Echoed):
     """FedDyn with FedAvg's settings, and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2.
     """
 

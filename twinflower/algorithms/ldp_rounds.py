@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
 
 from ..arrays import Array
 from ..batches import Workload
-from ..errors import require
+from ..errors import SettingError, require
 from ..objectives import Bounds
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Release
@@ -63,7 +64,7 @@ class UnequalRounds(Forecasts, SumsUp):
         )
         read_shares(self.shares)
 
-    @property
+    @cached_property
     def pull(self) -> float:
         """s/n, the weight of grad f_i and of g."""
         return (self.scale or self.info.num_clients) / self.info.num_clients
@@ -86,7 +87,8 @@ class UnequalRounds(Forecasts, SumsUp):
         Raises SettingError for a round that the budget was not planned for.
         """
         rounds = self.info.rounds
-        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
+        if not 1 <= round_ <= rounds:
+            raise SettingError(f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self.sensitivity(bounds, workload), weight=float(self.weights(bounds)[round_ - 1]))
 
     def weights(self, bounds: Bounds) -> Array:

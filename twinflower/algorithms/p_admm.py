@@ -65,7 +65,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         """The argmin, by Nesterov's method from own, with enough steps to be exact to rounding."""
         objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
-        longest = rows.squared_norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm**2
+        longest = rows.norms().max(-1)[..., None] ** 2 if self.privacy == "none" else self.info.row_norm**2
         smooth = _smoothness(objective, longest, strong)
         steps, rate = _steps(strong, smooth), np.sqrt(strong / smooth)
         most, alike = int(steps.max()), steps.min() == steps.max()

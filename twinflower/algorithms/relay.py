@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds, of_clients
 from ..batches import Workload
-from ..errors import RunError, require
+from ..errors import RunError, SettingError, require
 from ..objectives import Bounds
 from ..privacy.allocation import allocation
 from ..privacy.release import Release
@@ -44,8 +44,8 @@ class Server(NamedTuple):
 
     w (..., N, d): its last message. neighbours (..., N, d): the sum of its neighbours' last messages. gain (..., N, d):
     the dual steps that it has not yet received, divided by rho. total (..., N, d): the sum of its messages over the
-    rounds, as doubles. heard (..., N): the round of its last reply. silent (..., N): the number of rounds since that
-    reply. tail (..., N, d): the sum of w over the last rounds, averaged (...,) of them.
+    rounds, as doubles; 0 if no client can be removed. heard (..., N): the round of its last reply. silent (..., N): the
+    number of rounds since that reply. tail (..., N, d): the sum of w over the last rounds, averaged (...,) of them.
     """
 
     w: Array
@@ -100,7 +100,8 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         """One noisy model, with the round's share of the budget. Raises SettingError for a round that was not planned.
         """
         rounds = self.info.rounds
-        require(1 <= round_ <= rounds, f"the budget is shared between {rounds} rounds; round {round_} has no share")
+        if not 1 <= round_ <= rounds:
+            raise SettingError(f"the budget is shared between {rounds} rounds; round {round_} has no share")
         return Release(self.sensitivity(bounds, workload, round_), weight=self.share(round_))
 
     @abstractmethod
@@ -133,11 +134,14 @@ class Relayed(Dense, OnGraph, ServerMetrics):
             gain = np.where(answered[..., None], steps, server.gain + steps)
             heard = np.where(answered, heard, server.heard)
         tail, averaged = self._averaged(server, w, round_)
-        after = Server(w, neighbours, gain, server.total + w, heard, silent, tail, averaged)
+        total = server.total + w if self.dead_after else server.total
+        after = Server(w, neighbours, gain, total, heard, silent, tail, averaged)
         return self._bury(server, after) if self.dead_after else after
 
     def _received(self, server: Server, messages: Array, clients: Index) -> tuple[Array, Index]:
         """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
+        if clients.shape[-1] == server.silent.shape[-1] and not self.dead_after:
+            return messages, np.zeros_like(server.silent)
         if not self.dead_after:
             return put_rows(server.w, clients, messages), hear(server.silent + 1, clients, 0)
         there = of_node(self.alive(server), clients)  # a cohort may include dead clients

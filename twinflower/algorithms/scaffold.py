@@ -30,10 +30,9 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
-from .abilities import NeedsClientState
 from .algorithm import to_nodes
 from .averaging import mean_of_senders
-from .echo import TENTATIVE, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
+from .echo import TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
 from .layout import Count, Layout, Thinned
 from .messages import Upload
 from .server_prox import ServerProx
@@ -65,7 +64,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold(ServerProx, NeedsClientState):
+class Scaffold(ServerProx, Echoed):
     """SCAFFOLD with FedAvg's settings."""
 
     name: ClassVar[str] = "scaffold"

@@ -19,6 +19,7 @@ from ..arrays import Array
 from ..batches import Workload
 from ..objectives import Bounds
 from ..privacy.release import Rounding
+from ..regularisers import Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .abilities import length
@@ -56,7 +57,9 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         slope = work.gradient(own)
         if self.composite == "prox":
             return self.prox((own / eta - slope - pull) / weight, 1 / weight)
-        return (own / eta - slope - self.subgradient(own) - pull) / weight      # (7)
+        if not isinstance(self.regulariser, Zero):
+            slope = slope + self.subgradient(own)
+        return (own / eta - slope - pull) / weight                              # (7)
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for the sum of gradients in the local step."""

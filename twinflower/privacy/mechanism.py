@@ -39,12 +39,12 @@ class GaussianNoise:
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
         """Return value + sigma shrink z, of the shape of value; ReplyError if it is too large for the grid."""
-        shrink = np.asarray(shrink)[..., None]
-        noisy = self.sigma * shrink * self.draws(draw, value.shape)
+        spread = self.sigma * np.asarray(shrink)[..., None] if np.ndim(shrink) or shrink != 1 else self.sigma
+        noisy = spread * self.draws(draw, value.shape)
         noisy += value
         if not self.grid:
             return noisy
-        cell = np.exp2(np.floor(np.log2(self.sigma * shrink)) - GRID_BITS)
+        cell = np.exp2(np.floor(np.log2(spread)) - GRID_BITS)
         cells = np.round(noisy / cell)
         if not (np.abs(cells) <= _MOST_CELLS).all():
             raise ReplyError("the noisy value is too large for its noise: lower step-size")
