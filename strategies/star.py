@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
-from twinflower.arrays import DOUBLE, Index, read_only
+from twinflower.arrays import DOUBLE, Index, all_finite, read_only
 from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
@@ -335,7 +335,7 @@ class StarStrategy(Strategy):
             uploads = stack([good[c][0] for c in clients])
             self.server = self.algorithm.server_update(self.server, uploads, np.array(clients), server_round)
         model = self.algorithm.model(self.server)
-        if not np.isfinite(model).all():
+        if not all_finite(model):
             raise RunError(f"the model diverged in round {server_round}: lower step-size")
         self.rounds[-1] = self.rounds[-1]._replace(seconds=time.perf_counter() - self._began)
         return record_of([model]), None

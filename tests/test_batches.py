@@ -1,10 +1,14 @@
 """Rows, batches and weights: each row as often as promised, and a cohort's batches are its clients'."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from twinflower import batches
 from twinflower.batches import LocalSchedule, Shards
+from twinflower.data.features import Deferred
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
 
@@ -130,6 +134,28 @@ def test_a_cohorts_batches_are_its_clients(schedule, sizes):
             assert own.weights is None
             if ours.weights is not None:
                 assert_array_equal(weights[place][there], 1 / len(own.labels))
+
+
+@every_walk
+@pytest.mark.parametrize("at_once", [0, 2**20])
+def test_features_that_are_computed_when_they_are_taken(schedule, at_once, monkeypatch):
+    """Step by step, or those of all steps at once if they are few."""
+    shards, taken = draw_shards(np.random.default_rng(8), RAGGED), []
+
+    def complete(raw):
+        taken.append(len(raw))
+        return raw / 2.0
+
+    lazy = replace(shards, features=Deferred(complete, shards.features * 2))
+    monkeypatch.setattr(batches, "_TOGETHER", at_once)
+    lazy.features.shape  # noqa: B018  computes one row, once
+    for clients in (1, np.array([0, 3, 4, 1])):
+        known = [batch.features for batch in schedule.batches(shards, clients, 5, 2)]
+        taken.clear()
+        found = [batch.features for batch in schedule.batches(lazy, clients, 5, 2)]
+        for ours, exact in zip(found, known, strict=True):
+            assert_array_equal(ours, exact)
+        assert len(taken) == (len(known) if not at_once and schedule.batch_size else 1)
 
 
 @every_walk

@@ -4,13 +4,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import convex_problem, last, small
 
-from twinflower.algorithms import FedPDM, LDPPrimalDual
+from twinflower.algorithms import FedDyn, FedPDM, LDPPrimalDual, Scaffold
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.batches import LocalSchedule
 from twinflower.client_states import ClientStates
@@ -58,6 +59,93 @@ def test_states_go_through_storage_to_the_same_bits(problem):
     states = ClientStates(algorithm, problem.start, 6)
     states.restore(places, stored)
     assert_equal_states(states.all(), half.states.all())
+
+
+TRACKED = pytest.mark.parametrize("method", [Scaffold, FedDyn])
+
+
+def nothing_lost(round_, clients):
+    return np.zeros(clients.shape, dtype=bool)
+
+
+@TRACKED
+def test_a_variable_that_is_never_read_is_not_kept(problem, method):
+    """Where a reply may be lost, clients keep their variable before it, too; it makes no difference if none is."""
+    algorithm, sampling = method(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
+    short = last(rounds(algorithm, problem, WALK, 7, sampling))
+    whole = last(rounds(algorithm, problem, WALK, 7, sampling, lost=nothing_lost))
+    assert_equal_states(short.server, whole.server)
+    assert_equal_states(short.states.all()[1:], whole.states.all()[1:])
+    assert short.states.all().before.shape == (6, 0)
+    assert whole.states.all().before.any()
+
+
+@TRACKED
+@pytest.mark.parametrize("first", [False, True])
+def test_replies_may_be_lost_in_the_first_or_second_part_of_a_run_only(problem, method, first):
+    """In rounds 1 to 4 or 5 to 9; the other part is told that no reply is ever lost."""
+    algorithm, sampling = method(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
+
+    def lost(round_, clients):
+        return (clients % 3 == round_ % 3) & ((round_ <= 4) == first)
+
+    whole = last(rounds(algorithm, problem, WALK, 9, sampling, lost=lost))
+    half = last(rounds(algorithm, problem, WALK, 4, sampling, lost=lost if first else None))
+    again = last(rounds(algorithm, problem, WALK, 9, sampling, lost=None if first else lost, begin=half))
+    assert_equal_states(again.server, whole.server)
+    assert_array_equal(again.states.all().after, whole.states.all().after)
+    clean = last(rounds(algorithm, problem, WALK, 9, sampling))
+    assert not np.array_equal(again.server.x0, clean.server.x0)
+
+
+def test_a_checkpoint_of_an_earlier_version_holds_the_variable_that_is_never_read(problem):
+    algorithm, sampling = Scaffold(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
+    whole = last(rounds(algorithm, problem, WALK, 7, sampling))
+    half = last(rounds(algorithm, problem, WALK, 4, sampling, lost=nothing_lost))
+    states = ClientStates(algorithm, problem.start, 6)
+    states.restore(*half.states.visited())
+    again = last(rounds(algorithm, problem, WALK, 7, sampling, begin=half._replace(states=states)))
+    assert_equal_states(again.server, whole.server)
+    assert_array_equal(again.states.all().after, whole.states.all().after)
+
+
+class Pair(NamedTuple):
+    """A state of a number and a vector that may be empty."""
+
+    number: np.ndarray
+    vector: np.ndarray
+
+
+class Counting:
+    """A method whose clients start with the number 0, which is whole, and the vector `start`."""
+
+    def init_client(self, start):
+        return Pair(np.zeros((), int), start)
+
+
+@pytest.mark.parametrize("seeds", [(), (2,)])
+def test_every_client_gets_back_the_state_that_was_put_last(seeds):
+    """Against a dictionary, over random rounds with some or all clients, and through storage."""
+    rng, count = np.random.default_rng(len(seeds)), 9
+    start = rng.normal(size=(*seeds, 3))
+    states = ClientStates(Counting(), start, count)
+    known = {(s, i): (0.0, own) for s, own in enumerate(np.atleast_2d(start)) for i in range(count)}
+    for _ in range(60):
+        many = count if rng.random() < 0.2 else int(rng.integers(1, count))
+        clients = np.sort(rng.permuted(np.tile(np.arange(count), (*seeds, 1)), axis=-1)[..., :many], axis=-1)
+        put = Pair(rng.normal(size=clients.shape), rng.normal(size=(*clients.shape, 3)))
+        states.put(clients, put)
+        for place, i in np.ndenumerate(clients):
+            known[place[0] if seeds else 0, int(i)] = put.number[place], put.vector[place]
+        if rng.random() < 0.3:
+            stored = states.visited()
+            states = ClientStates(Counting(), start, count)
+            states.restore(*stored)
+        found = states.all()
+        for (s, i), (number, vector) in known.items():
+            own = (s, i) if seeds else (i,)
+            assert found.number[own] == number
+            assert_array_equal(found.vector[own], vector)
 
 
 def test_a_lost_reply_moves_the_client_and_not_the_server(problem):

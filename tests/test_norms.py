@@ -107,6 +107,20 @@ def test_a_networks_clipped_gradient_is_no_longer_than_its_bound(rows, labels, s
             assert math.hypot(*g) <= bound * FEW_ULPS
 
 
+def test_a_norm_that_overflows_beside_a_zero_gradient_hides_no_other_layer():
+    """Saturated units give the first layer a zero gradient, and 0 times an infinite norm is not a number."""
+    bound, objective = 0.1, make_model("sigmoid-network", 4, 3, clip_norm=0.1, hidden_units=8)
+    x = np.random.default_rng(0).normal(size=objective.d)
+    for entry in (1e100, 1e308):
+        with np.errstate(all="ignore"):
+            g = objective.grad(x, Batch(np.full((1, 4), entry), np.array([1])))
+        assert 0.9 * bound < math.hypot(*g) <= bound * FEW_ULPS
+
+
+def test_no_rows_have_no_norms():
+    assert norms(np.empty((0, 3))).shape == (0,)
+
+
 def test_a_tiny_row_with_a_huge_label():
     """1e-170 squared is 0 and 1e175 squared infinite; the gradient is 1e5 long before it is clipped."""
     objective = make_objective("least-squares", 1, 0, clip_norm=0.7)

@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from twinflower import randomness
 from twinflower.errors import SettingError
-from twinflower.randomness import PURPOSES, normals, participants, stream, uniforms
+from twinflower.randomness import PURPOSES, normals, participants, permutations, stream, uniforms
 
 
 def test_no_two_addresses_share_a_number():
@@ -53,6 +53,16 @@ def test_a_cohorts_block_is_its_clients_rows(draw, size, clients):
     assert block.shape == (len(clients), size)
     for row, client in zip(block, clients, strict=True):
         assert_array_equal(row, draw(5, "noise", client, 2, size))
+
+
+@pytest.mark.parametrize("size", [1, 7, 600, 70_000])
+def test_permutations_of_many_addresses_are_those_of_their_streams(size):
+    seeds, clients, kept = [0, 5, 2**64 - 1], [9, 0, 3], min(size, 50)
+    drawn = permutations(seeds, "batches", clients, 4, size, (3, kept))
+    for own, seed, client in zip(drawn, seeds, clients, strict=True):
+        draw = stream(seed, "batches", client, 4)
+        for entries in own:
+            assert_array_equal(entries, draw.permutation(size)[:kept])
 
 
 def test_uniforms_are_uniform():

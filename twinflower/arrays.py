@@ -1,5 +1,6 @@
 """Type aliases for the NumPy arrays used throughout the package, and views that protect them."""
 
+import math
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,12 @@ Labels = NDArray[Any]  # int64 for classes, a float type for regression targets
 DOUBLE: np.dtype[Any] = np.dtype(np.float64)
 SINGLE: np.dtype[Any] = np.dtype(np.float32)
 PRECISIONS: dict[str, np.dtype[Any]] = {"double": DOUBLE, "single": SINGLE}
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    """Whether all entries are finite. The sum of squares is the cheapest test; if it is not finite, every entry is
+    checked."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def of_clients(values: NDArray[T], clients: Index) -> NDArray[T]:

@@ -5,7 +5,7 @@ per local step and the number of steps. `LocalSchedule.batches` returns the sequ
 receives, for one client or for a stacked cohort; both use the same random draws.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from .objectives import Batch, Objective
 from .randomness import permutations
 
 _BLOCK = 4096  # rows whose norms are computed at once
+_TOGETHER = 2**20  # most numbers of a round's features that are computed at once, 8 MiB
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,24 @@ class Batches:
         return replace(self, full=self.full._replace(lengths=self.full.norms()))
 
     def _gathered(self, steps: range) -> Iterator[Batch]:
-        """The batches of these steps; the features of a step are copied only when it is its turn, for the cache."""
+        """The batches of these steps."""
         assert self.shards is not None
         assert self.places is not None
         rows = self.shards.order[self.places]
-        rows = rows if rows.ndim == 2 else np.moveaxis(rows, -2, 0)
-        take = self.shards.features.take
+        rows = (rows if rows.ndim == 2 else np.moveaxis(rows, -2, 0))[: len(steps)]
         lengths = self.shards.lengths
-        for _, own, labels in zip(steps, rows, self.shards.labels[rows], strict=False):
+        for own, features, labels in zip(rows, self._features(rows), self.shards.labels[rows], strict=True):
             known = None if lengths is None else lengths.take(own)
-            yield Batch(take(own, axis=0), labels, self.weights, known)
+            yield Batch(features, labels, self.weights, known)
+
+    def _features(self, rows: Index) -> Iterable[Array]:
+        """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache. Few rows
+        whose features are computed first are computed together."""
+        assert self.shards is not None
+        features = self.shards.features
+        if isinstance(features, np.ndarray) or rows.size * features.shape[1] > _TOGETHER:
+            return (features.take(own, axis=0) for own in rows)
+        return features.take(rows, axis=0)
 
 
 class Workload(NamedTuple):

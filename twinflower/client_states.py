@@ -89,7 +89,7 @@ class ClientStates:
 
     def _set(self, rows: Index, states: Any) -> None:
         self._grow()
-        self._table = type(states)(*map(_as_wide, self._table, states))
+        self._table = type(states)(*map(_fitted, self._table, states))
         for column, values in zip(self._table, states, strict=True):
             if values.shape[-1:] != (0,):
                 column[rows] = values
@@ -104,10 +104,13 @@ class ClientStates:
             )
 
 
-def _as_wide(column: Array, values: Array) -> Array:
-    """The column, or zeros if its entries are empty but those of `values` are not (`Settles`)."""
-    narrow = column.shape[-1] == 0 < values.shape[-1]
-    return np.zeros((len(column), values.shape[-1]), column.dtype) if narrow else column
+def _fitted(column: Array, values: Array) -> Array:
+    """The column in a type that holds `values`; zeros if its entries are empty, but those of `values` are not
+    (`Settles`)."""
+    dtype = np.result_type(column, values)
+    if column.shape[-1] == 0 < values.shape[-1]:
+        return np.zeros((*column.shape[:-1], values.shape[-1]), dtype)
+    return column.astype(dtype, copy=False)
 
 
 def _longer(column: Array, count: int) -> Array:

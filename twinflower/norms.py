@@ -32,7 +32,7 @@ def norms(vectors: Array) -> Array:
 def corrected(lengths: Array, vectors: Array) -> Array:
     """The norms `lengths` (...,) of vectors (..., n), recomputed with scaling where their squares are unreliable."""
     squares = lengths * lengths
-    if _sure(squares):
+    if not squares.size or _sure(squares):
         return lengths
     doubtful, lengths = _doubtful(squares), np.array(lengths)
     lengths[doubtful] = _scaled_norms(vectors[doubtful])
@@ -46,7 +46,9 @@ def outer_norms(*layers: tuple[Array, Array], bound: float = 0.0) -> Array:
     (..., b, o) and the norms (..., b) of its inputs. Norms above `_LONGEST` are returned as infinity. If only norms
     above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far below.
     """
-    lengths: Array = reduce(np.hypot, [_slope_norms(s, inputs, bound) * inputs for s, inputs in layers])
+    parts = [_slope_norms(s, inputs, bound) * inputs for s, inputs in layers]
+    # a zero gradient times an infinite factor is NaN; in one of several layers it must not hide the others
+    lengths: Array = parts[0] if len(parts) == 1 else reduce(np.hypot, [np.fmax(p, 0.0) for p in parts])
     longest = _LONGEST[lengths.dtype]
     if np.maximum.reduce(lengths, axis=None) <= longest:
         return lengths

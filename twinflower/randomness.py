@@ -93,12 +93,12 @@ def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generat
 def permutations(
     seeds: Iterable[int], purpose: str, clients: Iterable[int], round_: int, size: int, shape: tuple[int, int]
 ) -> Index:
-    """For every address the first entries of permutations of `size` numbers, (addresses, permutations, entries) with
-    `shape` the last two; faster than a `stream` for each."""
+    """The first shape[1] entries of shape[0] permutations of 0, ..., size - 1 for each address (seed, client), as its
+    `stream` gives them: (addresses, *shape)."""
     addresses = list(zip(seeds, clients, strict=True))
     drawn, row = np.empty((len(addresses), *shape), np.int64), np.empty(size, np.int64)
     ordered = _numbers(1 << size.bit_length())[:size]  # `permutation(size)` would make it anew each time
-    shuffle = _moved(0, purpose, (0, 0, 0, round_)).shuffle
+    shuffle = _moved(0, purpose, (0, 0, 0, round_)).shuffle  # to each seed and client below
     for own, (seed, client) in zip(drawn, addresses, strict=True):
         _movable.turn(seed, client + 1)
         for entries in own:

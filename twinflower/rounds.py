@@ -11,7 +11,6 @@ client's reply is lost, the client still keeps its new state. If no reply remain
 Methods that need every client raise an error in these cases.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +19,7 @@ import numpy as np
 
 from .algorithms.abilities import Closes, NeedsEveryClient, Settles
 from .algorithms.algorithm import Algorithm
-from .arrays import Array, Index, Mask
+from .arrays import Array, Index, Mask, all_finite
 from .batches import Batches, Shards
 from .client_states import ClientStates, at_places
 from .errors import RunError
@@ -185,13 +184,13 @@ class _Loop:
         if not counted.shape[-1]:
             return at.server
         server = self.algorithm.server_update(at.server, uploads, counted, at.round)
-        if not _all_finite(self.algorithm.model(server)):
+        if not all_finite(self.algorithm.model(server)):
             raise RunError(f"the model diverged in round {at.round}: lower step-size")
         return server
 
     def _finite(self, uploads: Any, round_: int) -> Index | slice:
         """Positions of the clients whose update is finite, or slice(None) if all are."""
-        if all(map(_all_finite, uploads)):
+        if all(map(all_finite, uploads)):
             return slice(None)  # the usual case: nothing is copied
         if isinstance(self.seed, np.ndarray):
             raise Uneven
@@ -256,9 +255,3 @@ def _leaves(tree: Any) -> Iterator[Array]:
     """All arrays in nested tuples."""
     for part in tree:
         yield from _leaves(part) if isinstance(part, tuple) else [np.asarray(part)]
-
-
-def _all_finite(array: Array) -> bool:
-    """Whether all entries are finite. The sum of squares is the cheapest test; if it is not finite, every entry is
-    checked."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())

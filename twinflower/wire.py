@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .arrays import all_finite
 from .errors import ReplyError
 
 
@@ -31,7 +32,7 @@ def checked(
         raise ReplyError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}")
     if array.shape != shape:
         raise ReplyError(f"{name} must have shape {shape}, got {array.shape}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not all_finite(array):
         raise ReplyError(f"{name} must be finite; got NaN or infinity")
     return array
 

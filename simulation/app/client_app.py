@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import inf
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
@@ -178,11 +178,16 @@ def share_bytes(
     """
     reply = call_next(message, context)
     if not reply.has_error():
-        stored = {a.data: a.data for record in context.state.array_records.values() for a in record.values()}
-        for record in reply.content.array_records.values():
-            for array in record.values():
-                array.data = stored.get(array.data, array.data)
+        stored = [array.data for array in _arrays(context.state)]
+        for array in _arrays(reply.content):
+            array.data = next(
+                (data for data in stored if data == array.data), array.data
+            )  # hashing takes longer
     return reply
+
+
+def _arrays(records: RecordDict) -> list[Array]:
+    return [array for record in records.array_records.values() for array in record.values()]
 
 
 app = ClientApp(client_fn, mods=[share_bytes, for_flower_strategies, discreet])

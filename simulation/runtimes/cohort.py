@@ -91,7 +91,7 @@ class Cohort:
 
     @property
     def _seed(self) -> int | Index:
-        return self.seeds[0] if self.alone else np.array(self.seeds)
+        return self.seeds[0] if self.alone else np.array(self.seeds, dtype=np.uint64)
 
     @property
     def _block(self) -> int:

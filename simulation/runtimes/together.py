@@ -107,10 +107,11 @@ class Together:
             _stacked([getattr(each.round, name) for each in block]) for name in ("state", "inbox")
         )
         with np.errstate(all="ignore"):
-            whole = setup.algorithm.client_update(
+            new, *rest = setup.algorithm.client_update(
                 state, inbox, LocalWork(setup.objective, batches, noise, round_)
             )
-        return list(map(Update, *(_split(part, len(block)) for part in whole)))
+        states = _split(new, len(block), state, [each.round.state for each in block])
+        return list(map(Update, states, *(_split(part, len(block)) for part in rest)))
 
     def _noise(self, noises: Sequence[Any]) -> Noise:
         """The noise of stacked clients."""
@@ -142,9 +143,15 @@ def _shared(arrays: Sequence[Array]) -> bool:
     return all(array is arrays[0] for array in arrays)
 
 
-def _split(whole: Any, count: int) -> list[Any]:
-    """The NamedTuple of each client; copies, because clients keep them for a different number of rounds."""
-    return [type(own)(*(array.copy() for array in own)) for own in unstack(whole, count)]
+def _split(whole: Any, count: int, old: Any = (), own: Sequence[Any] = ()) -> list[Any]:
+    """The NamedTuple of each client; copies, because clients keep them for a different number of rounds. An array that
+    is one of the `old` stacked arrays is not copied: each client has it in its `own` NamedTuple."""
+    had = {id(stacked): [each[place] for each in own] for place, stacked in enumerate(old)}
+    parts = unstack(whole, count)
+    columns = [
+        had.get(id(array)) or [part[place].copy() for part in parts] for place, array in enumerate(whole)
+    ]
+    return [type(whole)(*(column[i] for column in columns)) for i in range(count)]
 
 
 def _same(one: Update, other: Update) -> bool:

@@ -5,7 +5,8 @@ the client has already updated its own variable, but the server has not: without
 the rest of the run. So a client keeps two values, its variable before and after its last reply, and every request
 echoes the last round in which the server counted that client's reply. The client discards an update that the echo does
 not confirm. The mean over all clients of `confirmed` then equals the server's variable after any sequence of missing
-rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the client.
+rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the client (`rounds` drops these
+where no reply can be lost).
 
 A client that loses its whole state (a new node without the stored state) would start from zero, and the mean would be
 off by the lost value. Therefore these methods are `abilities.NeedsClientState`, and the server rejects the replies of
@@ -34,7 +35,8 @@ PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=
 
 
 class Echoed(NeedsClientState, Settles):
-    """A method whose state is a `Tentative`, and whose server counts every reply that arrives."""
+    """A method whose state is a `Tentative`, and whose server counts every reply that arrives. (That of a networked
+    method does not count replies of clients that it has removed.)"""
 
     def settled(self, state: Tentative) -> Tentative:
         """The state without the variable before the last reply."""

@@ -135,5 +135,6 @@ class Scaffold(ServerProx, Echoed):
             changes = self._change(uploads, x0[..., None, :], c[..., None, :], round_)
             change = mean_of_senders(changes, None, shares=self.info.shares(clients))
         else:
-            change = (x0 - mean) / (steps[..., :1] * self.step(round_)) - c
+            way = np.asarray(steps[..., :1] * self.step(round_), x0.dtype)  # rounded as by the clients
+            change = (x0 - mean) / way - c
         return (self.weight(clients, server.heard.shape[-1]) * change).astype(c.dtype, copy=False)
