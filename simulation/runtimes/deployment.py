@@ -35,7 +35,6 @@ class Deployment(Engine):
     """A running SuperLink at `port`, and the SuperNodes started so far, by number."""
 
     simulated: bool = False
-    port: int = 0
     secure: bool = False
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -105,7 +104,7 @@ def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent
         trust = f'root-certificates = "{place.home / "ca.crt"}"\n' if secure else "insecure = true\n"
         write_connection(place.home, f'address = "127.0.0.1:{port}"\n{trust}')
         start_superlink(place, port, [*words, "--disable-runtime-dependency-installation"])
-        yield Deployment(place, say=say, port=port, secure=secure)
+        yield Deployment(place, port, say=say, secure=secure)
 
 
 def _secured(home: Path) -> list[str]:

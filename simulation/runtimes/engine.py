@@ -23,6 +23,9 @@ from ..settings.toml import to_tables
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
+_FLWR_READY = Path(__file__).with_name(
+    "flwr_ready.py"
+)  # importing it would import all of Flower's command line
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()
 CONNECTION = "ours"
 SUPERLINK = "superlink"
@@ -53,12 +56,14 @@ def silent(line: str) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running simulation SuperLink, its folder and its processes.
+    """A simulation SuperLink, which may still be starting, its folder and its processes.
 
-    say: reports lines to the user. watched: the logs whose warnings are reported, by process name.
+    port: where `flwr` reaches it. say: reports lines to the user. watched: the logs whose warnings are reported, by
+    process name.
     """
 
     place: Place
+    port: int
     simulated: bool = True
     say: Say = silent
     watched: dict[str, Tail] = field(default_factory=dict)
@@ -102,7 +107,7 @@ class Engine:
 
     def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `flwr run` in the background, with its output in the log flwr-run."""
-        command = [command_of("flwr"), *self.words(config, folder, app)]
+        command = [sys.executable, "-P", str(_FLWR_READY), str(self.port), *self.words(config, folder, app)]
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
 
     def _look(self, tail: Tail) -> None:
@@ -149,6 +154,7 @@ class Engine:
 
     def flwr(self, *words: str) -> str:
         """Call Flower's command line and return its output; RunError if it fails."""
+        self.place.await_port(self.port)
         done = subprocess.run(
             [command_of("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True,
             start_new_session=True,
@@ -199,14 +205,14 @@ def plain(line: str) -> str:
 
 @contextmanager
 def engine(say: Say = silent) -> Iterator[Engine]:
-    """Start a simulation SuperLink; on exit, stop it and everything it started."""
+    """Begin to start a simulation SuperLink; on exit, stop it and everything it started."""
     with place_of_its_own() as place:
         furnish(place)
         port, control = free_ports(2)
         write_connection(place.home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
         words = ["--insecure", "--simulation", "--isolation", "subprocess"]
-        start_superlink(place, port, [*words, "--control-api-address", f"127.0.0.1:{control}"])
-        yield Engine(place, say=say)
+        begin_superlink(place, port, [*words, "--control-api-address", f"127.0.0.1:{control}"])
+        yield Engine(place, port, say=say)
 
 
 def furnish(place: Place) -> None:
@@ -234,9 +240,14 @@ def write_connection(home: Path, text: str) -> None:
 
 def start_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
     """Start a SuperLink and wait until it listens on the port; commands: folder of another Python's scripts."""
+    begin_superlink(place, port, words, commands)
+    place.await_port(port)
+
+
+def begin_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
+    """Start a SuperLink without waiting for it."""
     command = [command_of("flower-superlink", commands), "--host", "127.0.0.1", "--port", str(port)]
     place.keep(SUPERLINK, [*command, "--database", str(place.home / "state.db"), *words])
-    place.await_port(port)
 
 
 def command_of(name: str, folder: Path | None = None) -> str:
