@@ -6,6 +6,7 @@ The processes here are small ones that ignore every request to end; those of Flo
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -205,6 +206,16 @@ def test_a_process_that_never_listens_is_an_error(monkeypatch):
         )
         with pytest.raises(RunError, match="nobody listened on port (?s:.*)silent.log:\n    I am here"):
             place.await_port(*processes.free_ports(1))
+
+
+def test_flwr_waits_until_its_superlink_listens(monkeypatch):
+    from twinflower.simulation.runtimes import flwr_ready  # slow to import
+
+    (port,) = processes.free_ports(1)
+    monkeypatch.setattr(flwr_ready, "_TIMEOUT", 0.2)
+    assert not flwr_ready.listening(port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert flwr_ready.listening(port)
 
 
 def test_without_proc_the_groups_are_ended(monkeypatch):
