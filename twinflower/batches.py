@@ -151,10 +151,10 @@ class Batches:
         """The batches of these steps."""
         assert self.shards is not None
         assert self.places is not None
-        rows = self.shards.order[self.places]
-        rows = (rows if rows.ndim == 2 else np.moveaxis(rows, -2, 0))[: len(steps)]
-        lengths = self.shards.lengths
-        for own, features, labels in zip(rows, self._features(rows), self.shards.labels[rows], strict=True):
+        steps_first = self.places.ndim - 2, *range(self.places.ndim - 2), -1
+        rows = self.shards.order.take(self.places.transpose(steps_first)[: len(steps)])
+        lengths, all_labels = self.shards.lengths, self.shards.labels.take(rows)
+        for own, features, labels in zip(rows, self._features(rows), all_labels, strict=True):
             known = None if lengths is None else lengths.take(own)
             yield Batch(features, labels, self.weights, known)
 
