@@ -116,7 +116,7 @@ class Pair(NamedTuple):
     vector: np.ndarray
 
 
-class Counting:
+class Keeping:
     """A method whose clients start with the number 0, which is whole, and the vector `start`."""
 
     def init_client(self, start):
@@ -128,7 +128,7 @@ def test_every_client_gets_back_the_state_that_was_put_last(seeds):
     """Against a dictionary, over random rounds with some or all clients, and through storage."""
     rng, count = np.random.default_rng(len(seeds)), 9
     start = rng.normal(size=(*seeds, 3))
-    states = ClientStates(Counting(), start, count)
+    states = ClientStates(Keeping(), start, count)
     known = {(s, i): (0.0, own) for s, own in enumerate(np.atleast_2d(start)) for i in range(count)}
     for _ in range(60):
         many = count if rng.random() < 0.2 else int(rng.integers(1, count))
@@ -139,7 +139,7 @@ def test_every_client_gets_back_the_state_that_was_put_last(seeds):
             known[place[0] if seeds else 0, int(i)] = put.number[place], put.vector[place]
         if rng.random() < 0.3:
             stored = states.visited()
-            states = ClientStates(Counting(), start, count)
+            states = ClientStates(Keeping(), start, count)
             states.restore(*stored)
         found = states.all()
         for (s, i), (number, vector) in known.items():

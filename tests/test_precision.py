@@ -229,6 +229,7 @@ def test_means_over_clients_sum_in_double_precision():
     sent = np.ones(values.shape, dtype=bool)
     for shares in (None, np.full(10**6, 1e-6)):
         found = mean_of_senders(values, sent, np.zeros(2, np.float32), shares)
+        assert found.dtype == np.float64
         assert_allclose(found, values[0].astype(float), rtol=1e-10)
     assert (
         abs(np.add.accumulate(values[:, 0])[-1] / 1.1e6 - 1) > 100 * EPSILON

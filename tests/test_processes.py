@@ -208,14 +208,12 @@ def test_a_process_that_never_listens_is_an_error(monkeypatch):
             place.await_port(*processes.free_ports(1))
 
 
-def test_flwr_waits_until_its_superlink_listens(monkeypatch):
-    from twinflower.simulation.runtimes import flwr_ready  # slow to import
-
+def test_waiting_ends_when_a_process_listens_or_in_time(monkeypatch):
     (port,) = processes.free_ports(1)
-    monkeypatch.setattr(flwr_ready, "_TIMEOUT", 0.2)
-    assert not flwr_ready.listening(port)
+    monkeypatch.setattr(processes, "_START_TIMEOUT", 0.2)
+    assert not processes.listening(port)
     with socket.create_server(("127.0.0.1", port)):
-        assert flwr_ready.listening(port)
+        assert processes.listening(port)
 
 
 def test_without_proc_the_groups_are_ended(monkeypatch):

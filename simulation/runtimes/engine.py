@@ -23,11 +23,9 @@ from ..settings.toml import to_tables
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
-_FLWR_READY = Path(__file__).with_name(
-    "flwr_ready.py"
-)  # importing it would import all of Flower's command line
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()
 CONNECTION = "ours"
+_FLWR = "twinflower.simulation.runtimes.flwr_ready"  # importing it would import all of Flower's command line
 SUPERLINK = "superlink"
 _BUNDLED = re.compile(  # settings about a bundle's files, which exist only in a checkout
     r"^(fab-include = \[.*?^\]|fab-format-version = \d+|flwr-version-target = [^\n]*)\n",
@@ -107,7 +105,7 @@ class Engine:
 
     def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `flwr run` in the background, with its output in the log flwr-run."""
-        command = [sys.executable, "-P", str(_FLWR_READY), str(self.port), *self.words(config, folder, app)]
+        command = [sys.executable, "-P", "-m", _FLWR, str(self.port), *self.words(config, folder, app)]
         return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
 
     def _look(self, tail: Tail) -> None:

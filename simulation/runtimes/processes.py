@@ -90,12 +90,8 @@ class Place:
 
     def await_port(self, port: int) -> None:
         """Wait until a process listens on the port; RunError if a required one ends first, or after a timeout."""
-        deadline = time.monotonic() + _START_TIMEOUT
-        while time.monotonic() < deadline:
-            self.check()
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-            time.sleep(_PAUSE)
+        if listening(port, self.check):
+            return
         logs = "; ".join(map(self.end_of, self.running))
         raise RunError(f"nobody listened on port {port} within {_START_TIMEOUT:g} s; {logs}")
 
@@ -213,6 +209,17 @@ class Tail:
         self.place += len(more)
         *whole, self.rest = (self.rest + more.decode(errors="replace")).split("\n")
         return whole
+
+
+def listening(port: int, check: Callable[[], None] = lambda: None) -> bool:
+    """Wait until a process listens on the port of this machine, and call `check` meanwhile; False after a timeout."""
+    deadline = time.monotonic() + _START_TIMEOUT
+    while time.monotonic() < deadline:
+        check()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        time.sleep(_PAUSE)
+    return False
 
 
 def free_ports(count: int) -> list[int]:

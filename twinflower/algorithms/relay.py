@@ -140,10 +140,10 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def _received(self, server: Server, messages: Array, clients: Index) -> tuple[Array, Index]:
         """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
-        if clients.shape[-1] == server.silent.shape[-1] and not self.dead_after:
-            return messages, np.zeros_like(server.silent)
         if not self.dead_after:
-            return put_rows(server.w, clients, messages), hear(server.silent + 1, clients, 0)
+            everyone = clients.shape[-1] == server.silent.shape[-1]
+            silent = np.zeros_like(server.silent) if everyone else hear(server.silent + 1, clients, 0)
+            return put_rows(server.w, clients, messages), silent
         there = of_node(self.alive(server), clients)  # a cohort may include dead clients
         received = np.where(there[..., None], messages, rows_of_node(server.w, clients))
         silent = np.where(there, 0, of_node(server.silent, clients) + 1)
