@@ -1,6 +1,5 @@
 """Run an experiment on one of the runtimes and store it in its folder."""
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from .report.html.write import report_begun, report_experiment
 from .resume import begun, runtime_of
 from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
+from .runtimes.processes import cores
 from .settings import Value
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Experiment
@@ -132,7 +132,7 @@ def processes(jobs: int, runtime: str) -> int:
         jobs == 1 or runtime in parallel.RUNTIMES,
         f"--jobs needs runtime {' or '.join(parallel.RUNTIMES)}: Flower's engine uses all cores itself; leave it out",
     )
-    return jobs or os.cpu_count() or 1
+    return jobs or cores()
 
 
 def _check_rows(plan: Experiment) -> None:

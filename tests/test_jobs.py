@@ -14,6 +14,7 @@ import pytest
 from twinflower.errors import SettingError
 from twinflower.simulation import running
 from twinflower.simulation.folder import read_rows, read_summary, runs_below
+from twinflower.simulation.runtimes.processes import cores
 from twinflower.simulation.settings.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,7 +171,7 @@ def test_an_error_of_a_worker_is_that_of_the_command(tmp_path):
 def test_unsuitable_jobs_are_refused(jobs, runtime, sentence):
     with pytest.raises(SettingError, match=sentence):
         running.processes(jobs, runtime)
-    assert running.processes(0, "cohort") == os.cpu_count()
+    assert running.processes(0, "cohort") == cores()
 
 
 def heed_ctrl_c():

@@ -1,4 +1,4 @@
-"""Updates that several clients in one process compute together, and noise that is drawn in advance."""
+"""Updates that several clients in one process compute together."""
 
 from dataclasses import replace
 
@@ -13,21 +13,12 @@ from twinflower.batches import LocalSchedule
 from twinflower.clients.sums import ROSTER
 from twinflower.errors import DataError
 from twinflower.objectives import LinearModel, Softmax
-from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
-from twinflower.privacy.simulated import SimulatedNoise
-from twinflower.simulation.runtimes import ahead, cohort, inprocess, together
-from twinflower.simulation.runtimes.ahead import Ahead
+from twinflower.simulation.runtimes import inprocess, together
 from twinflower.simulation.runtimes.inprocess import InProcessGrid, LocalGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.runtimes.together import Together
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
-PRIVATE = {
-    "fedpdm-private": 0,
-    "fedpdm-gradient": 2,
-    "zcdp-nfl-private": 0,
-    "ssca-private": 0,
-}  # last draw of a round
 SUMS = {"fedpdm-sum", "fedavg-sum-rows"}  # noise of another kind, so that each client computes alone
 
 
@@ -209,61 +200,3 @@ def test_a_client_keeps_only_its_own_part_of_a_block():
         assert kept.round == 2
         for array in kept.arrays.values():
             assert array.base is None or array.base.nbytes == array.nbytes
-
-
-@pytest.fixture
-def begun(monkeypatch):
-    """The numbers of the draws that were begun in advance; every draw is long enough."""
-    numbers = []
-    begin = Ahead._begin
-
-    def noted(self, draws, draw, clients):
-        found = begin(self, draws, draw, clients)
-        numbers.extend([draw] if found else [])
-        return found
-
-    monkeypatch.setattr(ahead, "_LEAST", 1)
-    monkeypatch.setattr(Ahead, "_begin", noted)
-    return numbers
-
-
-@pytest.mark.parametrize("train", [inprocess.train, lambda setup: cohort.train([setup])[0]])
-@pytest.mark.parametrize(("variant", "last"), PRIVATE.items())
-def test_noise_in_advance_is_the_same_noise(variant, last, train, begun, monkeypatch):
-    setup = small(variant)
-    early = train(setup).model
-    assert set(begun) == set(range(last + 1))
-    monkeypatch.setattr(ahead, "_LEAST", 2**62)
-    assert_array_equal(early, train(setup).model)
-
-
-def test_seeds_stacked_draw_their_noise_in_advance(begun, monkeypatch):
-    setups = [small("fedpdm-private", seed=seed) for seed in (1, 2)]
-    together_ = cohort.train(setups)
-    assert begun
-    monkeypatch.setattr(ahead, "_LEAST", 2**62)
-    for setup, result in zip(setups, together_, strict=True):
-        assert_array_equal(result.model, cohort.train([setup])[0].model)
-
-
-def test_short_draws_are_not_made_in_advance(monkeypatch):
-    monkeypatch.setattr(Ahead, "_thread", property(lambda self: pytest.fail("a thread")))
-    cohort.train([small("fedpdm-private")])
-
-
-def test_draws_of_another_number_or_length_than_expected_are_right_too(monkeypatch):
-    monkeypatch.setattr(ahead, "_LEAST", 1)
-    clients, early = np.arange(3), Ahead()
-    for round_, asked in enumerate([[(0, 5), (1, 5)], [(0, 7), (1, 5)], [(1, 5)], [(0, 5), (0, 5), (2, 4)]]):
-        plain = GaussianNoise(np.full((3, 1), 2.0), seeded_cohort([0], clients, round_))
-        noise = early.of(plain)
-        for draw, width in asked:
-            value = np.ones((3, width))
-            assert_array_equal(noise(value, draw), plain(value, draw))
-
-
-def test_an_error_in_a_draw_reaches_the_round(monkeypatch):
-    monkeypatch.setattr(ahead, "_LEAST", 1)
-    monkeypatch.setattr(SimulatedNoise, "_seeds", [2**64])
-    with pytest.raises(ValueError, match="seed must be"):
-        cohort.train([small("fedpdm-private")])

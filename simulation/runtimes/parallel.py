@@ -26,6 +26,7 @@ from ..record import Ending
 from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from . import cohort, inprocess
+from .ahead import share_cores
 from .local import Train, run_part
 from .observer import Observer
 from .processes import interruptible
@@ -169,7 +170,7 @@ def _waiting(reports: "Queue[_Report]", pause: float) -> Iterator[_Report]:
 def _workers(jobs: int, reports: "Queue[_Report]") -> Iterator[ProcessPoolExecutor]:
     """A pool of worker processes, which are ended with the block."""
     before = set(active_children())
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (reports,))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (reports, jobs))
     try:
         with interruptible():
             yield pool
@@ -184,10 +185,11 @@ def _workers(jobs: int, reports: "Queue[_Report]") -> Iterator[ProcessPoolExecut
 _queue: "Queue[_Report] | None" = None  # a pool hands a queue to its workers only through `_begin`
 
 
-def _begin(reports: "Queue[_Report]") -> None:
-    """Prepare a worker: it leaves Ctrl-C to the command, and ends when the command does."""
+def _begin(reports: "Queue[_Report]", jobs: int) -> None:
+    """Prepare one of `jobs` workers: it leaves Ctrl-C to the command, and ends when the command does."""
     global _queue
     _queue = reports
+    share_cores(jobs)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()

@@ -28,6 +28,12 @@ _LAST_LINES = 15
 _PAUSE = 0.1
 
 
+def cores() -> int:
+    """The number of cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 class Interrupted(KeyboardInterrupt):
     """The command was ended by a signal; `status` is its exit status, 128 + signal."""
 

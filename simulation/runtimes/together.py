@@ -20,7 +20,7 @@ from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.work import LocalWork, Noise, no_noise
 
 from ..setup import Setup
-from .ahead import Ahead
+from .ahead import NoiseAhead, RowsAhead
 from .local import BLOCK
 
 _CHECKED = 3  # rounds; in the first one all clients may still be at the same point, often 0
@@ -51,11 +51,11 @@ class Together:
     """
 
     setup: Setup
-    ahead: Ahead = field(default_factory=Ahead)
+    ahead: NoiseAhead = field(default_factory=NoiseAhead)
     checked: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.exact = _ours(self.setup)
+        self.exact, self.schedule = _ours(self.setup), RowsAhead(self.setup.schedule)
 
     def blocks(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """The clients, given by number, in blocks whose batches have one shape and fit into the processor's cache."""
@@ -101,7 +101,7 @@ class Together:
     def _update(self, block: Sequence[Open]) -> list[Update]:
         setup, round_ = self.setup, block[0].round.asked.round
         clients = np.array([each.client.client for each in block])
-        batches = setup.schedule.batches(setup.shards, clients, setup.config.seed, round_)
+        batches = self.schedule.batches(setup.shards, clients, setup.config.seed, round_)
         noise = self._noise([each.round.noise for each in block])
         state, inbox = (
             _stacked([getattr(each.round, name) for each in block]) for name in ("state", "inbox")
