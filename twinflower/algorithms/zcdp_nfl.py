@@ -52,14 +52,12 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
 
         With "prox", g is the gradient of f alone, and h is added to the objective.
         """
-        eta = self.step(work.round)
-        weight = (1 / eta + 2 * self.rho * degree)[..., None]
-        slope = work.gradient(own)
-        if self.composite == "prox":
-            return self.prox((own / eta - slope - pull) / weight, 1 / weight)
-        if not isinstance(self.regulariser, Zero):
-            slope = slope + self.subgradient(own)
-        return (own / eta - slope - pull) / weight                              # (7)
+        eta, shrink = self.step(work.round), self.shrink(degree, work.round)[..., None]
+        slope = work.gradient(own) + pull
+        if self.composite == "subgradient" and not isinstance(self.regulariser, Zero):
+            slope += self.subgradient(own)
+        w = (own - eta * slope) * shrink                                        # (7)
+        return self.prox(w, eta * shrink) if self.composite == "prox" else w
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
         """The bound for the sum of gradients in the local step."""
@@ -71,7 +69,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
 
     def shrink(self, degree: Array, round_: int) -> Array:
         """Delta_k(n) divided by the sensitivity that the release was planned for."""
-        return 1 / (1 + 2 * self.rho * degree * self.step(round_))
+        return 1 / (1 + 2 * self.rho * self.step(round_) * degree)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ rounded to a grid, so that its last bits reveal nothing about the data (Mironov 
 not resolve the grid is refused.
 """
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from .. import special
 from ..arrays import Array, Index
 from ..errors import ReplyError
-from ..randomness import normals
+from ..randomness import normals, normals_by_round
 
 _MOST_CELLS = 2.0**48  # the largest value in grid cells; floats resolve integers up to 2^53
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
 
 Draws = Callable[[int, tuple[int, ...]], Array]
+
+_SHORT = 2**13  # numbers that are drawn ahead with those of a round, if they are so few
+_NO_DRAWS = (0, np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,41 @@ def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
         return np.stack(blocks)
 
     return draws
+
+
+class Everyone:
+    """The draws of all clients, which equal those of `seeded_cohort`. Short ones are made for several rounds at once.
+
+    seeds: one for clients (N,), or several for (seeds, N).
+    """
+
+    def __init__(self, seeds: list[int], num_clients: int) -> None:
+        self._seeds, self._num_clients = seeds, num_clients
+        self._held: dict[
+            int, tuple[int, Array]
+        ] = {}  # by number of the draw: first round, draws (rounds, *shape)
+
+    def of(self, round_: int) -> Draws:
+        """The draws of a round."""
+
+        def draws(draw: int, shape: tuple[int, ...]) -> Array:
+            first, held = self._held.get(draw, _NO_DRAWS)
+            if 0 <= round_ - first < len(held) and held.shape[1:] == shape:
+                return held[round_ - first]  # type: ignore[no-any-return]
+            drawn = self._drawn(draw, round_, shape)
+            if len(drawn) > 1:
+                self._held[draw] = round_, drawn
+            return drawn[0]  # type: ignore[no-any-return]
+
+        return draws
+
+    def _drawn(self, draw: int, round_: int, shape: tuple[int, ...]) -> Array:
+        """The draws (rounds, *shape) of this round, and of later ones as long as they are few numbers together."""
+        addresses = [
+            _address(later, draw) for later in range(round_, round_ + 1 + _SHORT // math.prod(shape))
+        ]
+        drawn = [normals_by_round(s, "noise", self._num_clients, addresses, shape[-1]) for s in self._seeds]
+        return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
 
 
 def secret(draw: int, shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,7 @@ from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
 from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
-from .mechanism import GaussianNoise, seeded_cohort
+from .mechanism import Everyone, GaussianNoise, seeded_cohort
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,11 @@ class SimulatedNoise:
 
     def __call__(self, round_: int, clients: Index) -> GaussianNoise:
         """The noise in a round of the clients (..., K), given by number."""
-        sigma = self._spreads(round_, clients) * self._planned(clients)
-        return GaussianNoise(sigma[..., None], seeded_cohort(self._seeds, clients, round_))
-
-    def _planned(self, clients: Index) -> Array:
-        """The multipliers of clients (..., K)."""
         if clients.shape[-1] == self.multipliers.shape[-1]:
-            return self.multipliers  # everyone
-        return of_clients(self.multipliers, clients)
+            sigma = self._spreads(round_, clients) * self.multipliers
+            return GaussianNoise(sigma[..., None], self._everyone.of(round_))
+        sigma = self._spreads(round_, clients) * of_clients(self.multipliers, clients)
+        return GaussianNoise(sigma[..., None], seeded_cohort(self._seeds, clients, round_))
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
@@ -48,6 +45,10 @@ class SimulatedNoise:
 
     def _spread(self, rows: int, round_: int) -> float:
         return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
+
+    @cached_property
+    def _everyone(self) -> Everyone:
+        return Everyone(self._seeds, self.multipliers.shape[-1])
 
     @cached_property
     def _seeds(self) -> list[int]:
