@@ -27,7 +27,7 @@ import numpy as np
 
 from twinflower.privacy import Budget, gdp_epsilon, total_mu
 from twinflower.privacy.ledger import Charge, FileLedger, _line
-from twinflower.privacy.mechanism import GaussianNoise, secret, seeded, seeded_cohort
+from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, secret, seeded
 
 D, CLIENTS, RELEASES = 7850, 30, 10_000
 Row = tuple[str, float, str]
@@ -50,7 +50,7 @@ def noise_rows() -> Iterator[Row]:
         noise = GaussianNoise(0.3, draws, grid=draws is secret)
         target = "5" if draws is secret else ""
         yield f"noise of a release, {name}", ms(partial(noise, value)), target
-    block = GaussianNoise(0.3, seeded_cohort([0], clients, 1))
+    block = GaussianNoise(0.3, CohortDraws([0], clients, 1))
     singles = [GaussianNoise(0.3, seeded(0, int(client), 1)) for client in clients]
     stacked = np.zeros((CLIENTS, D))
     yield f"seeded noise of {CLIENTS} clients, one block", ms(lambda: block(stacked)), ""

@@ -1,6 +1,7 @@
 """Rows that are looked up and noise that is drawn by a second thread, ahead of time."""
 
 import gc
+import queue
 import threading
 from multiprocessing import get_context
 
@@ -9,10 +10,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
-from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
+from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
 from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.randomness import LONG
 from twinflower.simulation.runtimes import ahead, cohort, inprocess, parallel, processes
-from twinflower.simulation.runtimes.ahead import NoiseAhead, Reader, RowsAhead
+from twinflower.simulation.runtimes.ahead import Aside, NoiseAhead
 
 PRIVATE = {
     "fedpdm-private": 0,
@@ -26,7 +28,7 @@ PRIVATE = {
 def early(monkeypatch):
     """The numbers of steps whose rows were looked up ahead, which is worth while for any rows."""
     found = []
-    look = Reader.ahead
+    look = Aside.ahead
 
     def noted(self, items):
         items = list(items)
@@ -35,7 +37,7 @@ def early(monkeypatch):
 
     monkeypatch.setattr(ahead, "_FEW", 1)
     monkeypatch.setattr(ahead, "cores", lambda: 2)
-    monkeypatch.setattr(Reader, "ahead", noted)
+    monkeypatch.setattr(Aside, "ahead", noted)
     return found
 
 
@@ -71,7 +73,7 @@ def test_without_a_gain_there_is_no_second_thread(why, monkeypatch):
     monkeypatch.setattr(ahead, "_FEW", 2**62 if why == "few numbers" else 1)
     monkeypatch.setattr(ahead, "cores", lambda: 1 if why == "one core" else 2)
     monkeypatch.setattr(ahead, "_at_once", 2 if why == "a job on every core" else 1)
-    monkeypatch.setattr(RowsAhead, "_reader", property(lambda self: pytest.fail("a thread")))
+    monkeypatch.setattr(Aside, "_asked", property(lambda self: pytest.fail("a thread")))
     train_alone(small("fedpdm"))
 
 
@@ -104,25 +106,25 @@ def counted(count, seen):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
 def test_items_keep_their_order_and_come_from_the_thread(count):
-    reader, seen = Reader(), []
-    assert list(reader.ahead(counted(count, seen))) == list(range(count))
+    aside, seen = Aside(), []
+    assert list(aside.ahead(counted(count, seen))) == list(range(count))
     assert len(seen) == count
     assert threading.current_thread() not in seen
 
 
 def test_only_a_few_items_are_computed_ahead():
     seen = []
-    items = Reader().ahead(counted(100, seen))
+    items = Aside().ahead(counted(100, seen))
     for taken in range(1, 50):
         next(items)
         assert taken <= len(seen) <= taken + ahead._BATCHES
 
 
 def test_an_iteration_may_be_left_early_and_others_run_at_the_same_time():
-    reader = Reader()
-    left = reader.ahead(range(10))
+    aside = Aside()
+    left = aside.ahead(range(10))
     assert next(left) == 0
-    pairs = zip(reader.ahead(range(5)), reader.ahead(range(5, 10)), strict=True)
+    pairs = zip(aside.ahead(range(5)), aside.ahead(range(5, 10)), strict=True)
     assert list(pairs) == list(zip(range(5), range(5, 10), strict=True))
     assert list(left) == list(range(1, 10))
 
@@ -132,18 +134,61 @@ def test_an_error_is_raised_where_it_occurred():
         yield 1
         raise ZeroDivisionError("the second")
 
-    items = (reader := Reader()).ahead(broken())
+    items = (aside := Aside()).ahead(broken())
     assert next(items) == 1
     with pytest.raises(ZeroDivisionError, match="the second"):
         next(items)
-    assert list(reader.ahead(range(3))) == [0, 1, 2]
+    assert list(aside.ahead(range(3))) == [0, 1, 2]
 
 
-def test_the_thread_ends_with_its_reader():
+def test_a_task_is_done_in_the_thread_and_its_error_is_raised_at_its_end():
+    aside, seen = Aside(), []
+    end = aside.begin(counted(50, seen))
+    broken = aside.begin(1 / (5 - number) for number in range(10))
+    assert list(aside.ahead(range(3))) == [0, 1, 2]
+    end()
+    assert len(seen) == 50
+    assert threading.current_thread() not in seen
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert list(aside.ahead(range(3))) == [0, 1, 2]
+
+
+def test_items_are_computed_between_the_parts_of_a_task():
+    asked, order = queue.SimpleQueue(), []
+
+    def task():
+        for part in range(4):
+            order.append(f"part {part}")
+            if part == 1:
+                asked.put((item(), queue.SimpleQueue(), True))
+            yield part
+        asked.put(None)
+
+    def item():
+        order.append("item")
+        yield 0
+
+    asked.put((task(), queue.SimpleQueue(), False))
+    ahead._work(asked)
+    assert order == ["part 0", "part 1", "item", "part 2", "part 3"]
+
+
+def test_draws_in_parts_are_the_draws():
+    for size in (5, LONG):
+        for seeds, clients in (([3], np.arange(4)), ([3, 4], np.array([[0, 2], [1, 5]]))):
+            draws = CohortDraws(seeds, clients, 2)
+            parts = list(draws.parts(1, size))
+            assert len(parts) == (clients.size if size == LONG else len(seeds))
+            whole = draws(1, (*clients.shape, size))
+            assert_array_equal(np.concatenate(parts), whole.reshape(-1, size))
+
+
+def test_the_thread_ends_with_its_owner():
     seen = []
-    reader = Reader()
-    list(reader.ahead(counted(1, seen)))
-    del reader
+    aside = Aside()
+    list(aside.ahead(counted(1, seen)))
+    del aside
     gc.collect()
     seen[0].join(10)
     assert not seen[0].is_alive()
@@ -185,15 +230,15 @@ def test_seeds_stacked_draw_their_noise_in_advance(begun, monkeypatch):
 
 
 def test_short_draws_are_not_made_in_advance(monkeypatch):
-    monkeypatch.setattr(NoiseAhead, "_thread", property(lambda self: pytest.fail("a thread")))
+    monkeypatch.setattr(Aside, "_asked", property(lambda self: pytest.fail("a thread")))
     cohort.train([small("fedpdm-private")])
 
 
 def test_draws_of_another_number_or_length_than_expected_are_right_too(monkeypatch):
     monkeypatch.setattr(ahead, "_LEAST", 1)
-    clients, early = np.arange(3), NoiseAhead()
+    clients, early = np.arange(3), NoiseAhead(Aside())
     for round_, asked in enumerate([[(0, 5), (1, 5)], [(0, 7), (1, 5)], [(1, 5)], [(0, 5), (0, 5), (2, 4)]]):
-        plain = GaussianNoise(np.full((3, 1), 2.0), seeded_cohort([0], clients, round_))
+        plain = GaussianNoise(np.full((3, 1), 2.0), CohortDraws([0], clients, round_))
         noise = early.of(plain)
         for draw, width in asked:
             value = np.ones((3, width))

@@ -9,7 +9,7 @@ from problems import VARIANTS, small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.algorithm import stack, unstack
 from twinflower.clients import CLIENTS
-from twinflower.privacy.mechanism import GaussianNoise, seeded, seeded_cohort
+from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, seeded
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -42,7 +42,7 @@ def noise_of(setup, clients, round_):
         [[setup.algorithm.release(bounds, workload, round_).spread] for workload in workloads]
     )
     if np.ndim(clients):
-        return GaussianNoise(sigma, seeded_cohort([0], clients, round_))
+        return GaussianNoise(sigma, CohortDraws([0], clients, round_))
     return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
 
 

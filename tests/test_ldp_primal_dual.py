@@ -21,7 +21,7 @@ from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.privacy.mechanism import GaussianNoise, seeded_cohort
+from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -307,7 +307,7 @@ def test_the_noise_of_every_round_has_the_planned_variance():
 
         def noise(t, seed=seed):
             sigma = z * algorithm.release(bounds, workload, t).spread
-            return GaussianNoise(np.full((N, 1), sigma), seeded_cohort([seed], clients, t))
+            return GaussianNoise(np.full((N, 1), sigma), CohortDraws([seed], clients, t))
 
         clean = []
 

@@ -44,7 +44,7 @@ PURPOSES = {
 FIRST_ROUNDS = ("sampled", "all")
 
 _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
-_LONG = 1024  # from this length on, a vector of normal numbers takes a stream of its own
+LONG = 1024  # from this length on, a vector of normal numbers takes a stream of its own
 
 
 def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
@@ -140,7 +140,7 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
     Short vectors come from the inverse CDF, which uses one uniform draw each, so a whole cohort takes a single call.
     Long ones come from the ziggurat algorithm on a stream for each client, which is faster.
     """
-    if size >= _LONG:
+    if size >= LONG:
         drawn = np.empty(np.shape(client) + (size,))
         for i, row in zip(np.ravel(client), drawn.reshape(-1, size), strict=True):
             address = (0, 1, int(i) + 1, round_)  # apart from that of `stream`
@@ -154,7 +154,7 @@ def normals_by_round(seed: int, purpose: str, num_clients: int, rounds: Sequence
 
     For short vectors this takes little more than half as long as a call per round.
     """
-    if size >= _LONG:
+    if size >= LONG:
         everyone = np.arange(num_clients)
         return np.stack([normals(seed, purpose, everyone, round_, size) for round_ in rounds])
     width = -(-size // _DRAWS_PER_BLOCK) * _DRAWS_PER_BLOCK

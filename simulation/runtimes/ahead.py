@@ -7,8 +7,8 @@ would make a round up to a tenth slower, so no rows are looked up ahead there.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -22,7 +22,7 @@ import numpy as np
 from twinflower.arrays import Array, Index
 from twinflower.batches import Batches, Shards
 from twinflower.objectives import Batch
-from twinflower.privacy.mechanism import Draws, GaussianNoise
+from twinflower.privacy.mechanism import Draws, DrawsInParts, GaussianNoise
 from twinflower.rounds import Schedule
 
 from .processes import cores
@@ -44,21 +44,17 @@ def share_cores(processes: int) -> None:
 
 
 class RowsAhead:
-    """A schedule whose batches are looked up while the clients compute with those before them, if a core is free."""
+    """A schedule whose batches `aside` looks up while the clients compute with those before them, if a core is free."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule, self._free = schedule, cores() > _at_once
+    def __init__(self, schedule: Schedule, aside: "Aside") -> None:
+        self._schedule, self._aside, self._free = schedule, aside, cores() > _at_once
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
         """The schedule's batches; those of several long steps are looked up ahead."""
         found = self._schedule.batches(shards, clients, seed, round_)
         if not self._free or found.places is None or _numbers(found.places, shards) < _FEW:
             return found
-        return _Early(found.steps, found.shards, found.places, found.weights, reader=self._reader)
-
-    @cached_property
-    def _reader(self) -> "Reader":
-        return Reader()
+        return _Early(found.steps, found.shards, found.places, found.weights, aside=self._aside)
 
 
 def _numbers(places: Index, shards: Shards) -> int:
@@ -68,49 +64,20 @@ def _numbers(places: Index, shards: Shards) -> int:
 
 @dataclass(frozen=True)
 class _Early(Batches):
-    """Batches that `reader` looks up."""
+    """Batches that `aside` looks up."""
 
-    reader: "Reader | None" = None
+    aside: "Aside | None" = None
 
     def __iter__(self) -> Iterator[Batch]:
         found = super().__iter__()
-        return found if self.reader is None or self.steps.max() == 1 else self.reader.ahead(found)
-
-
-class Reader:
-    """A thread that computes the next items of iterators."""
-
-    def __init__(self) -> None:
-        asked: SimpleQueue[Any] = SimpleQueue()
-        Thread(target=_read, args=(asked,), daemon=True).start()
-        weakref.finalize(self, asked.put, None)
-        self._asked = asked
-
-    def ahead(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, computed while the caller uses those before them; an error is raised where it occurred."""
-        items, found = iter(items), SimpleQueue[list[T] | Exception]()
-        for _ in range(_BATCHES):
-            self._asked.put((items, found))
-        while item := found.get():
-            if isinstance(item, Exception):
-                raise item
-            self._asked.put((items, found))
-            yield from item
-
-
-def _read(asked: "SimpleQueue[Any]") -> None:
-    """Answer each (iterator, queue) with a list of its next item, an empty one at its end, or the error."""
-    for items, found in iter(asked.get, None):
-        try:
-            found.put(list(islice(items, 1)))
-        except Exception as error:  # noqa: BLE001  raised by the thread that asked
-            found.put(error)
+        return found if self.aside is None or self.steps.max() == 1 else self.aside.ahead(found)
 
 
 class NoiseAhead:
     """Makes the draws of a run before they are needed, assuming that every round needs the same ones as the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, aside: "Aside") -> None:
+        self._aside = aside
         self._widths: dict[int, int] = {}  # of the draws seen so far: their length, by number
 
     def of(self, noise: GaussianNoise) -> GaussianNoise:
@@ -138,9 +105,92 @@ class NoiseAhead:
         shape = (*clients, self._widths.get(draw, 0))
         if prod(shape) < _LEAST:
             return None
-        future: Future[Array] = self._thread.submit(draws, draw, shape)
-        return lambda *asked: future.result() if asked == (draw, shape) else draws(*asked)
+        drawn = np.empty(shape)
+        end = self._aside.begin(_fill(drawn.reshape(-1, shape[-1]), _parts(draws, draw, shape)))
+
+        def finish(*asked: Any) -> Array:
+            if asked != (draw, shape):
+                return draws(*asked)
+            end()
+            return drawn
+
+        return finish
+
+
+def _parts(draws: Draws, draw: int, shape: Shape) -> Iterator[Array]:
+    """The draws in parts (rows, d)."""
+    if isinstance(draws, DrawsInParts):
+        return draws.parts(draw, shape[-1])
+    return iter([draws(draw, shape).reshape(-1, shape[-1])])
+
+
+def _fill(drawn: Array, parts: Iterator[Array]) -> Iterator[bool]:
+    """Write the parts into the rows of `drawn`, one after each `next`."""
+    first = 0
+    for part in parts:
+        drawn[first : first + len(part)] = part
+        first += len(part)
+        yield True
+
+
+class Aside:
+    """A second thread, which begins with its first task. It computes the next items of iterators at once, and works on
+    longer tasks in between."""
+
+    def ahead(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items, computed while the caller uses those before them; an error is raised where it occurred."""
+        items, found = iter(items), SimpleQueue[list[T] | Exception]()
+        for _ in range(_BATCHES):
+            self._asked.put((items, found, True))
+        while item := _checked(found.get()):
+            self._asked.put((items, found, True))
+            yield from item
+
+    def begin(self, parts: Iterable[object]) -> Callable[[], None]:
+        """Begin a task in many parts; return a function, to be called once, that waits for its end or raises its error."""
+        found = SimpleQueue[list[object] | Exception]()
+        self._asked.put((iter(parts), found, False))
+
+        def end() -> None:
+            while _checked(found.get()):
+                pass
+
+        return end
 
     @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1)
+    def _asked(self) -> "SimpleQueue[Any]":
+        asked: SimpleQueue[Any] = SimpleQueue()
+        Thread(target=_work, args=(asked,), daemon=True).start()
+        weakref.finalize(self, asked.put, None)
+        return asked
+
+
+def _checked(found: list[T] | Exception) -> list[T]:
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _work(asked: "SimpleQueue[Any]") -> None:
+    """Answer the requests until None arrives: those for one item at once, and those for all items in between."""
+    tasks: deque[Any] = deque()
+    while True:
+        if tasks and asked.empty():
+            if not _answer(*tasks[0]):
+                tasks.popleft()
+        elif (request := asked.get()) is None:
+            return
+        else:
+            *task, now = request
+            _answer(*task) if now else tasks.append(task)
+
+
+def _answer(items: Iterator[object], found: "SimpleQueue[Any]") -> bool:
+    """Put a list of the next item, an empty list at the end, or the error; return whether there was an item."""
+    try:
+        item = list(islice(items, 1))
+    except Exception as error:  # noqa: BLE001  raised by the thread that asked
+        found.put(error)
+        return False
+    found.put(item)
+    return bool(item)

@@ -16,11 +16,11 @@ from twinflower.clients import AlgorithmClient
 from twinflower.clients.shell import Answer, Opened, Update
 from twinflower.networks import Network
 from twinflower.objectives import LinearModel
-from twinflower.privacy.mechanism import GaussianNoise
+from twinflower.privacy.mechanism import Draws, GaussianNoise
 from twinflower.work import LocalWork, Noise, no_noise
 
 from ..setup import Setup
-from .ahead import NoiseAhead, RowsAhead
+from .ahead import Aside, NoiseAhead, RowsAhead
 from .local import BLOCK
 
 _CHECKED = 3  # rounds; in the first one all clients may still be at the same point, often 0
@@ -51,11 +51,12 @@ class Together:
     """
 
     setup: Setup
-    ahead: NoiseAhead = field(default_factory=NoiseAhead)
     checked: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.exact, self.schedule = _ours(self.setup), RowsAhead(self.setup.schedule)
+        aside = Aside()
+        self.ahead, self.schedule = NoiseAhead(aside), RowsAhead(self.setup.schedule, aside)
+        self.exact = _ours(self.setup)
 
     def blocks(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """The clients, given by number, in blocks whose batches have one shape and fit into the processor's cache."""
@@ -117,12 +118,23 @@ class Together:
         """The noise of stacked clients."""
         if noises[0] is no_noise:
             return no_noise
-
-        def draws(draw: int, shape: tuple[int, ...]) -> Array:
-            return np.stack([noise.draws(draw, shape[1:]) for noise in noises])
-
         sigma = np.array([noise.sigma for noise in noises])
-        return self.ahead.of(GaussianNoise(sigma[:, None], draws))
+        return self.ahead.of(GaussianNoise(sigma[:, None], _Draws([noise.draws for noise in noises])))
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """The draws of stacked clients."""
+
+    own: Sequence[Draws]
+
+    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
+        """See `DrawsInParts`."""
+        return np.stack([own(draw, shape[1:]) for own in self.own])
+
+    def parts(self, draw: int, size: int) -> Iterator[Array]:
+        """See `DrawsInParts`."""
+        return (own(draw, (size,))[None] for own in self.own)
 
 
 def _ours(setup: Setup) -> bool:

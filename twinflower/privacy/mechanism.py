@@ -8,8 +8,9 @@ not resolve the grid is refused.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -18,14 +19,26 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from .. import special
 from ..arrays import Array, Index
 from ..errors import ReplyError
-from ..randomness import normals, normals_by_round
+from ..randomness import LONG, normals, normals_by_round
 
 _MOST_CELLS = 2.0**48  # the largest value in grid cells; floats resolve integers up to 2^53
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
 
 Draws = Callable[[int, tuple[int, ...]], Array]
 
-_SHORT = 2**13  # numbers that are drawn ahead with those of a round, if they are so few
+
+@runtime_checkable
+class DrawsInParts(Protocol):
+    """Draws that can also be made part by part."""
+
+    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
+        """All draws, of this shape."""
+
+    def parts(self, draw: int, size: int) -> Iterator[Array]:
+        """The same draws in parts (rows, size), whose rows together are those of the flattened leading axes."""
+
+
+_SHORT = 2**14  # numbers; draws of at most half as many are made for several rounds at once
 _NO_DRAWS = (0, np.empty(0))
 
 
@@ -65,52 +78,78 @@ def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
     return lambda round_: lambda draw, shape: normals(seed, "evaluation", client, -round_, shape[-1])
 
 
-def seeded_cohort(seeds: list[int], clients: Index, round_: int) -> Draws:
-    """The draws of stacked clients (K,) or (seeds, K); each client's row equals the draw of `seeded`."""
+@dataclass(frozen=True)
+class CohortDraws:
+    """The draws of stacked clients (K,) or (seeds, K) in a round; each client's row equals the draw of `seeded`."""
 
-    def draws(draw: int, shape: tuple[int, ...]) -> Array:
-        if clients.ndim == 1:
-            return normals(seeds[0], "noise", clients, _address(round_, draw), shape[-1])
-        rows = zip(seeds, clients, strict=True)
-        blocks = [normals(seed, "noise", row, _address(round_, draw), shape[-1]) for seed, row in rows]
-        return np.stack(blocks)
+    seeds: list[int]
+    clients: Index
+    round: int
 
-    return draws
+    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
+        """All clients' draws, (K, d) or (seeds, K, d)."""
+        if self.clients.ndim == 1:
+            return self._drawn(self.seeds[0], self.clients, draw, shape[-1])
+        rows = zip(self.seeds, self.clients, strict=True)
+        return np.stack([self._drawn(seed, row, draw, shape[-1]) for seed, row in rows])
+
+    def parts(self, draw: int, size: int) -> Iterator[Array]:
+        """One client's draws after the other, or one seed's if they are short."""
+        for seed, row in zip(self.seeds, np.atleast_2d(self.clients), strict=True):
+            for clients in row[:, None] if size >= LONG else [row]:
+                yield self._drawn(seed, clients, draw, size)
+
+    def _drawn(self, seed: int, clients: Index, draw: int, size: int) -> Array:
+        return normals(seed, "noise", clients, _address(self.round, draw), size)
 
 
 class Everyone:
-    """The draws of all clients, which equal those of `seeded_cohort`. Short ones are made for several rounds at once.
+    """All clients' draws, those of `CohortDraws`. Short ones are made for several rounds at once.
 
-    seeds: one for clients (N,), or several for (seeds, N).
+    seed: one for clients (N,), or seeds (S,) for (S, N).
     """
 
-    def __init__(self, seeds: list[int], num_clients: int) -> None:
-        self._seeds, self._num_clients = seeds, num_clients
+    def __init__(self, seed: int | Index, num_clients: int) -> None:
+        self._seeds = np.atleast_1d(seed).tolist()
+        self._clients = np.broadcast_to(np.arange(num_clients), (*np.shape(seed), num_clients))
         self._held: dict[
             int, tuple[int, Array]
         ] = {}  # by number of the draw: first round, draws (rounds, *shape)
 
     def of(self, round_: int) -> Draws:
         """The draws of a round."""
+        return _OfRound(self, CohortDraws(self._seeds, self._clients, round_))
 
-        def draws(draw: int, shape: tuple[int, ...]) -> Array:
-            first, held = self._held.get(draw, _NO_DRAWS)
-            if 0 <= round_ - first < len(held) and held.shape[1:] == shape:
-                return held[round_ - first]  # type: ignore[no-any-return]
-            drawn = self._drawn(draw, round_, shape)
-            if len(drawn) > 1:
-                self._held[draw] = round_, drawn
-            return drawn[0]  # type: ignore[no-any-return]
-
-        return draws
+    def draws(self, round_: int, draw: int, shape: tuple[int, ...]) -> Array:
+        """The draws of a round, perhaps made before; together with those of later rounds if they are few numbers."""
+        first, held = self._held.get(draw, _NO_DRAWS)
+        if not (0 <= round_ - first < len(held) and held.shape[1:] == shape):
+            first, held = self._held[draw] = round_, self._drawn(draw, round_, shape)
+        return held[round_ - first]  # type: ignore[no-any-return]
 
     def _drawn(self, draw: int, round_: int, shape: tuple[int, ...]) -> Array:
-        """The draws (rounds, *shape) of this round, and of later ones as long as they are few numbers together."""
-        addresses = [
-            _address(later, draw) for later in range(round_, round_ + 1 + _SHORT // math.prod(shape))
-        ]
-        drawn = [normals_by_round(s, "noise", self._num_clients, addresses, shape[-1]) for s in self._seeds]
+        addresses = [_address(later, draw) for later in range(round_, round_ + _SHORT // math.prod(shape))]
+        count = self._clients.shape[-1]
+        drawn = [normals_by_round(seed, "noise", count, addresses, shape[-1]) for seed in self._seeds]
         return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
+
+
+@dataclass(frozen=True)
+class _OfRound:
+    """The draws of all clients in a round."""
+
+    everyone: Everyone
+    alone: CohortDraws
+
+    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
+        """See `DrawsInParts`."""
+        if math.prod(shape) > _SHORT // 2:
+            return self.alone(draw, shape)
+        return self.everyone.draws(self.alone.round, draw, shape)
+
+    def parts(self, draw: int, size: int) -> Iterator[Array]:
+        """See `DrawsInParts`."""
+        return self.alone.parts(draw, size)
 
 
 def secret(draw: int, shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,7 @@ from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
 from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
-from .mechanism import Everyone, GaussianNoise, seeded_cohort
+from .mechanism import CohortDraws, Everyone, GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SimulatedNoise:
             sigma = self._spreads(round_, clients) * self.multipliers
             return GaussianNoise(sigma[..., None], self._everyone.of(round_))
         sigma = self._spreads(round_, clients) * of_clients(self.multipliers, clients)
-        return GaussianNoise(sigma[..., None], seeded_cohort(self._seeds, clients, round_))
+        return GaussianNoise(sigma[..., None], CohortDraws(self._seeds, clients, round_))
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
@@ -48,7 +48,7 @@ class SimulatedNoise:
 
     @cached_property
     def _everyone(self) -> Everyone:
-        return Everyone(self._seeds, self.multipliers.shape[-1])
+        return Everyone(self.seed, self.multipliers.shape[-1])
 
     @cached_property
     def _seeds(self) -> list[int]:
