@@ -147,7 +147,7 @@ class Aside:
             yield from item
 
     def begin(self, parts: Iterable[object]) -> Callable[[], None]:
-        """Begin a task in many parts; return a function, to be called once, that waits for its end or raises its error."""
+        """Begin a task of many parts; return a function, for one call, that waits for its end or raises its error."""
         found = SimpleQueue[list[object] | Exception]()
         self._asked.put((iter(parts), found, False))
 
