@@ -3,6 +3,9 @@
 import gc
 import queue
 import threading
+import time
+from dataclasses import replace
+from itertools import islice
 from multiprocessing import get_context
 
 import numpy as np
@@ -10,11 +13,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from problems import VARIANTS, small
 
+from twinflower.privacy import mechanism
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
-from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.randomness import LONG
 from twinflower.simulation.runtimes import ahead, cohort, inprocess, parallel, processes
-from twinflower.simulation.runtimes.ahead import Aside, NoiseAhead
+from twinflower.simulation.runtimes.ahead import NoiseAhead, SecondThread
 
 PRIVATE = {
     "fedpdm-private": 0,
@@ -28,16 +31,17 @@ PRIVATE = {
 def early(monkeypatch):
     """The numbers of steps whose rows were looked up ahead, which is worth while for any rows."""
     found = []
-    look = Aside.ahead
+    look = SecondThread.ahead
 
     def noted(self, items):
-        items = list(items)
-        found.append(len(items))
-        return look(self, items)
+        found.append(0)
+        for item in look(self, items):
+            found[-1] += 1
+            yield item
 
     monkeypatch.setattr(ahead, "_FEW", 1)
     monkeypatch.setattr(ahead, "cores", lambda: 2)
-    monkeypatch.setattr(Aside, "ahead", noted)
+    monkeypatch.setattr(SecondThread, "ahead", noted)
     return found
 
 
@@ -54,7 +58,7 @@ def test_rows_in_advance_are_the_same_rows(variant, train, early, monkeypatch):
     schedule, alone = setup.schedule, setup.sums and train is inprocess.train
     several = schedule.batch_size > 0 and schedule.workload(setup.shards.sizes.max()).steps > 1
     assert bool(early) == (several and not alone)
-    assert all(steps > 1 for steps in early)
+    assert all(steps > 1 for steps in early) or "stopping" in variant
     monkeypatch.setattr(ahead, "_FEW", 2**62)
     assert_array_equal(model, train(setup).model)
 
@@ -73,11 +77,11 @@ def test_without_a_gain_there_is_no_second_thread(why, monkeypatch):
     monkeypatch.setattr(ahead, "_FEW", 2**62 if why == "few numbers" else 1)
     monkeypatch.setattr(ahead, "cores", lambda: 1 if why == "one core" else 2)
     monkeypatch.setattr(ahead, "_at_once", 2 if why == "a job on every core" else 1)
-    monkeypatch.setattr(Aside, "_asked", property(lambda self: pytest.fail("a thread")))
+    monkeypatch.setattr(SecondThread, "_asked", property(lambda self: pytest.fail("a thread")))
     train_alone(small("fedpdm"))
 
 
-def told():
+def processes_told():
     """In a worker: the number of processes that it was told of."""
     return ahead._at_once
 
@@ -85,7 +89,7 @@ def told():
 def test_workers_know_how_many_they_are():
     context = get_context("spawn")
     with parallel._workers(2, context.Queue()) as pool:
-        assert pool.submit(told).result() == 2
+        assert pool.submit(processes_told).result() == 2
     assert ahead._at_once == 1
 
 
@@ -106,25 +110,25 @@ def counted(count, seen):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
 def test_items_keep_their_order_and_come_from_the_thread(count):
-    aside, seen = Aside(), []
-    assert list(aside.ahead(counted(count, seen))) == list(range(count))
+    second, seen = SecondThread(), []
+    assert list(second.ahead(counted(count, seen))) == list(range(count))
     assert len(seen) == count
     assert threading.current_thread() not in seen
 
 
 def test_only_a_few_items_are_computed_ahead():
     seen = []
-    items = Aside().ahead(counted(100, seen))
+    items = SecondThread().ahead(counted(100, seen))
     for taken in range(1, 50):
         next(items)
         assert taken <= len(seen) <= taken + ahead._BATCHES
 
 
 def test_an_iteration_may_be_left_early_and_others_run_at_the_same_time():
-    aside = Aside()
-    left = aside.ahead(range(10))
+    second = SecondThread()
+    left = second.ahead(range(10))
     assert next(left) == 0
-    pairs = zip(aside.ahead(range(5)), aside.ahead(range(5, 10)), strict=True)
+    pairs = zip(second.ahead(range(5)), second.ahead(range(5, 10)), strict=True)
     assert list(pairs) == list(zip(range(5), range(5, 10), strict=True))
     assert list(left) == list(range(1, 10))
 
@@ -134,24 +138,24 @@ def test_an_error_is_raised_where_it_occurred():
         yield 1
         raise ZeroDivisionError("the second")
 
-    items = (aside := Aside()).ahead(broken())
+    items = (second := SecondThread()).ahead(broken())
     assert next(items) == 1
     with pytest.raises(ZeroDivisionError, match="the second"):
         next(items)
-    assert list(aside.ahead(range(3))) == [0, 1, 2]
+    assert list(second.ahead(range(3))) == [0, 1, 2]
 
 
 def test_a_task_is_done_in_the_thread_and_its_error_is_raised_at_its_end():
-    aside, seen = Aside(), []
-    end = aside.begin(counted(50, seen))
-    broken = aside.begin(1 / (5 - number) for number in range(10))
-    assert list(aside.ahead(range(3))) == [0, 1, 2]
+    second, seen = SecondThread(), []
+    end = second.begin(counted(50, seen))
+    broken = second.begin(1 / (5 - number) for number in range(10))
+    assert list(second.ahead(range(3))) == [0, 1, 2]
     end()
     assert len(seen) == 50
     assert threading.current_thread() not in seen
     with pytest.raises(ZeroDivisionError):
         broken()
-    assert list(aside.ahead(range(3))) == [0, 1, 2]
+    assert list(second.ahead(range(3))) == [0, 1, 2]
 
 
 def test_items_are_computed_between_the_parts_of_a_task():
@@ -186,9 +190,9 @@ def test_draws_in_parts_are_the_draws():
 
 def test_the_thread_ends_with_its_owner():
     seen = []
-    aside = Aside()
-    list(aside.ahead(counted(1, seen)))
-    del aside
+    second = SecondThread()
+    list(second.ahead(counted(1, seen)))
+    del second
     gc.collect()
     seen[0].join(10)
     assert not seen[0].is_alive()
@@ -230,13 +234,13 @@ def test_seeds_stacked_draw_their_noise_in_advance(begun, monkeypatch):
 
 
 def test_short_draws_are_not_made_in_advance(monkeypatch):
-    monkeypatch.setattr(Aside, "_asked", property(lambda self: pytest.fail("a thread")))
+    monkeypatch.setattr(SecondThread, "_asked", property(lambda self: pytest.fail("a thread")))
     cohort.train([small("fedpdm-private")])
 
 
 def test_draws_of_another_number_or_length_than_expected_are_right_too(monkeypatch):
     monkeypatch.setattr(ahead, "_LEAST", 1)
-    clients, early = np.arange(3), NoiseAhead(Aside())
+    clients, early = np.arange(3), NoiseAhead(SecondThread())
     for round_, asked in enumerate([[(0, 5), (1, 5)], [(0, 7), (1, 5)], [(1, 5)], [(0, 5), (0, 5), (2, 4)]]):
         plain = GaussianNoise(np.full((3, 1), 2.0), CohortDraws([0], clients, round_))
         noise = early.of(plain)
@@ -246,7 +250,46 @@ def test_draws_of_another_number_or_length_than_expected_are_right_too(monkeypat
 
 
 def test_an_error_in_a_draw_reaches_the_round(monkeypatch):
+    threads = []
+
+    def drawn(self, *rest):
+        if self.round == 1:
+            return draw(self, *rest)
+        threads.append(threading.current_thread())
+        raise ZeroDivisionError("a draw")
+
+    draw = CohortDraws._drawn
     monkeypatch.setattr(ahead, "_LEAST", 1)
-    monkeypatch.setattr(SimulatedNoise, "_seeds", [2**64])
-    with pytest.raises(ValueError, match="seed must be"):
-        cohort.train([small("fedpdm-private")])
+    monkeypatch.setattr(mechanism, "_SHORT", 0)
+    monkeypatch.setattr(CohortDraws, "_drawn", drawn)
+    with pytest.raises(ZeroDivisionError, match="a draw"):
+        train_alone(small("fedpdm-private"))
+    assert threading.current_thread() not in threads
+
+
+def test_draws_that_are_too_few_are_an_error():
+    class Fewer(CohortDraws):
+        def parts(self, draw, size):
+            yield from islice(super().parts(draw, size), 1)
+
+    early = NoiseAhead(SecondThread())
+    early._widths[0] = LONG
+    noise = early.of(GaussianNoise(np.ones((32, 1)), Fewer([0], np.arange(32), 1)))
+    with pytest.raises(AssertionError):
+        noise(np.zeros((32, LONG)))
+
+
+@pytest.mark.parametrize("train", [inprocess.train, train_alone])
+def test_clients_that_stop_early_leave_no_thread(train, early):
+    setup = small("fedpdm-stopping")
+    stops = replace(setup, algorithm=replace(setup.algorithm, stopping_tolerance=1e6))
+    before = threading.active_count()
+    train(stops)
+    assert early
+    assert set(early) == {1}
+    gc.collect()
+    for _ in range(100):
+        if threading.active_count() <= before:
+            return
+        time.sleep(0.05)
+    pytest.fail("a thread is left")

@@ -24,7 +24,7 @@ from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent
-from twinflower.privacy.mechanism import CohortDraws, Everyone, GaussianNoise, secret, seeded
+from twinflower.privacy.mechanism import CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
 from twinflower.randomness import normals_by_round
 from twinflower.simulation.app.client_app import site_guard
@@ -656,33 +656,34 @@ def test_a_cohort_draws_what_each_client_draws():
     )
 
 
-@pytest.mark.parametrize("seeds", [[7], [7, 8]])
-@pytest.mark.parametrize("few", [0, 100, 2**14])
-def test_everyones_draws_are_those_of_the_cohort(seeds, few, monkeypatch):
-    """In any order of the rounds, with several draws a round, whose lengths may change."""
-    monkeypatch.setattr(mechanism, "_SHORT", few)
-    lead = (3,) if len(seeds) == 1 else (len(seeds), 3)
-    clients, everyone = (
-        np.broadcast_to(np.arange(3), lead),
-        Everyone(seeds[0] if len(seeds) == 1 else np.array(seeds), 3),
-    )
+@pytest.mark.parametrize("seeds", [7, [7, 8]])
+@pytest.mark.parametrize("short", [0, 100, 2**12])
+def test_draws_of_all_are_those_of_the_cohort(seeds, short, monkeypatch):
+    """In any order of the rounds, with several draws a round, and with lengths that change."""
+    monkeypatch.setattr(mechanism, "_SHORT", short)
+    clients = np.broadcast_to(np.arange(3), (*np.shape(seeds), 3))
+    of_all = DrawsOfAll(np.array(seeds), 3)
     for round_ in (1, 2, 3, 40, 4, 5, 2, 1):
-        for draw, width in ((0, 5), (1, 5), (0, 5), (2, 4 + round_ % 2)):
-            found = everyone.of(round_)(draw, (*lead, width))
-            assert_array_equal(found, CohortDraws(seeds, clients, round_)(draw, (*lead, width)))
+        for draw, width in ((0, 5), (1, 5), (0, 5), (0, 4 + round_ % 2), (0, 1100)):
+            shape = (*clients.shape, width)
+            plain = CohortDraws(np.atleast_1d(seeds).tolist(), clients, round_)
+            assert_array_equal(of_all.of(round_)(draw, shape), plain(draw, shape))
+            assert_array_equal(
+                np.concatenate(list(of_all.of(round_).parts(draw, width))),
+                plain(draw, shape).reshape(-1, width),
+            )
 
 
-def test_few_numbers_are_drawn_ahead(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(mechanism, "normals_by_round", lambda *a: drawn.append(a) or normals_by_round(*a))
-    everyone = Everyone(7, 4)
-    ahead, long = mechanism._SHORT // 400, mechanism._SHORT // 8 + 1
-    for round_ in range(1, ahead + 1):
-        everyone.of(round_)(0, (4, 100))
-        everyone.of(round_)(1, (4, long))
-    assert [len(rounds) for _, _, _, rounds, size in drawn if size == 100] == [ahead]
-    assert len(drawn) == 1
-    assert set(everyone._held) == {0}  # the long draws are not kept
+def test_short_first_draws_are_made_for_several_rounds(monkeypatch):
+    calls = []
+    monkeypatch.setattr(mechanism, "normals_by_round", lambda *a: calls.append(a) or normals_by_round(*a))
+    of_all, long = DrawsOfAll(7, 4), mechanism._SHORT // 8 + 1
+    for round_ in range(1, mechanism._SHORT // 400 + 1):
+        found = of_all.of(round_)(0, (4, 100))
+        assert not found.flags.writeable
+        of_all.of(round_)(1, (4, 100))
+        of_all.of(round_)(0, (4, long))
+    assert [len(rounds) for _, _, _, rounds, _ in calls] == [mechanism._SHORT // 400]
 
 
 def test_secret_noise_is_normal_finite_and_never_repeats():

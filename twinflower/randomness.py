@@ -150,13 +150,11 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
 
 
 def normals_by_round(seed: int, purpose: str, num_clients: int, rounds: Sequence[int], size: int) -> Array:
-    """`normals` of the clients 0 to num_clients - 1 in several rounds, (rounds, clients, size).
+    """`normals` of the clients 0 to num_clients - 1 in several rounds, (rounds, clients, size), for size < LONG.
 
-    For short vectors this takes little more than half as long as a call per round.
+    For a few hundred numbers per round this takes little more than half as long as a call for each.
     """
-    if size >= LONG:
-        everyone = np.arange(num_clients)
-        return np.stack([normals(seed, purpose, everyone, round_, size) for round_ in rounds])
+    assert size < LONG
     width = -(-size // _DRAWS_PER_BLOCK) * _DRAWS_PER_BLOCK
     drawn = np.empty((len(rounds), num_clients, width))
     for own, round_ in zip(drawn, rounds, strict=True):
@@ -165,10 +163,11 @@ def normals_by_round(seed: int, purpose: str, num_clients: int, rounds: Sequence
 
 
 def _by_inverse(uniform: Array) -> Array:
-    """Standard normal numbers from uniform ones by the inverse CDF."""
-    positive = np.maximum(
-        uniform, 2.0**-54
-    )  # random() is a multiple of 2^-53; at 0 the inverse CDF is infinite
+    """Standard normal numbers from uniform ones by the inverse CDF, which is infinite at 0.
+
+    A uniform number is a multiple of 2^-53 and may be 0.
+    """
+    positive = np.maximum(uniform, 2.0**-54)
     return special.ndtri(positive, out=positive)  # type: ignore[no-any-return]
 
 

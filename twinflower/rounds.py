@@ -118,8 +118,14 @@ def rounds(
     for round_ in range(at.round + 1, number + 1):
         at = loop.round(Outcome(round_, at.server, at.states, sampling(round_)))
         yield at
+    _check_model(algorithm, at.server, at.round)
     if isinstance(algorithm, Closes):
         close(algorithm, at)
+
+
+def _check_model(algorithm: Algorithm, server: Any, round_: int) -> None:
+    if not all_finite(algorithm.model(server)):
+        raise RunError(f"the model diverged in round {round_}: lower step-size")
 
 
 def close(algorithm: Any, at: Outcome) -> None:
@@ -184,9 +190,10 @@ class _Loop:
         if not counted.shape[-1]:
             return at.server
         server = self.algorithm.server_update(at.server, uploads, counted, at.round)
-        relays = isinstance(self.algorithm, OnGraph)  # whose state is messages, which are finite
-        if not relays and not all_finite(self.algorithm.model(server)):
-            raise RunError(f"the model diverged in round {at.round}: lower step-size")
+        if not isinstance(
+            self.algorithm, OnGraph
+        ):  # models that are means of finite messages: checked at the end
+            _check_model(self.algorithm, server, at.round)
         return server
 
     def _finite(self, uploads: Any, round_: int) -> Index | slice:

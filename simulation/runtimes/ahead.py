@@ -2,15 +2,15 @@
 simulated private runs.
 
 The numbers are the same, because batches and draws have addresses of their own (`randomness`). NumPy copies rows and
-draws normal numbers without holding Python's lock, so the two threads use two cores. On a single core the second thread
-would make a round up to a tenth slower, so no rows are looked up ahead there.
+draws normal numbers without holding Python's lock, so the two threads use two cores. Where no core is free, looking up
+rows ahead would make a round up to a tenth slower, so it is not done.
 """
 
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice
 from math import prod
 from queue import SimpleQueue
@@ -44,17 +44,17 @@ def share_cores(processes: int) -> None:
 
 
 class RowsAhead:
-    """A schedule whose batches `aside` looks up while the clients compute with those before them, if a core is free."""
+    """A schedule whose batches are looked up while the clients compute with those before them, if a core is free."""
 
-    def __init__(self, schedule: Schedule, aside: "Aside") -> None:
-        self._schedule, self._aside, self._free = schedule, aside, cores() > _at_once
+    def __init__(self, schedule: Schedule, second: "SecondThread") -> None:
+        self._schedule, self._second, self._free = schedule, second, cores() > _at_once
 
     def batches(self, shards: Shards, clients: Index, seed: int | Index, round_: int) -> Batches:
         """The schedule's batches; those of several long steps are looked up ahead."""
         found = self._schedule.batches(shards, clients, seed, round_)
         if not self._free or found.places is None or _numbers(found.places, shards) < _FEW:
             return found
-        return _Early(found.steps, found.shards, found.places, found.weights, aside=self._aside)
+        return _BatchesAhead(found.steps, found.shards, found.places, found.weights, second=self._second)
 
 
 def _numbers(places: Index, shards: Shards) -> int:
@@ -63,21 +63,21 @@ def _numbers(places: Index, shards: Shards) -> int:
 
 
 @dataclass(frozen=True)
-class _Early(Batches):
-    """Batches that `aside` looks up."""
+class _BatchesAhead(Batches):
+    """Batches that `second` looks up."""
 
-    aside: "Aside | None" = None
+    second: "SecondThread" = field(kw_only=True)
 
     def __iter__(self) -> Iterator[Batch]:
-        found = super().__iter__()
-        return found if self.aside is None or self.steps.max() == 1 else self.aside.ahead(found)
+        plain = Batches(self.steps, self.shards, self.places, self.weights)
+        return iter(plain) if self.steps.max() == 1 else self.second.ahead(plain)
 
 
 class NoiseAhead:
     """Makes the draws of a run before they are needed, assuming that every round needs the same ones as the last."""
 
-    def __init__(self, aside: "Aside") -> None:
-        self._aside = aside
+    def __init__(self, second: "SecondThread") -> None:
+        self._second = second
         self._widths: dict[int, int] = {}  # of the draws seen so far: their length, by number
 
     def of(self, noise: GaussianNoise) -> GaussianNoise:
@@ -106,7 +106,7 @@ class NoiseAhead:
         if prod(shape) < _LEAST:
             return None
         drawn = np.empty(shape)
-        end = self._aside.begin(_fill(drawn.reshape(-1, shape[-1]), _parts(draws, draw, shape)))
+        end = self._second.begin(_fill(drawn.reshape(-1, shape[-1]), _parts(draws, draw, shape)))
 
         def finish(*asked: Any) -> Array:
             if asked != (draw, shape):
@@ -131,15 +131,15 @@ def _fill(drawn: Array, parts: Iterator[Array]) -> Iterator[bool]:
         drawn[first : first + len(part)] = part
         first += len(part)
         yield True
+    assert first == len(drawn)  # the rest would be no noise
 
 
-class Aside:
-    """A second thread, which begins with its first task. It computes the next items of iterators at once, and works on
-    longer tasks in between."""
+class SecondThread:
+    """A thread that computes the next items of iterators at once, and works on longer tasks in between."""
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
         """The same items, computed while the caller uses those before them; an error is raised where it occurred."""
-        items, found = iter(items), SimpleQueue[list[T] | Exception]()
+        items, found = iter(items), SimpleQueue[list[T] | BaseException]()
         for _ in range(_BATCHES):
             self._asked.put((items, found, True))
         while item := _checked(found.get()):
@@ -148,25 +148,25 @@ class Aside:
 
     def begin(self, parts: Iterable[object]) -> Callable[[], None]:
         """Begin a task of many parts; return a function, for one call, that waits for its end or raises its error."""
-        found = SimpleQueue[list[object] | Exception]()
+        found = SimpleQueue[list[object] | BaseException]()
         self._asked.put((iter(parts), found, False))
+        return partial(self._end, found)
 
-        def end() -> None:
-            while _checked(found.get()):
-                pass
-
-        return end
+    def _end(self, found: "SimpleQueue[list[object] | BaseException]") -> None:
+        while _checked(found.get()):
+            pass
 
     @cached_property
     def _asked(self) -> "SimpleQueue[Any]":
+        """The requests to the thread, which is started by the first one."""
         asked: SimpleQueue[Any] = SimpleQueue()
         Thread(target=_work, args=(asked,), daemon=True).start()
         weakref.finalize(self, asked.put, None)
         return asked
 
 
-def _checked(found: list[T] | Exception) -> list[T]:
-    if isinstance(found, Exception):
+def _checked(found: list[T] | BaseException) -> list[T]:
+    if isinstance(found, BaseException):
         raise found
     return found
 
@@ -183,13 +183,14 @@ def _work(asked: "SimpleQueue[Any]") -> None:
         else:
             *task, now = request
             _answer(*task) if now else tasks.append(task)
+            del request, task  # or they would keep the iterator while this thread waits
 
 
 def _answer(items: Iterator[object], found: "SimpleQueue[Any]") -> bool:
     """Put a list of the next item, an empty list at the end, or the error; return whether there was an item."""
     try:
         item = list(islice(items, 1))
-    except Exception as error:  # noqa: BLE001  raised by the thread that asked
+    except BaseException as error:  # noqa: BLE001  raised by the thread that asked
         found.put(error)
         return False
     found.put(item)

@@ -35,7 +35,7 @@ from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
-from .ahead import Aside, NoiseAhead, RowsAhead
+from .ahead import NoiseAhead, RowsAhead, SecondThread
 from .local import BLOCK, Train, reuse_freed_memory, run_curves
 from .observer import Observer
 
@@ -112,16 +112,15 @@ class Cohort:
         return everyone if self.alone else np.tile(everyone, (len(self.setups), 1))
 
     @cached_property
-    def _aside(self) -> Aside:
-        return Aside()
+    def _second(self) -> SecondThread:
+        return SecondThread()
 
     def _schedule(self) -> Schedule:
-        """The local schedule, read ahead. If all rounds use all rows of all clients, and these are few, batches are
-        cached."""
+        """The local schedule, whose rows are looked up ahead. A few rows that every round uses are looked up once."""
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
         everybody = config.sampled == config.clients.count and schedule.batch_size == 0
         few = shards.sizes.sum() * shards.features.shape[1] <= _KEPT
-        return _Kept(schedule) if everybody and few else RowsAhead(schedule, self._aside)
+        return _Kept(schedule) if everybody and few else RowsAhead(schedule, self._second)
 
     def _noise(self) -> NoiseOf | None:
         """The noise that the clients' guards would add; None without privacy."""
@@ -134,7 +133,7 @@ class Cohort:
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
         schedule, shards = self.setups[0].schedule, self.problem.shards
         noise = SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
-        ahead = NoiseAhead(self._aside)
+        ahead = NoiseAhead(self._second)
         return lambda round_, clients: ahead.of(noise(round_, clients))
 
     def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:

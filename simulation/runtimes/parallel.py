@@ -67,7 +67,7 @@ def run(plan: Experiment, folder: Path, observer: Observer, runtime: str, jobs: 
     """Run the remaining runs of an experiment in up to `jobs` processes; return an error message for each failure."""
     work = _Work(plan, folder, observer, _parts(plan, folder, runtime))
     reports: Queue[_Report] = get_context("spawn").Queue()
-    with observer.together(work.total), _workers(jobs, reports) as pool:
+    with observer.together(work.total), _workers(min(jobs, len(work.parts)) or 1, reports) as pool:
         running = {part: pool.submit(_run_part, plan, folder, runtime, part) for part in work.parts}
         try:
             _follow(work, running, reports)

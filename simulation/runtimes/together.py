@@ -20,7 +20,7 @@ from twinflower.privacy.mechanism import Draws, GaussianNoise
 from twinflower.work import LocalWork, Noise, no_noise
 
 from ..setup import Setup
-from .ahead import Aside, NoiseAhead, RowsAhead
+from .ahead import NoiseAhead, RowsAhead, SecondThread
 from .local import BLOCK
 
 _CHECKED = 3  # rounds; in the first one all clients may still be at the same point, often 0
@@ -54,8 +54,8 @@ class Together:
     checked: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        aside = Aside()
-        self.ahead, self.schedule = NoiseAhead(aside), RowsAhead(self.setup.schedule, aside)
+        second = SecondThread()
+        self.ahead, self.schedule = NoiseAhead(second), RowsAhead(self.setup.schedule, second)
         self.exact = _ours(self.setup)
 
     def blocks(self, clients: Sequence[int]) -> Iterator[list[int]]:

@@ -51,7 +51,7 @@ def untouched(start: Array) -> Tentative:
 def confirmed(state: Tentative, heard: Index) -> Array:
     """The variable (..., d) as counted by the server. heard (...,): the round that the request echoes."""
     counted = state.round == heard
-    if np.count_nonzero(counted) == counted.size:  # the usual case
+    if np.count_nonzero(counted) == counted.size:  # the usual case; faster than all()
         return state.after
     return np.where(counted[..., None], state.after, state.before)
 

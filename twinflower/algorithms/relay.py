@@ -142,7 +142,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
         if not self.dead_after:
             everyone = clients.shape[-1] == server.silent.shape[-1]
-            silent = np.zeros(server.silent.shape, int) if everyone else hear(server.silent + 1, clients, 0)
+            silent = np.zeros_like(server.silent) if everyone else hear(server.silent + 1, clients, 0)
             return put_rows(server.w, clients, messages), silent
         there = of_node(self.alive(server), clients)  # a cohort may include dead clients
         received = np.where(there[..., None], messages, rows_of_node(server.w, clients))

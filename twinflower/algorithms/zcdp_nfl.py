@@ -53,10 +53,10 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         With "prox", g is the gradient of f alone, and h is added to the objective.
         """
         eta, shrink = self.step(work.round), self.shrink(degree, work.round)[..., None]
-        slope = work.gradient(own) + pull
+        slope = work.gradient(own)
         if self.composite == "subgradient" and not isinstance(self.regulariser, Zero):
-            slope += self.subgradient(own)
-        w = (own - eta * slope) * shrink                                        # (7)
+            slope = slope + self.subgradient(own)
+        w = (own - eta * (slope + pull)) * shrink                               # (7)
         return self.prox(w, eta * shrink) if self.composite == "prox" else w
 
     def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:

@@ -6,7 +6,6 @@ rounded to a grid, so that its last bits reveal nothing about the data (Mironov 
 not resolve the grid is refused.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from .. import special
-from ..arrays import Array, Index
+from ..arrays import Array, Index, read_only
 from ..errors import ReplyError
 from ..randomness import LONG, normals, normals_by_round
 
@@ -38,8 +37,7 @@ class DrawsInParts(Protocol):
         """The same draws in parts (rows, size), whose rows together are those of the flattened leading axes."""
 
 
-_SHORT = 2**14  # numbers; draws of at most half as many are made for several rounds at once
-_NO_DRAWS = (0, np.empty(0))
+_SHORT = 2**12  # numbers; fewer take longer to call for than to draw
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,9 @@ class CohortDraws:
         return normals(seed, "noise", clients, _address(self.round, draw), size)
 
 
-class Everyone:
-    """All clients' draws, those of `CohortDraws`. Short ones are made for several rounds at once.
+class DrawsOfAll:
+    """All clients' draws, those of `CohortDraws`. If the first draw of a round is short, it is made for several rounds
+    at once, which takes fewer calls.
 
     seed: one for clients (N,), or seeds (S,) for (S, N).
     """
@@ -112,44 +111,38 @@ class Everyone:
     def __init__(self, seed: int | Index, num_clients: int) -> None:
         self._seeds = np.atleast_1d(seed).tolist()
         self._clients = np.broadcast_to(np.arange(num_clients), (*np.shape(seed), num_clients))
-        self._held: dict[
-            int, tuple[int, Array]
-        ] = {}  # by number of the draw: first round, draws (rounds, *shape)
+        self._first, self._held = 0, np.empty(0)  # a round, and the draws (rounds, ...) from that round on
 
     def of(self, round_: int) -> Draws:
         """The draws of a round."""
-        return _OfRound(self, CohortDraws(self._seeds, self._clients, round_))
+        return _DrawsOfRound(self._seeds, self._clients, round_, self)
 
-    def draws(self, round_: int, draw: int, shape: tuple[int, ...]) -> Array:
-        """The draws of a round, perhaps made before; together with those of later rounds if they are few numbers."""
-        first, held = self._held.get(draw, _NO_DRAWS)
-        if not (0 <= round_ - first < len(held) and held.shape[1:] == shape):
-            first, held = self._held[draw] = round_, self._drawn(draw, round_, shape)
-        return held[round_ - first]  # type: ignore[no-any-return]
+    def first_draw(self, round_: int, shape: tuple[int, ...]) -> Array:
+        """The first draw of a round, perhaps made before; read only."""
+        ahead = round_ - self._first
+        if not (0 <= ahead < len(self._held) and self._held.shape[1:] == shape):
+            self._first, self._held, ahead = round_, read_only(self._drawn(round_, shape)), 0
+        return self._held[ahead]
 
-    def _drawn(self, draw: int, round_: int, shape: tuple[int, ...]) -> Array:
-        addresses = [_address(later, draw) for later in range(round_, round_ + _SHORT // math.prod(shape))]
-        count = self._clients.shape[-1]
-        drawn = [normals_by_round(seed, "noise", count, addresses, shape[-1]) for seed in self._seeds]
+    def _drawn(self, round_: int, shape: tuple[int, ...]) -> Array:
+        *_, count, size = shape
+        addresses = [_address(later, 0) for later in range(round_, round_ + _SHORT // (count * size))]
+        drawn = [normals_by_round(seed, "noise", count, addresses, size) for seed in self._seeds]
         return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
 
 
 @dataclass(frozen=True)
-class _OfRound:
+class _DrawsOfRound(CohortDraws):
     """The draws of all clients in a round."""
 
-    everyone: Everyone
-    alone: CohortDraws
+    rounds: DrawsOfAll
 
     def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
-        """See `DrawsInParts`."""
-        if math.prod(shape) > _SHORT // 2:
-            return self.alone(draw, shape)
-        return self.everyone.draws(self.alone.round, draw, shape)
-
-    def parts(self, draw: int, size: int) -> Iterator[Array]:
-        """See `DrawsInParts`."""
-        return self.alone.parts(draw, size)
+        """See `CohortDraws`."""
+        *_, count, size = shape
+        if draw == 0 and size < LONG and 2 * count * size <= _SHORT:
+            return self.rounds.first_draw(self.round, shape)
+        return super().__call__(draw, shape)
 
 
 def secret(draw: int, shape: tuple[int, ...]) -> Array:

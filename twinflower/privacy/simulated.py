@@ -9,7 +9,7 @@ from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
 from ..batches import LocalSchedule, Shards, Workload
 from ..objectives import Bounds
-from .mechanism import CohortDraws, Everyone, GaussianNoise
+from .mechanism import CohortDraws, DrawsOfAll, GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SimulatedNoise:
         """The noise in a round of the clients (..., K), given by number."""
         if clients.shape[-1] == self.multipliers.shape[-1]:
             sigma = self._spreads(round_, clients) * self.multipliers
-            return GaussianNoise(sigma[..., None], self._everyone.of(round_))
+            return GaussianNoise(sigma[..., None], self._of_all.of(round_))
         sigma = self._spreads(round_, clients) * of_clients(self.multipliers, clients)
         return GaussianNoise(sigma[..., None], CohortDraws(self._seeds, clients, round_))
 
@@ -47,8 +47,8 @@ class SimulatedNoise:
         return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
 
     @cached_property
-    def _everyone(self) -> Everyone:
-        return Everyone(self.seed, self.multipliers.shape[-1])
+    def _of_all(self) -> DrawsOfAll:
+        return DrawsOfAll(self.seed, self.multipliers.shape[-1])
 
     @cached_property
     def _seeds(self) -> list[int]:
