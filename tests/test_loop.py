@@ -201,6 +201,18 @@ def test_an_update_that_is_not_finite_is_forgotten_and_left_out(problem):
         next(rounds(algorithm, spoilt(problem, range(6)), LocalSchedule(0, 2), 1))
 
 
+@pytest.mark.parametrize("variant", ["networked-subgradient", "zcdp-nfl"])
+def test_a_networks_mean_that_overflows_is_noticed_after_the_last_round(variant):
+    """Every message is finite, but not their sum."""
+    setup = small(variant)
+    problem = Problem(setup.objective, setup.shards, np.full(setup.objective.d, 3e307))
+    run = rounds(setup.algorithm, problem, setup.schedule, 1)
+    with np.errstate(all="ignore"):
+        assert np.isfinite(next(run).server.w).all()
+        with pytest.raises(RunError, match="the model diverged in round 1"):
+            next(run)
+
+
 def test_the_last_inbox_closes_the_states_once_all_rounds_are_done(problem):
     algorithm = LDPPrimalDual(L1(0.01), RunInfo(6, 5))
     *_, end = rounds(algorithm, problem, LocalSchedule(0, 1), 5)
