@@ -132,7 +132,7 @@ def in_cohort(setups: Sequence[Setup], rounds: int) -> np.ndarray:
 Runner = Callable[[Sequence[Setup], int], np.ndarray]
 
 
-def duel(name: str, setups: Sequence[Setup], by_hand: Runner, rounds: int, turns: int = 5) -> str:
+def duel(name: str, setups: Sequence[Setup], by_hand: Runner, rounds: int, turns: int = 20) -> str:
     """One line of the table: best times of both over some turns; they must agree."""
     best = dict.fromkeys((by_hand, in_cohort), np.inf)
     for _ in range(turns):

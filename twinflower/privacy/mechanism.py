@@ -37,7 +37,7 @@ class DrawsInParts(Protocol):
         """The same draws in parts (rows, size), whose rows together are those of the flattened leading axes."""
 
 
-_SHORT = 2**12  # numbers; fewer take longer to call for than to draw
+_SHORT = 2**13  # numbers; fewer take longer to call for than to draw
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
     return lambda round_: lambda draw, shape: normals(seed, "evaluation", client, -round_, shape[-1])
 
 
-@dataclass(frozen=True)
+@dataclass
 class CohortDraws:
     """The draws of stacked clients (K,) or (seeds, K) in a round; each client's row equals the draw of `seeded`."""
 
@@ -131,7 +131,7 @@ class DrawsOfAll:
         return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _DrawsOfRound(CohortDraws):
     """The draws of all clients in a round."""
 
