@@ -251,15 +251,18 @@ class Setup:
     def _flat_start(self) -> list[str]:
         """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
         weight = {} if self.start.any() or not self.has_rows else _weight_at_zero(self.config)
-        slope = (
-            np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max() if weight else 0.0
-        )
+        slope = self._slope_at_zero if weight else 0.0
         return [
             f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
             "and the model may stay exactly zero"
             for key, value in weight.items()
             if value >= slope > 0
         ]
+
+    @cached_property
+    def _slope_at_zero(self) -> float:
+        """The largest slope of F at x = 0, on all rows."""
+        return float(np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max())
 
     def _scaled_columns(self) -> list[str]:
         """A warning if columns are scaled by statistics of the data, which the privacy guarantee does not cover."""
