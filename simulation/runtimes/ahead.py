@@ -2,8 +2,8 @@
 simulated private runs.
 
 The numbers are the same, because batches and draws have addresses of their own (`randomness`). NumPy copies rows and
-draws normal numbers without holding Python's lock, so the two threads use two cores. Where the processes may use no more
-cores than they are, looking up rows ahead would make a round up to a tenth slower, so it is not done.
+draws normal numbers without holding Python's lock, so the two threads use two cores. Looking up rows ahead would make a
+round up to a tenth slower where there are no more cores than processes, so it is not done there.
 """
 
 import weakref
@@ -44,7 +44,7 @@ def share_cores(processes: int) -> None:
 
 
 class RowsAhead:
-    """A schedule whose batches are looked up while the clients compute with those before them, if there is a core for it."""
+    """A schedule whose batches are looked up while the clients compute, if there is a core for it."""
 
     def __init__(self, schedule: Schedule, second: "SecondThread") -> None:
         self._schedule, self._second, self._free = schedule, second, cores() > _at_once
