@@ -190,9 +190,8 @@ class _Loop:
         if not counted.shape[-1]:
             return at.server
         server = self.algorithm.server_update(at.server, uploads, counted, at.round)
-        if not isinstance(
-            self.algorithm, OnGraph
-        ):  # models that are means of finite messages: checked at the end
+        # a network's model is a mean of finite messages, which seldom overflows: checked after the last round only
+        if not isinstance(self.algorithm, OnGraph):
             _check_model(self.algorithm, server, at.round)
         return server
 

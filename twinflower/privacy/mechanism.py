@@ -22,6 +22,7 @@ from ..randomness import LONG, normals, normals_by_round
 
 _MOST_CELLS = 2.0**48  # the largest value in grid cells; floats resolve integers up to 2^53
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
+_SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
 Draws = Callable[[int, tuple[int, ...]], Array]
 
@@ -35,9 +36,6 @@ class DrawsInParts(Protocol):
 
     def parts(self, draw: int, size: int) -> Iterator[Array]:
         """The same draws in parts (rows, size), whose rows together are those of the flattened leading axes."""
-
-
-_SHORT = 2**13  # numbers; fewer take longer to call for than to draw
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ class SimulatedNoise:
 
     def __call__(self, round_: int, clients: Index) -> GaussianNoise:
         """The noise in a round of the clients (..., K), given by number."""
-        if clients.shape[-1] == self.multipliers.shape[-1]:
-            sigma = self._spreads(round_, clients) * self.multipliers
-            return GaussianNoise(sigma[..., None], self._of_all.of(round_))
-        sigma = self._spreads(round_, clients) * of_clients(self.multipliers, clients)
-        return GaussianNoise(sigma[..., None], CohortDraws(self._seeds, clients, round_))
+        everyone = clients.shape[-1] == self.multipliers.shape[-1]
+        planned = self.multipliers if everyone else of_clients(self.multipliers, clients)
+        draws = self._of_all.of(round_) if everyone else CohortDraws(self._seeds, clients, round_)
+        sigma = self._spreads(round_, clients) * planned
+        return GaussianNoise(sigma[..., None], draws)
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""

@@ -208,7 +208,7 @@ def _digest(text: str | bytes) -> bytes:
 
 
 def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
-    """The first `count` words of a ChaCha20 key stream. Each key is used once, so a fixed nonce is safe."""
+    """The first `count` words of a ChaCha20 key stream. The nonce is constant, because each key is used only once."""
     key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
