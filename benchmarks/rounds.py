@@ -27,10 +27,10 @@ import numpy as np
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
+from twinflower.arrays import reuse_freed_memory
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import LocalGrid
-from twinflower.simulation.runtimes.local import reuse_freed_memory
 from twinflower.simulation.settings import Config, parse
 from twinflower.simulation.setup import Setup, prepare
 

@@ -27,9 +27,8 @@ from by_hand import BY_HAND, FedAvg
 from rounds import cohort_round, inprocess_round, race
 from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import DOUBLE, PRECISIONS
+from twinflower.arrays import DOUBLE, PRECISIONS, reuse_freed_memory
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runtimes.local import reuse_freed_memory
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import Setup, prepare
 

@@ -3,7 +3,8 @@
 The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, on the
 site's disk, or in the memory of a simulation (`store`). A round computes first and writes last, so the state is
 unchanged if anything fails. The last reply is stored, so a repeated request gets the same numbers and no dual is
-updated twice. A request for a round whose reply is no longer stored is refused.
+updated twice; a client without state and noise computes the same numbers again instead. A request for an earlier round
+that was settled is refused.
 """
 
 import math
@@ -15,7 +16,17 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.client import Client, NumPyClient
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    Status,
+)
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
@@ -160,18 +171,8 @@ class AlgorithmClient(NumPyClient):
         )
 
     def to_client(self) -> Client:
-        """Flower's client, with our conversion from and to bytes: NumPy's allocates any size that a header states, and
-        is slower."""
-        wrapped = super().to_client()
-        wrapped.fit, wrapped.evaluate = self._fit, self._evaluate  # type: ignore[method-assign]
-        return wrapped
-
-    def _fit(self, ins: FitIns) -> FitRes:
-        arrays, rows, metrics = self.fit(*_received(ins))
-        return FitRes(_DONE, Parameters([to_npy(array) for array in arrays], _NPY), rows, metrics)
-
-    def _evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        return EvaluateRes(_DONE, *self.evaluate(*_received(ins)))
+        """Flower's client around this one."""
+        return _Wrapped(self)
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the partition of this node and the number of partitions."""
@@ -225,7 +226,9 @@ class AlgorithmClient(NumPyClient):
         asked = self._read(config)
         last = self.store.last(asked.session)
         if last and asked.round <= last.round:
-            return self._again(asked)
+            kept = self._still_kept(asked)
+            if not self._repeatable:
+                return self._answer(kept, asked)
         try:
             return self._begin(last, parameters, asked)
         except BudgetSpent as spent:
@@ -274,15 +277,16 @@ class AlgorithmClient(NumPyClient):
 
     def _saved(self, kept: Kept, asked: _Asked) -> Answer:
         """Store the round, and return its reply."""
-        self.store.save(asked.session, kept, asked.settled)
+        stored = kept._replace(arrays={}) if self._repeatable else kept
+        self.store.save(asked.session, stored, asked.settled)
         return self._answer(kept, asked)
 
-    def _again(self, asked: _Asked) -> Answer:
-        """Return the stored reply of a completed round; ReplyError if it is no longer stored."""
+    def _still_kept(self, asked: _Asked) -> Kept:
+        """What is stored of a completed round; ReplyError if it is no longer stored."""
         kept = self.store.at(asked.session, asked.round)
         if kept is None:
             raise ReplyError(f"round {asked.round} is asked after it was settled")
-        return self._answer(kept, asked)
+        return kept
 
     def _answer(self, kept: Kept, asked: _Asked) -> Answer:
         reply = [array for name, array in kept.arrays.items() if name.startswith(_REPLY)]
@@ -308,6 +312,11 @@ class AlgorithmClient(NumPyClient):
             raise ReplyError("the request's session must be a text of 1 to 64 characters")
         self._check_session(session)
         return session
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether a repeated request leads to the same reply without anything stored, so that no array has to be."""
+        return self.guard is None and not self.algorithm.state.fields
 
     @property
     def _num_rows(self) -> int:
@@ -383,6 +392,24 @@ class AlgorithmClient(NumPyClient):
         arrays = {_STATE + n: np.asarray(a) for n, a in zip(state._fields, state, strict=True) if a.size}
         arrays |= {f"{_REPLY}{place}": np.asarray(array) for place, array in enumerate(reply)}
         return Kept(arrays, {"round": asked.round, "session": asked.session, "born": born, **measured})
+
+
+class _Wrapped(Client):
+    """A NumPyClient as Flower's client, with our conversion from and to bytes: NumPy's allocates any size that a header
+    states. Flower's own wrapper is a new class for every client, which takes longer than some rounds."""
+
+    def __init__(self, numpy_client: NumPyClient) -> None:
+        self.numpy_client = numpy_client
+
+    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
+        return GetPropertiesRes(_DONE, self.numpy_client.get_properties(ins.config))
+
+    def fit(self, ins: FitIns) -> FitRes:
+        arrays, rows, metrics = self.numpy_client.fit(*_received(ins))
+        return FitRes(_DONE, Parameters([to_npy(array) for array in arrays], _NPY), rows, metrics)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        return EvaluateRes(_DONE, *self.numpy_client.evaluate(*_received(ins)))
 
 
 def _check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | None) -> None:

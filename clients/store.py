@@ -103,7 +103,7 @@ class ContextStore(_LastRound):
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
-            arrays[name] = Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
+            arrays[name] = encoded(array)
         self.state[_ARRAYS + self.kind] = arrays
         self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
 
@@ -229,6 +229,11 @@ def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, N
     for name, (_, _, size) in arrays.items():
         yield name, from_npy(data[start : start + size])
         start += size
+
+
+def encoded(array: NDArray[Any]) -> Array:
+    """A Flower Array with the same bytes as Flower's own NumPy serialisation."""
+    return Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
 
 
 def _entries(folder: Path) -> list[Path]:

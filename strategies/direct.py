@@ -20,6 +20,8 @@ from .records import record_of
 
 Arrays = Sequence[NDArray[Any]]
 
+_NO_ARRAYS = "_empty"  # Flower's name for an array that stands for none in a NumPyClient's reply
+
 
 class Request(NamedTuple):
     """What a node is asked: the arrays and the config of its client's `fit`."""
@@ -84,4 +86,5 @@ def _results(content: RecordDict) -> tuple[Arrays, Mapping[str, Any]]:
         raise ReplyError(f"record {missing} is missing") from None
     if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
         raise ReplyError("the reply's records have the wrong kind")
-    return [from_npy(array.data) for array in records.values()], cast(Mapping[str, Any], metrics)
+    arrays = [array.data for name, array in records.items() if name != _NO_ARRAYS]
+    return [from_npy(data) for data in arrays], cast(Mapping[str, Any], metrics)

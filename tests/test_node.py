@@ -8,17 +8,22 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.common import Code, FitRes, Parameters, Status
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 from numpy.testing import assert_array_equal
 from problems import SMALL, VARIANTS, run_config, small
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from twinflower.batches import LocalSchedule
+from twinflower.clients.messages import answered
 from twinflower.data.features import Deferred
+from twinflower.errors import ReplyError
 from twinflower.simulation.app import client_app, entry
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.strategies.direct import reply_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +36,10 @@ def simulation(monkeypatch):
 class OneProcess(InProcessGrid):
     """The nodes of a process of the engine: a new client for every message, and what lasts is in the context."""
 
-    def client(self, node):
-        context = self.context(node)
+    def answer(self, message):
+        context = self.context(message.metadata.dst_node_id)
         context.run_config = self.setup.config.items()
-        return client_app.client_fn(context).numpy_client
+        return client_app.app(message, context)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -102,16 +107,52 @@ def test_evaluating_while_the_next_rounds_run_gives_the_rows_of_waiting(variant)
         np.testing.assert_equal(row | {"seconds": 0}, same | {"seconds": 0})
 
 
-@pytest.mark.parametrize("variant", ["fedavg", "fedpdm", "isrl-dp"])
-def test_a_reply_and_the_context_that_stores_it_are_pickled_with_one_copy_of_its_arrays(variant):
-    setup = small(variant)
+def request_and_context(setup):
+    """A message of round 1 and the context of its node."""
     grid, strategy = InProcessGrid(setup), setup.strategy()
     strategy.begin({client: client + 1 for client in range(8)}, setup.start)
     message = next(iter(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)))
     context = grid.context(message.metadata.dst_node_id)
     context.run_config = setup.config.items()
+    return message, context
+
+
+@pytest.mark.parametrize("variant", ["fedpdm", "feddyn", "isrl-dp"])
+def test_a_reply_and_the_context_that_stores_it_are_pickled_with_one_copy_of_its_arrays(variant):
+    message, context = request_and_context(small(variant))
     reply = client_app.app(message, context)
     arrays = sum(len(array.data) for array in reply.content["fitres.parameters"].values())
     apart = len(pickle.dumps(reply)) + len(pickle.dumps(context))
     assert arrays > 0
     assert len(pickle.dumps((reply, context))) <= apart - arrays
+
+
+@pytest.mark.parametrize("variant", ["fedavg", "ssca", "ssca-constrained", "isrl-dp-top-k"])
+def test_a_client_without_state_and_noise_stores_no_array_and_repeats_its_reply(variant):
+    message, context = request_and_context(small(variant))
+    first, again = (client_app.app(message, context).content["fitres.parameters"] for _ in range(2))
+    assert [array.data for array in first.values()] == [array.data for array in again.values()]
+    assert not any(record.values() for record in context.state.array_records.values())
+
+
+def test_every_client_gets_the_last_point(caplog):
+    """Flower puts an empty array into a NumPyClient's reply without arrays, as to the message after the last round."""
+    setup = small("ldp-primal-dual")
+    run_strategy(setup, OneProcess(setup), "flower")
+    run_strategy(setup, InProcessGrid(setup, exact_wire=True), "flower")
+    assert "last point" not in caplog.text
+
+
+def test_a_refusal_in_a_reply_of_flowers_own_making_is_understood():
+    refused = FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, {"round": 1, "refused": True})
+    request = Message(RecordDict(), dst_node_id=1, message_type="train")
+    reply = reply_of(Message(fitres_to_recorddict(refused, keep_input=False), reply_to=request))
+    assert (reply.error, reply.arrays, reply.metrics["refused"]) == ("", [], True)
+
+
+@pytest.mark.parametrize("missing", ["fitins.parameters", "fitins.config"])
+def test_a_request_without_a_record_is_refused_in_a_sentence(missing):
+    message, context = request_and_context(small("fedpdm"))
+    del message.content[missing]
+    with pytest.raises(ReplyError, match=f"the request must hold a record {missing}"):
+        answered(client_app.client_of(context), message)

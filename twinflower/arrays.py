@@ -1,6 +1,7 @@
 """Type aliases for the NumPy arrays used throughout the package, and views that protect them."""
 
 import math
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,3 +38,13 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.setflags(write=False)
     return view
+
+
+@cache
+def reuse_freed_memory() -> None:
+    """Make C's malloc keep large freed blocks for later arrays, instead of returning each to the operating system.
+
+    glibc raises its threshold to the size of the largest block freed so far, up to 32 MiB. Without this, arrays above
+    128 KiB cost a page fault for every 4 KiB, which can take longer than the computation. No memory is touched.
+    """
+    np.empty(31 * 2**20, np.uint8)

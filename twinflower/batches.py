@@ -8,6 +8,7 @@ receives, for one client or for a stacked cohort; both use the same random draws
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from .objectives import Batch, Objective
 from .randomness import permutations
 
 _BLOCK = 4096  # rows whose norms are computed at once
-_TOGETHER = 2**20  # most numbers of a round's features that are computed at once, 8 MiB
+_TOGETHER = 2**17  # most numbers of features computed at once, 1 MiB, for the cache
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,15 @@ class Batches:
             yield Batch(features, labels, self.weights, known)
 
     def _features(self, rows: Index) -> Iterable[Array]:
-        """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache. Few rows
-        whose features are computed first are computed together."""
+        """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache. Those that
+        are computed first are computed for several steps at once if the steps are small."""
         assert self.shards is not None
         features = self.shards.features
-        if isinstance(features, np.ndarray) or rows.size * features.shape[1] > _TOGETHER:
+        if isinstance(features, np.ndarray):
             return (features.take(own, axis=0) for own in rows)
-        return features.take(rows, axis=0)
+        together = max(1, _TOGETHER // max(1, rows[0].size * features.shape[1]))
+        groups = (rows[first : first + together] for first in range(0, len(rows), together))
+        return chain.from_iterable(features.take(group, axis=0) for group in groups)
 
 
 class Workload(NamedTuple):

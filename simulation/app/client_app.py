@@ -7,20 +7,22 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
-import json
+import gc
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from math import inf
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Array, Context, Message, RecordDict
+from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.fedpdm import FedPDM
-from twinflower.clients import for_flower_strategies
+from twinflower.arrays import reuse_freed_memory
+from twinflower.clients import AlgorithmClient, for_flower_strategies
+from twinflower.clients.messages import directly
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import OWN, Data
@@ -38,6 +40,11 @@ from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:
+    """The client of this node, as Flower's."""
+    return client_of(context).to_client()
+
+
+def client_of(context: Context) -> AlgorithmClient:
     """The client of this node."""
     _use_one_thread(len(sys.modules))
     client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
@@ -55,16 +62,16 @@ def _use_one_thread(modules: int) -> None:
     threadpool_limits(1)
 
 
-def _simulated_client(context: Context) -> Client:
+def _simulated_client(context: Context) -> AlgorithmClient:
     number, count = (int(context.node_config[key]) for key in PARTITION)
-    setup = _simulated_setup(json.dumps(context.run_config), count)
-    return setup.client(number, context, shared=True).to_client()
+    setup = _simulated_setup(tuple(context.run_config.items()), count)
+    return setup.client(number, context, shared=True)
 
 
 @lru_cache(maxsize=2)  # a process of the engine serves many nodes, and gets every message by itself
-def _simulated_setup(run_config: str, count: int) -> Setup:
-    """The run of simulated nodes, given the run config as JSON and the number of nodes."""
-    config = parse_run_config(json.loads(run_config)).with_clients(count)
+def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Setup:
+    """The run of simulated nodes, given the items of the run config and the number of nodes."""
+    config = parse_run_config(dict(run_config)).with_clients(count)
     require(
         config.clients.count == count, f"clients.count is {config.clients.count}, but there are {count} nodes"
     )
@@ -72,10 +79,13 @@ def _simulated_setup(run_config: str, count: int) -> Setup:
         config.data.name != OWN or bool(config.items()["data.file"]),
         "the rows of data own are at deployed nodes; simulated ones need data.file",
     )
-    return prepare_node(config)
+    reuse_freed_memory()
+    setup = prepare_node(config)
+    gc.freeze()  # what lives as long as the process: looking through it again and again takes longer than some rounds
+    return setup
 
 
-def _site_client(context: Context) -> Client:
+def _site_client(context: Context) -> AlgorithmClient:
     site = read_site(context.node_config)
     with refusing():
         config = site.config(context.run_config)
@@ -83,7 +93,7 @@ def _site_client(context: Context) -> Client:
     setup = prepare_node(config).at_site(site.partition_id)
     guard = site_guard(setup, site, str(context.run_id))
     identity = _identity(site) if setup.sums else None
-    return setup.client(site.partition_id, context, guard, site.state_dir, identity).to_client()
+    return setup.client(site.partition_id, context, guard, site.state_dir, identity)
 
 
 @lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger
@@ -168,24 +178,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-def share_bytes(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
-    """A Flower mod: arrays of the reply that are also stored in the context share their bytes with it.
-
-    A process of the engine returns both together, and pickle writes an object once. Ray returns up to 100 KB directly;
-    more takes three times as long.
-    """
-    reply = call_next(message, context)
-    if not reply.has_error():
-        stored = [array.data for array in _arrays(context.state)]
-        for array in _arrays(reply.content):  # compared one by one: hashing takes longer
-            array.data = next((data for data in stored if data == array.data), array.data)
-    return reply
-
-
-def _arrays(records: RecordDict) -> list[Array]:
-    return [array for record in records.array_records.values() for array in record.values()]
-
-
-app = ClientApp(client_fn, mods=[share_bytes, for_flower_strategies, discreet])
+app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(client_of)])

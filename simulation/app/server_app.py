@@ -1,5 +1,6 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
+import gc
 import logging
 import tomllib
 from pathlib import Path
@@ -8,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
+from twinflower.arrays import reuse_freed_memory
 from twinflower.errors import RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
@@ -65,7 +67,9 @@ def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
     if not config.clients.count:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
+    reuse_freed_memory()
     setup = prepare_server(config)
+    gc.freeze()  # what lives as long as the process is not looked through again and again
     folder = _folder(config)
     with claimed(folder):
         _train(grid, setup, folder)

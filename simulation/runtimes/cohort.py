@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
-from twinflower.arrays import Array, Index
+from twinflower.arrays import Array, Index, reuse_freed_memory
 from twinflower.batches import Batches, LocalSchedule, Shards
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError, require
@@ -36,7 +36,7 @@ from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
 from .ahead import NoiseAhead, RowsAhead, SecondThread
-from .local import BLOCK, Train, reuse_freed_memory, run_curves
+from .local import BLOCK, Train, run_curves
 from .observer import Observer
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds

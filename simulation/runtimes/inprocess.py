@@ -9,12 +9,11 @@ This is the only module that uses Flower's private API (marked "private"); a tes
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
@@ -23,24 +22,23 @@ from flwr.proto.message_pb2 import Message as ProtoMessage  # private
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run  # private
 from flwr.supercore.task_identity import TaskIdentity  # private
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.ledger import ContextLedger, MemoryLedger
+from twinflower.clients.messages import answered
 from twinflower.clients.shell import Answer, Opened
 from twinflower.clients.store import ContextStore, MemoryStore
 from twinflower.strategies.direct import DirectGrid, Reply, Request
 from twinflower.strategies.nodes import short
-from twinflower.strategies.records import record_of
-from twinflower.wire import from_npy
 
 from ..folder import Checkpoints, run_folder
 from ..record import Progress, Result
 from ..resume import in_process, require_states
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds
-from .local import Train, reuse_freed_memory, run_curves
+from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
 from .together import Open, Together
@@ -130,15 +128,7 @@ class InProcessGrid(Grid):
         return self.setup.client(node - 1, self.context(node))
 
     def _directly(self, message: Message) -> Message:
-        client, content = self.client(message.metadata.dst_node_id), message.content
-        if message.metadata.message_type == "get_properties":
-            asked = dict(cast(ConfigRecord, content["getpropertiesins.config"]))
-            properties = ConfigRecord(client.get_properties(asked))
-            return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
-        if message.metadata.message_type == "evaluate":
-            evaluation = client.evaluate(*_request(content, "evaluateins"))
-            return Message(_evaluate_result(*evaluation), reply_to=message)
-        return Message(_fit_result(client.answer(*_request(content, "fitins"))), reply_to=message)
+        return Message(answered(self.client(message.metadata.dst_node_id), message), reply_to=message)
 
     def _through_flower(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -213,46 +203,6 @@ def _reply(node: int, result: Answer | Exception) -> Reply:
     if isinstance(result, Exception):
         return Reply(node, error=short(f"error {_RAISED}: {type(result).__name__}: {result}"))
     return Reply(node, result.arrays, result.metrics)
-
-
-def _request(content: RecordDict, kind: str) -> tuple[list[NDArray[Any]], dict[str, Any]]:
-    """The arrays and the config of a request in the format of a NumPyClient; kind: "fitins" or "evaluateins"."""
-    parameters = cast(ArrayRecord, content[f"{kind}.parameters"])
-    return [from_npy(array.data) for array in parameters.values()], dict(
-        cast(ConfigRecord, content[f"{kind}.config"])
-    )
-
-
-_SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
-
-
-def _fit_result(answer: Answer) -> RecordDict:
-    """The records that Flower makes from the return value of `fit`."""
-    return RecordDict(
-        {
-            "fitres.parameters": record_of(answer.arrays),
-            "fitres.num_examples": _row_count(answer.rows),
-            "fitres.metrics": ConfigRecord(dict(answer.metrics)),
-            "fitres.status": _SUCCESS,
-        }
-    )
-
-
-def _evaluate_result(loss: float, rows: int, metrics: dict[str, Any]) -> RecordDict:
-    """The records that Flower makes from the return value of `evaluate`."""
-    return RecordDict(
-        {
-            "evaluateres.loss": MetricRecord({"loss": loss}),
-            "evaluateres.num_examples": _row_count(rows),
-            "evaluateres.metrics": ConfigRecord(metrics),
-            "evaluateres.status": _SUCCESS,
-        }
-    )
-
-
-@lru_cache
-def _row_count(rows: int) -> MetricRecord:
-    return MetricRecord({"num_examples": rows})
 
 
 def _bytes_and_back(message: Message) -> Message:

@@ -1,10 +1,7 @@
 """The loop shared by the runtimes in this process: train every curve, and store and draw its runs."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 from ..folder import Checkpoints, curve_folder, run_folder, write_run
 from ..record import Ending, Result
@@ -17,16 +14,6 @@ from .observer import Observer
 BLOCK = 2**21
 
 Train = Callable[[Curve, list[int]], Iterable[Result]]  # runs a curve with these seeds
-
-
-@cache
-def reuse_freed_memory() -> None:
-    """Make C's malloc keep large freed blocks for later arrays, instead of returning each to the operating system.
-
-    glibc raises its threshold to the size of the largest block freed so far, up to 32 MiB. Without this, arrays above
-    128 KiB cost a page fault for every 4 KiB, which can take longer than the computation. No memory is touched.
-    """
-    np.empty(31 * 2**20, np.uint8)
 
 
 def run_curves(plan: Experiment, folder: Path, observer: Observer, train: Train) -> list[str]:

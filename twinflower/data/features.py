@@ -55,21 +55,23 @@ def completed(
     """The features (rows, n), any numbers, divided by `divisor`; with bias with a column of ones appended, and with
     row_norm > 0 with each row multiplied by min(1, row_norm / its Euclidean norm). C-contiguous, of type dtype.
 
-    The rows are computed as doubles, block by block in two small buffers, because new memory costs more time than the
+    The rows are computed as doubles, block by block with small buffers, because new memory costs more time than the
     arithmetic.
     """
     if divisor == 1 and not bias and not row_norm:
         return np.ascontiguousarray(features, dtype)
     columns = features.shape[1]
     whole = np.empty((len(features), columns + bias), dtype)
-    buffers = np.empty((2, min(_step(whole), len(whole)), columns + bias))
+    squares, buffer = (np.empty((min(_step(whole), len(whole)), columns + bias)) for _ in range(2))
     for rows in _blocks(whole):
-        block, squares = buffers[:, : len(whole[rows])]
+        own = whole[rows]
+        block = own if dtype == DOUBLE else buffer[: len(own)]
         np.divide(features[rows], divisor, out=block[:, :columns])
         block[:, columns:] = 1.0
         if row_norm:
-            _limit_norms(block, row_norm, squares)
-        whole[rows] = block
+            _limit_norms(block, row_norm, squares[: len(own)])
+        if block is not own:
+            own[...] = block
     return whole
 
 
