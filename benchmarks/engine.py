@@ -35,7 +35,7 @@ from twinflower.simulation.settings.toml import to_toml  # noqa: E402
 JOB = {
     "algorithm": "fedavg", "clients.count": 100, "clients.per-round": 30, "rounds": 40, "batch-size": 10,
     "step-size": 0.1, "objective.name": "softmax", "regulariser.name": "none", "evaluation.every": 10,
-    "data.name": "mnist",
+    "data.name": "mnist", "data.row-norm": 0.0,
 }  # fmt: skip
 STEPS = 10
 STAGES = (
