@@ -1,7 +1,7 @@
 """A client's answers to Flower messages, in the format of Flower's NumPyClient.
 
 Flower converts a message to the arguments of a NumPyClient, and the result to a message, through a dozen dictionaries
-and copies, which takes as long as some rounds. Here the same records are read and written directly.
+and copies, which takes as long as some rounds. This module reads and writes the same records directly.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from numpy.typing import NDArray
 
 from twinflower.errors import ReplyError
-from twinflower.wire import from_npy
+from twinflower.strategies.records import record_of
+from twinflower.wire import NO_ARRAYS, from_npy
 
 from .shell import AlgorithmClient, Answer
-from .store import encoded
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
@@ -24,7 +23,10 @@ _SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
 
 
 def directly(client_of: Callable[[Context], AlgorithmClient]) -> Mod:
-    """A Flower mod that lets the context's client answer; the last one of `ClientApp(client_fn, mods=[...])`."""
+    """A Flower mod that answers with the context's client.
+
+    It must be the last one in `ClientApp(client_fn, mods=[...])`, because it calls no other.
+    """
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         if message.metadata.message_type not in _KINDS:
@@ -47,7 +49,7 @@ def answered(client: AlgorithmClient, message: Message) -> RecordDict:
         properties = ConfigRecord(client.get_properties(config))
         return RecordDict({"getpropertiesres.properties": properties, "getpropertiesres.status": _SUCCESS})
     parameters = _record(content, f"{kind}ins.parameters", ArrayRecord)
-    arrays = [from_npy(array.data) for array in parameters.values()]
+    arrays = [from_npy(array.data) for name, array in parameters.items() if name != NO_ARRAYS]
     if kind == "evaluate":
         return _evaluate_result(*client.evaluate(arrays, config))
     return _fit_result(client.answer(arrays, config))
@@ -81,7 +83,7 @@ def _fit_result(answer: Answer) -> RecordDict:
     """The records that Flower makes from the return value of `fit`."""
     return RecordDict(
         {
-            "fitres.parameters": _encoded(answer.arrays),
+            "fitres.parameters": record_of(answer.arrays),
             "fitres.num_examples": _row_count(answer.rows),
             "fitres.metrics": ConfigRecord(dict(answer.metrics)),
             "fitres.status": _SUCCESS,
@@ -99,13 +101,6 @@ def _evaluate_result(loss: float, rows: int, metrics: dict[str, Any]) -> RecordD
             "evaluateres.status": _SUCCESS,
         }
     )
-
-
-def _encoded(arrays: list[NDArray[Any]]) -> ArrayRecord:
-    record = ArrayRecord()  # filled one by one, because Flower would copy the arrays of a dict
-    for place, array in enumerate(arrays):
-        record[str(place)] = encoded(array)
-    return record
 
 
 @lru_cache

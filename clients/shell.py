@@ -2,9 +2,9 @@
 
 The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, on the
 site's disk, or in the memory of a simulation (`store`). A round computes first and writes last, so the state is
-unchanged if anything fails. The last reply is stored, so a repeated request gets the same numbers and no dual is
-updated twice; a client without state and noise computes the same numbers again instead. A request for an earlier round
-that was settled is refused.
+unchanged if anything fails. The last reply is stored, so that a repeated request gets the same numbers and no dual is
+updated twice. A client with neither state nor noise computes the same reply again where it would be stored in Flower's
+context. A request for a round that is no longer stored is refused.
 """
 
 import math
@@ -315,8 +315,12 @@ class AlgorithmClient(NumPyClient):
 
     @property
     def _repeatable(self) -> bool:
-        """Whether a repeated request leads to the same reply without anything stored, so that no array has to be."""
-        return self.guard is None and not self.algorithm.state.fields
+        """Whether a repeated request is computed again, with the same result, so that no array has to be stored."""
+        if self.guard is not None or self.algorithm.state.fields:
+            return False
+        return isinstance(
+            self.store, ContextStore
+        )  # in memory it costs nothing, and a site's disk has it all
 
     @property
     def _num_rows(self) -> int:
@@ -396,7 +400,8 @@ class AlgorithmClient(NumPyClient):
 
 class _Wrapped(Client):
     """A NumPyClient as Flower's client, with our conversion from and to bytes: NumPy's allocates any size that a header
-    states. Flower's own wrapper is a new class for every client, which takes longer than some rounds."""
+    states. Flower's own wrapper is a new class for every client, which takes longer than some rounds. Of the methods it
+    leaves out `get_parameters`, which strategies no longer call."""
 
     def __init__(self, numpy_client: NumPyClient) -> None:
         self.numpy_client = numpy_client

@@ -3,7 +3,8 @@
 All stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it.
 
-In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends; in memory
+In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
+reply that the client can compute again, because Flower passes the context along with every message; in memory
 (`MemoryStore`) as long as the client object exists, which is faster for clients in the server's process. On disk
 (`FileStore`) every round is a file. It is kept until the round is settled, that is, until no restart of the server can
 request it again. A server that resumes from its last checkpoint gets the same replies, byte for byte, for the rounds
@@ -21,11 +22,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from twinflower.arrays import read_only
 from twinflower.errors import DataError
+from twinflower.strategies.records import encode
 from twinflower.wire import dtype_name, from_npy, to_npy
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
@@ -103,7 +105,7 @@ class ContextStore(_LastRound):
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
         for name, array in kept.arrays.items():
-            arrays[name] = encoded(array)
+            arrays[name] = encode(array)
         self.state[_ARRAYS + self.kind] = arrays
         self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
 
@@ -229,11 +231,6 @@ def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, N
     for name, (_, _, size) in arrays.items():
         yield name, from_npy(data[start : start + size])
         start += size
-
-
-def encoded(array: NDArray[Any]) -> Array:
-    """A Flower Array with the same bytes as Flower's own NumPy serialisation."""
-    return Array(dtype_name(array.dtype), array.shape, "numpy.ndarray", to_npy(array))
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -13,14 +13,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from twinflower.errors import ReplyError
-from twinflower.wire import from_npy
+from twinflower.wire import NO_ARRAYS, from_npy
 
 from .nodes import short
 from .records import record_of
 
 Arrays = Sequence[NDArray[Any]]
-
-_NO_ARRAYS = "_empty"  # Flower's name for an array that stands for none in a NumPyClient's reply
 
 
 class Request(NamedTuple):
@@ -86,5 +84,5 @@ def _results(content: RecordDict) -> tuple[Arrays, Mapping[str, Any]]:
         raise ReplyError(f"record {missing} is missing") from None
     if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
         raise ReplyError("the reply's records have the wrong kind")
-    arrays = [array.data for name, array in records.items() if name != _NO_ARRAYS]
+    arrays = [array.data for name, array in records.items() if name != NO_ARRAYS]
     return [from_npy(data) for data in arrays], cast(Mapping[str, Any], metrics)

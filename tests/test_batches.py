@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower import batches
-from twinflower.batches import LocalSchedule, Shards
+from twinflower.batches import Batches, LocalSchedule, Shards
 from twinflower.data.features import Deferred
 from twinflower.errors import SettingError
 from twinflower.objectives import make_objective
@@ -156,6 +156,7 @@ def test_features_that_are_computed_when_they_are_taken(schedule, at_once, monke
         for ours, exact in zip(found, known, strict=True):
             assert_array_equal(ours, exact)
         assert len(taken) == (len(known) if not at_once and schedule.batch_size else 1)
+    assert list(Batches(np.array(0), lazy, np.zeros((0, 3), int))) == []
 
 
 @every_walk

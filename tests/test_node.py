@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.common import Code, FitRes, Parameters, Status
-from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+from flwr.common import Code, FitIns, FitRes, Parameters, Status
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict, fitres_to_recorddict
 from numpy.testing import assert_array_equal
 from problems import SMALL, VARIANTS, run_config, small
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -133,6 +133,30 @@ def test_a_client_without_state_and_noise_stores_no_array_and_repeats_its_reply(
     first, again = (client_app.app(message, context).content["fitres.parameters"] for _ in range(2))
     assert [array.data for array in first.values()] == [array.data for array in again.values()]
     assert not any(record.values() for record in context.state.array_records.values())
+
+
+def test_a_client_without_state_refuses_a_round_that_it_has_left_behind():
+    setup = small("fedavg")
+    client = setup.client(1, Context(1, 1, {}, RecordDict(), {}))
+    for round_ in (1, 2):
+        client.fit([setup.start], {"round": round_})
+    with pytest.raises(ReplyError, match="round 1 is asked after it was settled"):
+        client.fit([setup.start], {"round": 1})
+
+
+def test_a_site_with_a_disk_repeats_what_it_has_stored_even_if_it_has_no_state(tmp_path):
+    setup = small("fedavg")
+    client = setup.client(1, Context(1, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
+    (first, *_), _, _ = client.fit([setup.start], {"round": 1})
+    (again, *_), _, _ = client.fit([setup.start + 1.0], {"round": 1})  # another point: not computed again
+    assert_array_equal(first, again)
+
+
+def test_a_request_of_flowers_own_making_may_hold_no_array():
+    empty = fitins_to_recorddict(FitIns(Parameters([], "numpy.ndarray"), {"round": 1}), keep_input=True)
+    client = client_app.client_of(request_and_context(small("fedpdm"))[1])
+    with pytest.raises(ReplyError, match=r"expected \d arrays, got 0"):
+        answered(client, Message(empty, dst_node_id=1, message_type="train"))
 
 
 def test_every_client_gets_the_last_point(caplog):

@@ -5,6 +5,7 @@ per local step and the number of steps. `LocalSchedule.batches` returns the sequ
 receives, for one client or for a stacked cohort; both use the same random draws.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +21,7 @@ from .objectives import Batch, Objective
 from .randomness import permutations
 
 _BLOCK = 4096  # rows whose norms are computed at once
-_TOGETHER = 2**17  # most numbers of features computed at once, 1 MiB, for the cache
+_TOGETHER = 2**17  # numbers of features computed at once, 1 MiB, for the cache; more if a step has more
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,14 @@ class Batches:
             yield Batch(features, labels, self.weights, known)
 
     def _features(self, rows: Index) -> Iterable[Array]:
-        """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache. Those that
-        are computed first are computed for several steps at once if the steps are small."""
+        """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache; `Deferred`
+        ones are computed for several small steps at once."""
         assert self.shards is not None
         features = self.shards.features
         if isinstance(features, np.ndarray):
             return (features.take(own, axis=0) for own in rows)
-        together = max(1, _TOGETHER // max(1, rows[0].size * features.shape[1]))
+        in_a_step = math.prod(rows.shape[1:]) * features.shape[1]
+        together = max(1, _TOGETHER // max(1, in_a_step))
         groups = (rows[first : first + together] for first in range(0, len(rows), together))
         return chain.from_iterable(features.take(group, axis=0) for group in groups)
 

@@ -81,7 +81,7 @@ def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Set
     )
     reuse_freed_memory()
     setup = prepare_node(config)
-    gc.freeze()  # what lives as long as the process: looking through it again and again takes longer than some rounds
+    gc.freeze()  # else every collection would scan all modules and settings, which takes longer than some rounds
     return setup
 
 

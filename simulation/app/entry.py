@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-# Ray, which starts after this module is imported, would start worker processes that Flower's own ones then compete with
+# Ray starts after this module is imported. By default it starts workers of its own, which compete with Flower's.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 

@@ -69,7 +69,7 @@ def _run(grid: Grid, config: Config) -> None:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
     reuse_freed_memory()
     setup = prepare_server(config)
-    gc.freeze()  # what lives as long as the process is not looked through again and again
+    gc.freeze()  # else every collection would scan all modules and settings, which takes longer than some rounds
     folder = _folder(config)
     with claimed(folder):
         _train(grid, setup, folder)
