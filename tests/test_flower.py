@@ -1,6 +1,7 @@
 """On Flower itself: its simulation engine, its ClientApp, and the app's packaging."""
 
 import json
+import socket
 import subprocess
 import sys
 import tomllib
@@ -8,6 +9,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import faulty_app
 import flwr
 import numpy as np
 import pytest
@@ -149,6 +151,17 @@ def test_the_bundle_holds_the_four_packages_and_no_more(tmp_path):
     python = {str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py")}
     assert python <= set(names)
     assert bundle.stat().st_size < 2 * 2**20  # Flower takes 10 MiB
+
+
+def test_an_app_may_bring_its_own_twinflower(tmp_path):
+    """`flwr run` looks the app's modules up in the app's folder, also where our command started it."""
+    app = faulty_app.build(tmp_path / "twinflower-faulty")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        words = [str(listening.getsockname()[1]), "build", "--app", str(app)]
+        command = [sys.executable, "-P", "-m", "twinflower.simulation.runtimes.flwr_ready", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("*.fab"))
 
 
 def test_no_federation_is_shipped():
