@@ -635,7 +635,7 @@ def test_a_lost_context_does_not_draw_a_second_noise(tmp_path):
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError(), KeyboardInterrupt()])
 @pytest.mark.parametrize(
-    "step", [(FedPDM, "client_update"), (Layout, "pack"), (twinflower.clients.store, "to_npy")]
+    "step", [(FedPDM, "client_update"), (Layout, "pack"), (twinflower.clients.store, "encode")]
 )
 def test_what_fails_after_the_charge_keeps_the_charge(tmp_path, step, error):
     site = book(tmp_path)
