@@ -13,6 +13,8 @@ if __name__ == "__main__":
     if not listening(int(sys.argv.pop(1))):
         sys.exit("the SuperLink did not listen in time")
     for name in [name for name in sys.modules if name.partition(".")[0] == "twinflower"]:
-        del sys.modules[name]  # Flower looks for the app's modules, and an app may bring a twinflower of its own
+        del sys.modules[
+            name
+        ]  # Flower looks for the app's modules, and an app may bring a twinflower of its own
     sys.argv[0] = "flwr"
     app()
