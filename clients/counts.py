@@ -47,7 +47,9 @@ class PrivateEvaluation:
         digest = hashlib.sha256(x.tobytes()).hexdigest()
         kept = store.at(session, round_)
         if kept is None:
-            value = self._open(len(rows.labels), round_, session)(summed(objective, x, rows, self.bound))
+            with store.reserved(session, round_, 0):
+                noise = self._open(len(rows.labels), round_, session)
+            value = noise(summed(objective, x, rows, self.bound))
             metrics = {"round": round_, "session": session, "model": digest, "value": float(value[0])}
             kept = Kept({}, metrics)
             store.save(session, kept, 0)

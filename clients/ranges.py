@@ -35,6 +35,11 @@ class PrivateColumns:
             guard.check_size(self.release, 1, Rounding(largest), [])
         return guard.open(self.release, COUNTS_ROUND, session)
 
+    @property
+    def counts_bytes(self) -> int:
+        """The size of the counts."""
+        return 8 * self.grid.bins * len(self.rows.schema.private)
+
     def counts(self, noise: Noise) -> NDArray[np.float64]:
         """The noisy counts of all columns, (columns * bins,)."""
         return noise(self.grid.counts(self.rows.values).ravel())

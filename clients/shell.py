@@ -137,9 +137,10 @@ class AlgorithmClient(NumPyClient):
         self.algorithm = algorithm
         self.objective = objective
         _check_precision(start, rows, guard)
-        held_out = held_out and _in_precision(start, held_out)
-        shards = rows if isinstance(rows, Shards) else Shards.site(_in_precision(start, rows), client)
-        self.shards = shards.prepared(objective)
+        checked = isinstance(rows, Shards)
+        shards = rows if isinstance(rows, Shards) else _shards(rows, start, client)
+        self.shards = _admitted(shards, guard, client).prepared(objective)
+        held_out = held_out and _admitted(_shards(held_out, start, client), guard, client).rows(client)
         self.start = start
         self.client = client
         self.num_clients = num_clients
@@ -155,11 +156,8 @@ class AlgorithmClient(NumPyClient):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
         if isinstance(objective, ChecksRows):
-            for part in (rows, held_out):
-                if isinstance(part, Batch):  # shards were checked before
-                    objective.check_rows(part)
-        if guard is not None:
-            guard.check_rows(self.shards.rows(client).features)
+            for part in ([] if checked else [self.shards.rows(client)]) + ([held_out] if held_out else []):
+                objective.check_rows(part)
         require(
             (guard is None) == (algorithm.privacy == "none"),
             f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
@@ -351,7 +349,8 @@ class AlgorithmClient(NumPyClient):
         """Release the counts of the columns with private ranges; the state is the initial one."""
         assert self.columns
         self._bind(asked.session)
-        noise = self.columns.open(self.guard, asked.session)
+        with self.store.reserved(asked.session, asked.round, self._state_bytes + self.columns.counts_bytes):
+            noise = self.columns.open(self.guard, asked.session)
         return self._kept(self._state(None), [self.columns.counts(noise)], last, asked, {})
 
     def _finish(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
@@ -369,11 +368,21 @@ class AlgorithmClient(NumPyClient):
         workload = self.schedule.workload(self._num_rows)
         release = self.algorithm.release(self.guard.bounds, workload, asked.round)
         if self.guard.secret:
+            info = self.guard.bounds, workload, asked.round, self.guard.noise_multiplier * release.spread
             with np.errstate(all="ignore"):  # check_size refuses overflows
-                rounded = rounding(self.algorithm, state, inbox, self.guard.bounds, workload, asked.round)
+                rounded = rounding(self.algorithm, state, inbox, *info)
             self.guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         self._bind(asked.session)
-        return self.guard.open(release, asked.round, asked.session)
+        size = self._state_bytes + self.algorithm.upload.bits(self.objective.d) // 8
+        with self.store.reserved(asked.session, asked.round, size):
+            return self.guard.open(release, asked.round, asked.session)
+
+    @property
+    def _state_bytes(self) -> int:
+        """The size of a stored state."""
+        return (
+            sum(map(math.prod, self.algorithm.state.shapes(self.objective.d).values())) * self.start.itemsize
+        )
 
     def _unpacked(self, parameters: Arrays) -> Any:
         """The inbox in a request; ReplyError for anything that a strategy would not send."""
@@ -432,10 +441,25 @@ def _check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | N
     )
 
 
-def _in_precision(start: NDArray[Any], rows: Batch) -> Batch:
-    """The rows with features, and labels that are not whole numbers, of the type of the start."""
+def _shards(rows: Batch, start: NDArray[Any], client: int) -> Shards:
+    """A client's rows with features, and labels that are not whole numbers, of the type of the start."""
     labels = rows.labels if rows.labels.dtype.kind in "iu" else rows.labels.astype(start.dtype, copy=False)
-    return rows._replace(features=rows.features.astype(start.dtype, copy=False), labels=labels)
+    return Shards.site(
+        rows._replace(features=rows.features.astype(start.dtype, copy=False), labels=labels), client
+    )
+
+
+def _admitted(shards: Shards, guard: Guard | None, client: int) -> Shards:
+    """A client's rows as the bounds of a private one assume them (`Guard.admitted`); the site's own log says if rows
+    were changed."""
+    if guard is None:
+        return shards
+    rows = shards.rows(client)
+    admitted = guard.admitted(rows)
+    if admitted is rows:
+        return shards
+    log(WARNING, "client %s: rows outside their public bounds were scaled or clipped to them", client)
+    return Shards.site(admitted, client)
 
 
 def _check_averaging(algorithm: Algorithm) -> None:

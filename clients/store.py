@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context
 _EVALUATION = "evaluation"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
+_HEAD = 2**13  # bytes of a stored round besides its arrays, at most
 _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
 
 
@@ -61,13 +62,23 @@ class StateStore(Protocol):
     def save(self, session: str, kept: Kept, settled: int) -> None:
         """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
+    def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
+        """Make sure that a round of `size` bytes can be saved later; give the room up if the block raises an error.
+
+        A private client charges the round in the block. Raises DataError if there is no room.
+        """
+
     @property
     def evaluations(self) -> "StateStore":
         """A separate store, in the same place, for what the client released when it evaluated models."""
 
 
 class _LastRound:
-    """A store that keeps only the last round."""
+    """A store in memory that keeps only the last round."""
+
+    def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
+        """See `StateStore`; there is room in memory."""
+        return nullcontext()
 
     def last(self, session: str) -> Kept | None:
         """See `StateStore`."""
@@ -161,17 +172,40 @@ class FileStore:
     def save(self, session: str, kept: Kept, settled: int) -> None:
         """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
         path = self._path(session, kept.round)
-        try:
-            if not path.parent.exists():
-                self._forget_old_sessions()
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._writing(path):
             write_whole(path, self._encoded(kept))
-        except OSError as error:
-            raise DataError(f"round {kept.round} cannot be stored: {error.strerror}") from None
         rounds = self._rounds(session)
         for round_ in rounds[:-1]:
             if round_ <= settled or round_ not in rounds[-_MOST_ROUNDS:]:
                 self._path(session, round_).unlink(missing_ok=True)
+
+    @contextmanager
+    def reserved(self, session: str, round_: int, size: int) -> Iterator[None]:
+        """See `StateStore`; `save` fills the file that is made here."""
+        path = self._path(session, round_)
+        with self._writing(path):
+            for unfinished in path.parent.glob(
+                f"*.{self.kind}.new"
+            ):  # of rounds that were charged and then failed
+                unfinished.unlink()
+            reserve(path, size + _HEAD)
+        try:
+            yield
+        except BaseException:
+            _temporary(path).unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Create the folder of a round's file; DataError, and no unfinished file, if the block cannot write."""
+        try:
+            if not path.parent.exists():
+                self._forget_old_sessions()
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            _temporary(path).unlink(missing_ok=True)
+            raise DataError(f"{self.kind} {path.stem} cannot be stored: {error.strerror}") from None
 
     def _folder_of(self, session: str) -> Path:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
@@ -238,11 +272,14 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file atomically with mode 0600 and flush it to disk; the old content remains until then."""
-    temporary = path.with_name(f"{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    """Replace the file atomically with mode 0600 and flush it to disk; the old content remains until then.
+
+    What `reserve` has reserved for it is used.
+    """
+    temporary = _temporary(path)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
         file.write(content)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -251,3 +288,15 @@ def write_whole(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Allocate disk space with which `write_whole` can write `size` bytes; OSError if there is not enough."""
+    with os.fdopen(os.open(_temporary(path), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        os.fsync(file.fileno())
+
+
+def _temporary(path: Path) -> Path:
+    """The file that is written before it replaces `path`."""
+    return path.with_name(f"{path.name}.new")

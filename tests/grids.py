@@ -1,7 +1,9 @@
 """Grids on which replies are lost or spoilt, and what it takes to spoil one."""
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from problems import run_config, small
 
+from twinflower.simulation.app import client_app
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.records import record_of
 
@@ -76,3 +78,27 @@ class Lossy(InProcessGrid):
                 self.left[address] -= 1
                 return Message(Error(1, "lost on the way"), reply_to=message)
         return reply
+
+
+class Deployed(InProcessGrid):
+    """Nodes with these node configs, asked by a server with this run config, which need not be what a node is told."""
+
+    def __init__(self, run, *nodes):
+        super().__init__(small("fedpdm"))
+        self.run_config, self.nodes = run_config(run), nodes
+
+    def get_node_ids(self):
+        return range(1, 1 + len(self.nodes))
+
+    def context(self, node):
+        if node not in self.contexts:
+            config = {"partition-id": node - 1, "num-partitions": len(self.nodes)} | self.nodes[node - 1]
+            self.contexts[node] = Context(1, node, config, RecordDict(), dict(self.run_config))
+        return self.contexts[node]
+
+    def answer(self, message):
+        context = self.context(message.metadata.dst_node_id)
+        try:
+            return client_app.app(message, context)
+        except Exception as error:  # noqa: BLE001  what Flower tells of it
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)

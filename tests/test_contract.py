@@ -1,20 +1,29 @@
 """What every algorithm promises, by one table (tests/problems.py)."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import VARIANTS, small
+from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, last, small
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import NeedsEveryClient
 from twinflower.algorithms.algorithm import stack, unstack
+from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.algorithms.scaffold import Scaffold
+from twinflower.batches import LocalSchedule
 from twinflower.clients import CLIENTS
+from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, seeded
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 from twinflower.strategies.records import record_of
 from twinflower.sums.plan import SimulatedSums
@@ -242,3 +251,110 @@ def test_the_order_of_replies_does_not_matter(variant):
     ordered = run_strategy(setup, InProcessGrid(setup), "inprocess")
     shuffled = run_strategy(setup, Shuffled(setup), "inprocess")
     assert_array_equal(ordered.model, shuffled.model)
+
+
+# ------------------------------------------------------------- what no newcomer passes by forgetting it
+
+GUARDED = [
+    name for name, keys in VARIANTS.items() if keys.get("privacy.mode", "as-published") != "as-published"
+]
+
+
+def moves(setup, algorithm, number=6):
+    """The replay of client 0 on neighbouring data, with the messages of a run in which all its replies arrive."""
+    problem = Problem(setup.objective, setup.shards, setup.start)
+    servers = [algorithm.init_server(setup.start, setup.config.clients.count, np.array(0, np.uint64))]
+    servers += [step.server for step in rounds(algorithm, problem, setup.schedule, number - 1)]
+    inboxes = [algorithm.broadcast(server, t, np.array(0)) for t, server in enumerate(servers, 1)]
+    pair = neighbours(20, setup.dataset.features.shape[1], setup.config.data.row_norm)
+    return replay(algorithm, setup.objective, *pair, setup.schedule, setup.plan.bounds, inboxes)
+
+
+def keeps_its_promise(found):
+    return all(move.agrees and move.moved <= move.sensitivity * (1 + 1e-9) for move in found)
+
+
+@pytest.mark.parametrize("variant", GUARDED)
+def test_a_record_moves_only_the_values_under_the_noise_and_these_by_no_more_than_is_charged(variant):
+    """Whatever was released before: messages and kept states are functions of what was released."""
+    setup = small(variant, clients__per_round=0, rounds=6)
+    found = moves(setup, setup.method)
+    assert len(found) >= 6 and max(move.moved for move in found) > 0
+    assert keeps_its_promise(found)
+
+
+def as_kind(kind, algorithm):
+    """An algorithm of this subclass with the same settings."""
+    return kind(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})
+
+
+class NoisyMessageOnly(FedPDM):
+    """The noise is in the message, and the kept dual is computed without it."""
+
+    def client_update(self, state, inbox, work):
+        clean, _, report = super().client_update(state, inbox, work._replace(noise=no_noise))
+        _, upload, _ = super().client_update(state, inbox, work)
+        return clean, upload, report
+
+
+def test_a_private_variant_does_not_pass_by_forgetting_its_state():
+    setup = small("fedpdm-private", clients__per_round=0, rounds=6)
+    assert not keeps_its_promise(moves(setup, as_kind(NoisyMessageOnly, setup.algorithm)))
+
+
+def keeps_a_state(variant):
+    algorithm = small(variant).method
+    return bool(algorithm.state.fields) and not isinstance(algorithm, NeedsEveryClient)
+
+
+STEADY = {
+    "regulariser.name": "none", "clients.per-round": 0, "step-decay": 0.0, "stopping-tolerance": 0.0,
+    "uplink-ratio": 1.0, "downlink-ratio": 1.0, "final-model": "last",
+}  # fmt: skip
+
+
+def limits(algorithm):
+    """The models in round 10 and at the end, of a run without lost replies and of one in which many of the first 20
+    rounds' are lost."""
+    shards, objective = convex_problem(clients=8)
+    problem = Problem(objective, shards, np.zeros(objective.d))
+
+    def lost(round_, clients):
+        return (clients + round_ * (clients % 3)) % 4 == 0 if round_ <= 20 else clients < 0
+
+    found = []
+    for losses in (None, lost):
+        begun = last(rounds(algorithm, problem, LocalSchedule(0, 2), 10, lost=losses))
+        ended = last(rounds(algorithm, problem, LocalSchedule(0, 2), 600, lost=losses))
+        found.append([algorithm.model(at.server) for at in (begun, ended)])
+    return np.array(found)
+
+
+def public_and_steady(variant):
+    """The variant with constant steps, whole messages, no noise and no h."""
+    known = {key: value for key, value in VARIANTS[variant].items() if key not in PRIVATE_KEYS}
+    there = {name.rpartition(".")[2] for name in small(variant).config.items()}
+    steady = {key: value for key, value in STEADY.items() if key.rpartition(".")[2] in there}
+    return prepare(parse(SMALL, known, steady, {"rounds": 600}))
+
+
+@pytest.mark.parametrize("variant", filter(keeps_a_state, VARIANTS))
+def test_lost_replies_do_not_change_where_a_run_ends(variant):
+    """A client that has lost a reply is one step ahead of what the server has counted."""
+    setup = public_and_steady(variant)
+    calm, lossy = limits(setup.algorithm)
+    assert np.abs(lossy[0] - calm[0]).max() > 1e-4
+    assert_allclose(lossy[1], calm[1], atol=1e-6)
+
+
+class Deaf(Scaffold):
+    """Clients that ignore the echo: they keep every update, counted or not."""
+
+    def client_update(self, state, inbox, work):
+        return super().client_update(state._replace(before=state.after), inbox, work)
+
+
+def test_a_variant_does_not_pass_by_ignoring_the_echo():
+    setup = public_and_steady("scaffold")
+    calm, lossy = limits(as_kind(Deaf, setup.algorithm))
+    assert np.abs(lossy[1] - calm[1]).max() > 1e-3

@@ -12,6 +12,7 @@ from scipy import stats
 from twinflower.errors import ReplyError, SettingError
 from twinflower.sums.grid import add
 from twinflower.sums.masks import (
+    _PURPOSE,
     ANNOUNCEMENT,
     Circle,
     Identity,
@@ -95,6 +96,25 @@ def test_what_differs_between_sites_leaves_uniform_noise(meeting, odd):
     assert uniform(add(np.array(masks)))
 
 
+def mirrored(meeting: Meeting, key: bytes) -> list[bytes]:
+    """All announcements, but site 2 has signed this X25519 key as its own."""
+    parts = meeting.announcements()
+    head = parts[2][:68] + key
+    parts[2] = head + meeting.sites[2].key.sign(_PURPOSE + head)
+    return parts
+
+
+@pytest.mark.parametrize("top_bit", [0, 0x80])
+def test_a_site_that_announces_anothers_key_removes_no_mask(top_bit):
+    """Site 1 shares one X25519 secret with sites 0 and 2, between whose numbers its own lies. X25519 ignores the top
+    bit of a key, so the two announced keys need not be equal."""
+    meeting = Meeting(3)
+    *start, end = public_bytes(meeting.secrets[0])
+    victim = meeting.join(1, roster_of(mirrored(meeting, bytes([*start, end ^ top_bit]))))
+    assert victim.secrets[0] == victim.secrets[2]
+    assert uniform(victim.mask(COUNT, 3, POINT))
+
+
 def test_the_digest_of_an_inbox_covers_types_shapes_and_bytes():
     """Arrays that differ in one bit, in shape, in type or in order have different digests."""
     x = np.arange(6.0)
@@ -124,7 +144,7 @@ def spoilt() -> dict[str, tuple[object, str]]:
 
     def weak(meeting: Meeting) -> list[bytes]:
         head = meeting.announcements()[1][:68] + bytes(32)
-        signature = meeting.sites[1].key.sign(b"twinflower sum 1 " + head)
+        signature = meeting.sites[1].key.sign(_PURPOSE + head)
         parts = meeting.announcements()
         return [parts[0], head + signature, *parts[2:]]
 

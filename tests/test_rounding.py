@@ -324,11 +324,11 @@ def rounded_away(seed, name, keys):
     state = filled(draw, algorithm.init_client(start), aim)
     inbox = filled(draw, inbox_like(algorithm, start, server), aim)
     guard = Guard(bounds, float(draw.choice([0.5, 4.0])), Budget(1e9), None, silent, secret=True)
+    sigma = guard.noise_multiplier * release.spread
     try:
         with np.errstate(all="ignore"):
-            rounded = rounding(algorithm, state, inbox, bounds, workload, 1)
+            rounded = rounding(algorithm, state, inbox, bounds, workload, 1, sigma)
         guard.check_size(release, workload.rows, rounded, [*inbox, *state])
-        sigma = guard.noise_multiplier * release.spread
         rng = np.random.default_rng(seed)
         noise = GaussianNoise(sigma, lambda draw, shape: rng.normal(size=shape), grid=True)
         first, second = neighbouring_rows(draw, row_norm)

@@ -9,9 +9,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
+from grids import Deployed
 from numpy.testing import assert_array_equal
-from problems import run_config, small
+from problems import small
 
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
@@ -22,7 +23,6 @@ from twinflower.privacy.ledger import FileLedger, LedgerError
 from twinflower.simulation import setup
 from twinflower.simulation.app import client_app, site
 from twinflower.simulation.runtimes import inprocess
-from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
@@ -38,30 +38,6 @@ CANNOT = site._WITHHELD[Exception]
 BECAUSE = "this site cannot take part, because {}; the site's own log has the details"
 SIZES = "its number of rows is not that in partition.sizes"
 ROWS = b"1 1:1 2:0.5\n0 1:0.5\n1 2:1\n"
-
-
-class Deployed(InProcessGrid):
-    """Nodes with these node configs, asked by a server with this run config, which need not be what a node is told."""
-
-    def __init__(self, run, *nodes):
-        super().__init__(small("fedpdm"))
-        self.run_config, self.nodes = run_config(run), nodes
-
-    def get_node_ids(self):
-        return range(1, 1 + len(self.nodes))
-
-    def context(self, node):
-        if node not in self.contexts:
-            config = {"partition-id": node - 1, "num-partitions": len(self.nodes)} | self.nodes[node - 1]
-            self.contexts[node] = Context(1, node, config, RecordDict(), dict(self.run_config))
-        return self.contexts[node]
-
-    def answer(self, message):
-        context = self.context(message.metadata.dst_node_id)
-        try:
-            return client_app.app(message, context)
-        except Exception as error:  # noqa: BLE001  what Flower tells of it
-            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
 
 
 def ask(run, node, start=START, round_=1):

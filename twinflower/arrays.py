@@ -26,6 +26,11 @@ def all_finite(array: NDArray[Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
+def within(values: NDArray[T], low: Any, high: Any) -> NDArray[T]:
+    """The values clipped to [low, high], with `high` in place of NaN, which np.clip would keep."""
+    return np.where(values < high, np.maximum(values, low), high)
+
+
 def of_clients(values: NDArray[T], clients: Index) -> NDArray[T]:
     """The values (..., N) of clients (..., K); one number each."""
     if values.ndim == 1:

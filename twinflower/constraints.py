@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from .arrays import Array, Mask
 from .errors import require
 from .networks import Network
 from .objectives import Batch, LinearModel
+from .settings import LARGEST, SMALLEST, moderate
 
 _FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
 
@@ -70,7 +70,10 @@ def _parse(part: str) -> Constraint:
     )
     assert found is not None
     limit = _number(found[4])
-    require(0 < limit < np.inf, f"a bound on the loss must be a number above 0; got '{part.strip()}'")
+    require(
+        limit > 0 and moderate(limit),
+        f"a bound on the loss must be a number from {SMALLEST:g} to {LARGEST:g}; got '{part.strip()}'",
+    )
     return Constraint(found[1].split()[0], int(found[2] or found[3] or 0), limit)
 
 
@@ -99,7 +102,10 @@ def read_penalties(text: str) -> list[float]:
         costs = [float(word) for word in text.split(",")]
     except ValueError:
         costs = [0.0]
-    require(all(0 < c < inf for c in costs), f"penalties must be numbers above 0; got '{text}'")
+    require(
+        all(c > 0 and moderate(c) for c in costs),
+        f"penalties must be numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'",
+    )
     require(all(a < b for a, b in pairwise(costs)), f"penalties must increase; got '{text}'")
     return costs
 

@@ -28,6 +28,7 @@ from .objectives import (
     Penalties,
     check_classes,
     clipping,
+    forget,
     mean_over,
 )
 from .settings import Setting, at_least, make
@@ -140,6 +141,7 @@ class Network(Penalised):
         if not self.clips_rows:
             return _Passed(hidden, scores, out, back)
         lengths = outer_norms((out, norms(hidden)), (back, rows.norms()), bound=self.clip_norm)
+        forget(lengths, out, back, hidden)
         return _Passed(hidden, scores, out, back, clipping(self.clip_norm, lengths))
 
     def _grad(self, x: Array, rows: Batch, passed: "_Passed", share: Array | float) -> Array:

@@ -47,12 +47,11 @@ def outer_norms(*layers: tuple[Array, Array], bound: float = 0.0) -> Array:
     above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far below.
     """
     parts = [_slope_norms(s, inputs, bound) * inputs for s, inputs in layers]
-    # a zero gradient times an infinite factor is NaN; in one of several layers it must not hide the others
-    lengths: Array = parts[0] if len(parts) == 1 else reduce(np.hypot, [np.fmax(p, 0.0) for p in parts])
+    lengths: Array = reduce(np.hypot, parts)
     longest = _LONGEST[lengths.dtype]
     if np.maximum.reduce(lengths, axis=None) <= longest:
         return lengths
-    return np.where(lengths > longest, np.inf, lengths)
+    return np.where(lengths <= longest, lengths, np.inf)  # NaN is no bound either
 
 
 def _slope_norms(slopes: Array, inputs: Array, bound: float) -> Array:

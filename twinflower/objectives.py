@@ -447,6 +447,7 @@ class LinearModel(Penalised):
         if self.clips_rows:
             lengths = outer_norms((slopes, rows.norms()), bound=self.clip_norm)
             slopes *= clipping(self.clip_norm, lengths)
+            forget(lengths, slopes)
         slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
         matrix = slopes.swapaxes(-1, -2) @ rows.features
         return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x, scale)
@@ -492,10 +493,21 @@ def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
 def clipping(bound: float, lengths: Array) -> Array:
     """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
 
-    An infinite norm gives 0. A NaN norm, which arises from a zero gradient times an infinite factor, gives 1. Neither
-    raises an error, because an error would reveal information about the row.
+    An infinite norm gives 0, and NaN gives 1.
     """
     return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
+
+
+def forget(lengths: Array, *parts: Array) -> None:
+    """Set the parts (..., b, n) of clipped rows' gradients to 0 in place where the norms `lengths` (..., b) are not
+    finite.
+
+    Such a row raises no error, because an error would reveal information about the row.
+    """
+    if not math.isfinite(np.maximum.reduce(lengths, axis=None)):  # NaN, if there is one
+        gone = ~np.isfinite(lengths)
+        for part in parts:
+            part[gone] = 0.0
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:

@@ -53,6 +53,18 @@ def one_of(words: Iterable[str]) -> Rule:
     return Rule(f"one of {', '.join(known)}", lambda v: v in known)
 
 
+SMALLEST, LARGEST = 1e-100, 1e100
+
+
+def moderate(value: float) -> bool:
+    """Whether a number is 0 or from 1e-100 to 1e100 in size.
+
+    Products of a few such numbers neither vanish nor overflow in floats. Where they did, whether an error occurs could
+    depend on a record, so every number that a server can set is checked.
+    """
+    return not value or SMALLEST <= abs(value) <= LARGEST
+
+
 ANY = Rule("", lambda v: True)
 SHARE = Rule("above 0 and at most 1", lambda v: 0 < v <= 1)
 PROBABILITY = Rule("above 0 and below 1", lambda v: 0 < v < 1)
@@ -109,6 +121,10 @@ class Key:
         name, rule = name or self.name, self.setting.rule
         require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
         require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}")
+        require(
+            self.kind is not float or moderate(value),
+            f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}",
+        )
         large = self.kind is int and value >= 2**self.setting.bits
         require(not large, f"{name} must be below 2^{self.setting.bits}; got {value!r}")
 

@@ -169,22 +169,27 @@ class BoundsRounding(ABC):
     """
 
     @abstractmethod
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """The bound for one client's round."""
+    def rounding(
+        self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
+        """The bound for one client's round, whose noise has the standard deviation sigma before any `shrink`."""
 
 
-def rounding(algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+def rounding(
+    algorithm: Any, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
+) -> Rounding:
     """`BoundsRounding.rounding` of the algorithm, or a worst-case bound for a method that does not derive from
     `BoundsRounding`.
 
     The worst case assumes that all public arrays are added both to the release and to the gradients.
     """
     if isinstance(algorithm, BoundsRounding):
-        return algorithm.rounding(state, inbox, bounds, workload, round_)
+        return algorithm.rounding(state, inbox, bounds, workload, round_, sigma)
     public = math.fsum(map(length, (*state, *inbox)))
     alone = algorithm.release(bounds, workload.for_one_row, round_)
     effect = alone.sensitivity * workload.rows / (2 * bounds.gradient)
-    return Rounding(public + effect * (bounds.gradient + (1 + bounds.steepest) * public))
+    size = public + effect * (bounds.gradient + (1 + bounds.steepest) * public)
+    return Rounding(size, points=size)
 
 
 def length(array: NDArray[Any]) -> float:

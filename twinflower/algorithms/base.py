@@ -10,7 +10,16 @@ from ..arrays import Array, Index
 from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
-from ..privacy.release import SENSITIVITIES, Release, Rounding, gradient_release, loop_rounding
+from ..privacy.release import (
+    MOST_DRAWN,
+    SENSITIVITIES,
+    Release,
+    Rounding,
+    farthest,
+    gradient_release,
+    loop_rounding,
+    step_factor,
+)
 from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, one_of
 from ..work import LocalWork, no_noise
@@ -107,15 +116,25 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
         """The starting point of a client's local loop (d,), and its public shift."""
         return inbox.x0, 0.0
 
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
-        """The bound for the local loop, or for its first gradient with privacy "gradient": the noisy grid rejects later
-        gradients that become too large."""
+    def rounding(
+        self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
+        """The bound for the local loop, or with privacy "gradient" for each of its gradients."""
         start, shift = self.departure(state, inbox)
-        if self.privacy == "gradient":
-            return Rounding(bounds.gradient + bounds.steepest * length(start))
-        constant = length(np.asarray(shift - self.pull * inbox.x0))
-        info = self.step(round_), self.pull, workload, self.sensitivity
-        return Rounding(loop_rounding(bounds, *info, length(start), constant))
+        constant, eta = length(np.asarray(shift - self.pull * inbox.x0)), self.step(round_)
+        if self.privacy != "gradient":
+            info = eta, self.pull, workload, self.sensitivity
+            return loop_rounding(bounds, *info, length(start), constant)
+        noisy = bounds.gradient + MOST_DRAWN * sigma * math.sqrt(start.size)
+        factor = step_factor(bounds, eta, self.pull, 0.0)
+        points = farthest(
+            length(start), eta, factor, workload.steps - 1, lambda r: noisy + constant + self.kinks(r, start.size)
+        )
+        return Rounding(bounds.gradient + bounds.steepest * points, points=points)
+
+    def kinks(self, r: float, d: int) -> float:
+        """A bound on the norm of the subgradients that are added to the gradients at points (d,) of norm at most r."""
+        return 0.0
 
     def check_sum(self, steps: int) -> None:
         """Require dense messages, noise once per round, and a single local step if clients keep a dual variable.

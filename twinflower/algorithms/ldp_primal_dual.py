@@ -105,7 +105,9 @@ class LDPPrimalDual(
         sent = work.noise(x - self.step_size * (slope + dual))                       # (7), first line
         return State(sent, dual, x), Vector(sent), work.one_step()
 
-    def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for x and the gradient step from it."""
         _, dual, x = self.finish(state, inbox)
         slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)

@@ -82,7 +82,9 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
         slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
         return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()
 
-    def rounding(self, state: Any, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Any, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for the neighbourhood mean and the step from it."""
         slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
         return Rounding(length(inbox.mixed) + self.step(round_) * slope)

@@ -82,7 +82,9 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
             y, w = ahead, following
         return w
 
-    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for the steps near the argmin, and for the distance that is left to it.
 
         The steps are no longer than (C + ||pull||) / strong. The rounding error of a step is 1 / strong times that of
@@ -93,7 +95,8 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         smooth = float(np.exp2(np.ceil(np.log2(bounds.curvature + bounds.steepest + strong))))
         slope = bounds.gradient + length(pull)
         size = (slope + smooth * slope / strong) / strong + length(own)
-        return Rounding(math.sqrt(smooth / strong) * size, float(self.shrink(inbox.degree, round_)))
+        size *= math.sqrt(smooth / strong)
+        return Rounding(size, float(self.shrink(inbox.degree, round_)), size)
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """The sensitivity for a client with one neighbour, the smallest number in a connected graph."""

@@ -113,10 +113,12 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
         """The noisy end point of the local steps that this round actually takes."""
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step_size, 0.0, self._drawn(workload, round_)))
 
-    def rounding(self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: State, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for the local steps."""
         loop = self.step_size, 0.0, self._drawn(workload, round_), self.sensitivity
-        return Rounding(loop_rounding(bounds, *loop, length(inbox.x), length(self._control(state, inbox))))
+        return loop_rounding(bounds, *loop, length(inbox.x), length(self._control(state, inbox)))
 
     def _drawn(self, workload: Workload, round_: int) -> Workload:
         return workload._replace(steps=min(workload.steps, self.steps_of(round_)))

@@ -65,7 +65,9 @@ class SSCA(Surrogates):
         """One noisy gradient per round."""
         return gradient_release(bounds, workload._replace(steps=1))
 
-    def rounding(self, state: Nothing, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Nothing, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for the gradient, including the gradient of the penalty."""
         return Rounding(bounds.gradient + bounds.steepest * length(inbox.x))
 

@@ -109,7 +109,9 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
         squares = others * stays + max(first * stays, (first + second) * moves)
         return Release(math.sqrt(squares) * workload.replaced_in_batch / workload.rows)
 
-    def rounding(self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for all gradients and for the values loss - U in units of loss_clip."""
         limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
         return Rounding(len(self.bounded) * bounds.gradient + limits)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index, Seeds, within
 from ..objectives import Batch, losses_and_grads
 from .layout import Layout, Point
 from .messages import Vector
@@ -70,7 +70,7 @@ class ConstrainedSSCA(CostBounds):
         weights = [(share * c.members(rows)).astype(x.dtype, copy=False) for c in self.bounded]
         losses, grads = losses_and_grads(objective, x, rows, weights)
         if self.loss_clip:
-            losses = np.clip(losses, 0, self.loss_clip)  # also for custom losses, which may be negative
+            losses = within(losses, 0, self.loss_clip)  # a custom loss may also be negative, or NaN
         values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
         return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..batches import Batches, Workload
-from ..errors import RunError, require
+from ..errors import require
 from ..objectives import Batch, Bounds, Objective
 from ..privacy.release import Release, Rounding
 from ..regularisers import Regulariser
@@ -124,8 +124,6 @@ class Summed(NeedsEveryClient, BoundsRounding):
         fresh = self.algorithm.init_client(np.zeros((*lead, work.objective.d)))
         report = Report(work.batches.steps, np.zeros(lead, dtype=bool))
         v = _released(self.algorithm, fresh, inbox, work) - self._public(fresh, inbox, lead, work)
-        if not np.isfinite(v).all():
-            raise RunError(f"round {work.round}: an update is not finite, the run diverged: lower step-size")
         return state, Upload(work.noise(v)), report  # type: ignore[arg-type]
 
     def _public(self, state: Any, inbox: Any, lead: tuple[int, ...], work: LocalWork) -> Array:
@@ -136,10 +134,12 @@ class Summed(NeedsEveryClient, BoundsRounding):
         """The method's release, because one record changes v_i as much as u_i."""
         return self.algorithm.release(bounds, workload, round_)  # type: ignore[no-any-return]
 
-    def rounding(self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The method's bound, for a client that keeps nothing."""
         fresh = self.algorithm.init_client(np.zeros_like(inbox[0]))
-        return rounding(self.algorithm, fresh, inbox, bounds, workload, round_)
+        return rounding(self.algorithm, fresh, inbox, bounds, workload, round_, sigma)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update the server as if every client had sent the mean upload."""

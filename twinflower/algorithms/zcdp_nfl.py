@@ -59,7 +59,9 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         w = (own - eta * (slope + pull)) * shrink                               # (7)
         return self.prox(w, eta * shrink) if self.composite == "prox" else w
 
-    def rounding(self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int) -> Rounding:
+    def rounding(
+        self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
         """The bound for the sum of gradients in the local step."""
         _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         eta, degree = self.step(round_), float(inbox.degree)

@@ -20,7 +20,8 @@ from typing import TextIO
 import numpy as np
 
 from ..errors import DataError
-from .schema import LARGEST, Cells, expect
+from ..settings import LARGEST
+from .schema import Cells, expect
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together

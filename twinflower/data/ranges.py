@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ReplyError
-from .schema import LARGEST, Range, Schema
+from ..settings import LARGEST, SMALLEST
+from .schema import Range, Schema
 
 Floats = NDArray[np.float64]
 
@@ -146,7 +147,7 @@ def unpack_ranges(content: Any, columns: int) -> tuple[Range, ...]:
         raise ReplyError(f"a request must carry the ranges of {columns} columns")
     pairs = np.frombuffer(content, dtype="<f8").reshape(columns, 2).tolist()
     ranges = tuple(Range(low, high) for low, high in pairs)
-    if not all(-LARGEST <= own.low < own.high <= LARGEST and own.half > 0 for own in ranges):
+    if not all(-LARGEST <= own.low < own.high <= LARGEST and own.half >= SMALLEST for own in ranges):
         raise ReplyError("the ranges of columns must be finite, each with low < high")
     return ranges
 

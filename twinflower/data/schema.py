@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UNUSABLE, DataError
-from ..settings import nearest
+from ..settings import LARGEST, nearest
 
 Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
@@ -47,7 +47,6 @@ VERSION = 1
 PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
-LARGEST = 1e100  # largest magnitude of a number in a table
 _KEYS = ("version", "label", "columns", "ignore", "group", "missing-values")
 
 

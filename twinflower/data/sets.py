@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..arrays import DOUBLE
 from ..errors import DataError, cause, require
 from ..randomness import stream
-from ..settings import PROBABILITY, Setting, at_least, between
+from ..settings import LARGEST, PROBABILITY, Setting, at_least, between
 from .features import Deferred, completed, finite
 from .files import (
     PACKED,
@@ -41,7 +41,6 @@ from .ranges import Unscaled
 from .schema import Classes, Range, Schema
 
 Floats = NDArray[np.float64]
-LARGEST = 1e100  # largest magnitude of a site's own features; squares of much larger ones overflow
 Labels = NDArray[np.int64] | NDArray[np.float64]
 Table = tuple[Floats, Labels]
 
@@ -153,7 +152,7 @@ TABLES = "tables"  # files with named columns: `sites.load_tables`
 Bias = Annotated[bool, Setting("append a column of ones to the features")]
 RowNorm = Annotated[
     float,
-    Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", between(0, 1e100)),
+    Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", at_least(0)),
 ]
 
 

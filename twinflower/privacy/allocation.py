@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import require
+from ..settings import LARGEST, SMALLEST, moderate
 
 LEAST_SHARE = 1e-3  # as a fraction of the mean weight
 
@@ -47,8 +48,11 @@ def read_shares(text: str) -> list[float]:
         numbers = [float(word) for word in text.split(",")] if text else []
     except ValueError:
         numbers = [0.0]
-    good = all(0 < number < np.inf for number in numbers) and len(numbers) != 1
-    require(good, f"shares must be two or more comma-separated numbers above 0; got '{text}'")
+    good = all(number > 0 and moderate(number) for number in numbers) and len(numbers) != 1
+    require(
+        good,
+        f"shares must be two or more comma-separated numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'",
+    )
     return numbers
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index
+from ..arrays import Array, Index, within
 from ..errors import require
 from ..objectives import Batch, Objective, RowLosses
 from .release import Release
@@ -39,7 +39,7 @@ def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0) -> Array:
     require(isinstance(objective, RowLosses), "this objective has no loss of each row that could be clipped")
     with np.errstate(all="ignore"):  # a diverging model has infinite losses
         losses = objective.losses(x, rows)
-    return np.array([np.where(losses < bound, np.maximum(losses, 0.0) / bound, 1.0).sum()])
+    return np.array([(within(losses, 0.0, bound) / bound).sum()])
 
 
 def paid_twice(unit: Unit) -> int:

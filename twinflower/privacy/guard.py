@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, all_finite, within
 from ..errors import ReplyError, require
 from ..norms import norms
-from ..objectives import Bounds
+from ..objectives import Batch, Bounds
+from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
 from .ledger import Charge, Ledger
-from .mechanism import Draws, GaussianNoise
+from .mechanism import MOST_SIGMAS, Draws, GaussianNoise
 from .release import Release, Rounding
 
-_LARGEST = 1e100  # beyond it sums may overflow, and whether they do would reveal something about the data
-_IN_SIGMAS = 2.0**29  # limit of `Rounding.size` in sigmas: errors are then a few 2^-24 sigma at most
+_RELATIVE = 1e-9  # rounding error of a norm, up to which a row is not too long
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,21 @@ class Guard:
             self.row_norm, self.split,
         )  # fmt: skip
 
-    def check_rows(self, features: Array) -> None:
-        """Raise SettingError if a row is longer than row_norm, up to rounding; `bounds` rely on that norm."""
-        longest, bound = float(norms(np.asarray(features, float)).max()), min(self.row_norm, _LARGEST)
-        rounding = float(np.finfo(features.dtype).eps) if features.dtype.kind == "f" else 0.0
-        require(
-            longest <= bound * (1 + max(1e-9, rounding)),
-            f"rows must have norm at most {bound:g}, the public bound; one here is longer: scale the rows",
-        )
+    def admitted(self, rows: Batch) -> Batch:
+        """The rows as `bounds` assumes them; the same object if they already are.
+
+        A number that is not finite counts as 0, a row longer than row_norm is scaled to that norm, and a label that is
+        a real number is clipped. None of this raises an error, because an error would reveal something about a row.
+        """
+        features, labels = _finite(rows.features), rows.labels
+        bound = min(self.row_norm, LARGEST)
+        lengths = norms(np.asarray(features, float))
+        if not (lengths <= bound * (1 + _RELATIVE)).all():
+            features = features * (bound / np.maximum(lengths, bound))[:, None]
+        if labels.dtype.kind == "f" and not (np.abs(labels) <= LARGEST).all():
+            labels = within(_finite(labels), -LARGEST, LARGEST)
+        same = features is rows.features and labels is rows.labels
+        return rows if same else Batch(features, labels)
 
     def check_size(self, release: Release, rows: int, rounding: Rounding, known: Iterable[Array]) -> None:
         """Raise ReplyError if rounding errors could be large compared to the round's noise, or if floats could overflow
@@ -100,13 +107,15 @@ class Guard:
         """
         noise = self.noise_multiplier * release.spread * rounding.shrink
         parts = [noise, release.spread * rounding.shrink, 2 * self.bounds.gradient / rows]
-        if not all(1 / _LARGEST < part < _LARGEST for part in parts):
+        if not all(SMALLEST < part < LARGEST for part in parts):
             raise ReplyError("the settings make gradients or their noise too small or too large for floats")
         longest = [float(np.abs(array).max()) for array in known if array.dtype.kind == "f" and array.size]
-        if not (rounding.size <= _IN_SIGMAS * noise and all(number <= _LARGEST for number in longest)):
+        finite = all(number <= LARGEST for number in [rounding.points, *longest])
+        if not (finite and rounding.size <= MOST_SIGMAS * noise):
             raise ReplyError(
-                "the request, the state or the settings hold numbers that are too large for the noise: their rounding "
-                f"errors could amount to more than {2.0**-53 * _IN_SIGMAS:.0e} of it"
+                "the request, the state or the settings hold numbers that are too large for the noise: they could "
+                f"overflow in a local step, or their rounding errors amount to more than {2.0**-53 * MOST_SIGMAS:.0e} "
+                "of it"
             )
 
     def open(self, release: Release, round_: int, run: str = "") -> Noise:
@@ -116,7 +125,7 @@ class Guard:
         for a release without a finite sensitivity.
         """
         require(
-            1 / _LARGEST < release.sensitivity < _LARGEST,
+            SMALLEST < release.sensitivity < LARGEST,
             f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
         )
         sigma = self.noise_multiplier * release.spread
@@ -133,3 +142,8 @@ class Guard:
         )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
+
+
+def _finite(array: Array) -> Array:
+    """The array with 0 in place of NaN and infinities; the array itself if there are none."""
+    return array if all_finite(array) else np.where(np.isfinite(array), array, 0.0)

@@ -2,8 +2,9 @@
 
 In a simulation noise is addressed by (seed, client, round, draw) like every other draw, so it is reproducible and not
 secret. At a deployed site it comes from ChaCha20 under a key that never leaves the process. There the noisy value is
-rounded to a grid, so that its last bits reveal nothing about the data (Mironov 2012). A value so large that floats do
-not resolve the grid is refused.
+rounded to a grid, so that its last bits reveal nothing about the data (Mironov 2012). Values are clipped there to a
+public range in which floats resolve the grid. Whether a value is finite, or fits, is therefore never an error, which
+would reveal something about the data.
 """
 
 import os
@@ -16,12 +17,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from .. import special
-from ..arrays import Array, Index, read_only
-from ..errors import ReplyError
+from ..arrays import Array, Index, read_only, within
 from ..randomness import LONG, normals, normals_by_round
 
-_MOST_CELLS = 2.0**48  # the largest value in grid cells; floats resolve integers up to 2^53
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
+MOST_SIGMAS = 2.0**29
+"""Values are clipped to so many standard deviations of their noise: 2^50 cells, and floats resolve 2^53."""
 _SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
 Draws = Callable[[int, tuple[int, ...]], Array]
@@ -43,7 +44,8 @@ class GaussianNoise:
     """The noise of one round: value + sigma z, z standard normal (`work.Noise`).
 
     sigma: the standard deviation, a number or (..., 1) for stacked clients. draws(draw, shape) returns z. grid: whether
-    to round the result to multiples of a power of two near sigma / 2^GRID_BITS.
+    to clip the value to MOST_SIGMAS, and to round the result to multiples of a power of two near sigma / 2^GRID_BITS.
+    Clipping never moves two values apart, so it does not change their sensitivity.
     """
 
     sigma: Array | float
@@ -51,17 +53,15 @@ class GaussianNoise:
     grid: bool = False
 
     def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        """Return value + sigma shrink z, of the shape of value; ReplyError if it is too large for the grid."""
+        """Return value + sigma shrink z, of the shape of value."""
         spread = self.sigma * np.asarray(shrink)[..., None] if np.ndim(shrink) or shrink != 1 else self.sigma
         noisy = spread * self.draws(draw, value.shape)
-        noisy += value
         if not self.grid:
+            noisy += value
             return noisy
+        noisy += within(value, -MOST_SIGMAS * spread, MOST_SIGMAS * spread)
         cell = np.exp2(np.floor(np.log2(spread)) - GRID_BITS)
-        cells = np.round(noisy / cell)
-        if not (np.abs(cells) <= _MOST_CELLS).all():
-            raise ReplyError("the noisy value is too large for its noise: lower step-size")
-        return cells * cell
+        return np.round(noisy / cell) * cell
 
 
 def seeded(seed: int, client: int, round_: int) -> Draws:

@@ -17,6 +17,9 @@ from typing import NamedTuple
 from ..batches import Workload
 from ..objectives import Bounds
 
+MOST_DRAWN = 10.0
+"""No draw of standard normal noise is larger (`mechanism.secret`)."""
+
 
 class Release(NamedTuple):
     """The Gaussian releases of one round, each of this sensitivity (Euclidean norm).
@@ -47,11 +50,13 @@ class Rounding(NamedTuple):
     Adding public numbers to private ones rounds the result. The rounding error depends on the data, and the planned
     noise does not account for it. size: the sum of the norms of all values that are rounded between a private gradient
     and the noise, each multiplied by its effect on the release. An operation has a relative error of 2^-53, so the
-    error of a release is a few times 2^-53 size. shrink: the scale of the noise, as in `work.Noise`.
+    error of a release is a few times 2^-53 size. shrink: the scale of the noise, as in `work.Noise`. points: a bound on
+    the norm of every point at which a gradient is taken, other than those that the round starts from.
     """
 
     size: float
     shrink: float = 1.0
+    points: float = 0.0
 
 
 def gradient_release(bounds: Bounds, workload: Workload) -> Release:
@@ -109,8 +114,8 @@ def loop_rounding(
     sensitivity: str,
     start: float,
     constant: float,
-) -> float:
-    """`Rounding.size` of the end point of a local loop.
+) -> Rounding:
+    """The rounding of the end point of a local loop.
 
     start: the norm of the first point. constant: the norm of what is added to every gradient besides mu x. Let k be the
     largest factor by which a step without data multiplies a point. Then no x_j is longer than
@@ -130,7 +135,22 @@ def loop_rounding(
     stretch = (
         geometric_sum(step_factor(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
     )
-    return (longest + step_size * slope) * stretch
+    return Rounding((longest + step_size * slope) * stretch, points=longest)
+
+
+def farthest(
+    start: float, step_size: float, factor: float, steps: int, slope: Callable[[float], float]
+) -> float:
+    """A bound on the norms of all points of a loop that starts at a point of norm `start`.
+
+    Without the rest of its slope, a step multiplies a point by at most `factor`; slope(r): a bound on the norm of that
+    rest at points of norm at most r, ascending in r.
+    """
+    longest = reached = start
+    for _ in range(steps):
+        reached = factor * reached + step_size * slope(longest)
+        longest = max(longest, reached)
+    return longest
 
 
 SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Workload], float]] = {

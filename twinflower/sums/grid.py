@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Index
+from ..arrays import Array, Index, within
 from ..errors import require
 
 Cells = NDArray[np.uint64]
@@ -65,8 +65,8 @@ class Grid(NamedTuple):
         )
 
     def encode(self, value: Array) -> Index:
-        """Round a value (..., d) to integers, in cells, clipped to the range."""
-        cells: Index = np.rint(np.clip(value / self.cell, -self.most, self.most)).astype(np.int64)
+        """Round a value (..., d) to integers, in cells, clipped to the range; NaN becomes its upper end."""
+        cells: Index = np.rint(within(value / self.cell, -self.most, self.most)).astype(np.int64)
         return cells
 
     def mean(self, total: Cells) -> Array:

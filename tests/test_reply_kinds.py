@@ -1,0 +1,272 @@
+"""Whether a private client answers with numbers, an error or a refusal never depends on a record.
+
+No budget pays for what a server could learn from that.
+Clients with a site's guard get the same requests on data sets that differ in one record, with the same noise. Their
+replies may differ in the values of released numbers, and in nothing else that a server sees: the kind of the reply, its
+shapes, its metrics, its text, and the charges in the ledger.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from grids import Deployed
+from problems import SMALL, VARIANTS, small
+
+from twinflower.clients import CLIENTS, SumClient
+from twinflower.errors import SettingError
+from twinflower.objectives import Batch, LinearModel
+from twinflower.privacy.ledger import FileLedger
+from twinflower.privacy.mechanism import seeded
+from twinflower.simulation.settings import parse
+from twinflower.simulation.setup import prepare
+from twinflower.strategies.nodes import question
+from twinflower.strategies.records import record_of
+from twinflower.sums.discrete import seeded_words
+
+PRIVATE = [
+    name for name, keys in VARIANTS.items() if keys.get("privacy.mode", "as-published") != "as-published"
+]
+ROWS, ROUNDS, CONFIGS = 10, 3, 50
+SIZES = (0.0, 5e-324, 1e-310, 1e-100, 1e-60, 1e-20, 1.0, 1e20, 1e60, 1e99, 1e100, 1e200, 3e306, 2e307)
+POINTS = (0.0, 5e-324, 1e-100, 1.0, 1e8, 1e60, 1e99, 1e100, 1e101, 1e155, 1e308)
+VALUES = (0.0, 5e-324, 1.0, -1e50, 1e99, 1e155, -1e308, np.inf, np.nan)  # of a record
+TASKS = (
+    {},
+    {"objective.name": "swish-network", "objective.clip-norm": 1.0},
+    {"data.name": "linear", "objective.name": "huber"},
+    {"data.name": "linear", "objective.name": "least-squares", "objective.clip-norm": 1.0},
+    {"data.name": "linear", "objective.name": "absolute", "data.row-norm": 0.0, "objective.clip-norm": 2.0},
+)
+
+
+# ---------------------------------------------------------------------------------------- what a server sees
+
+
+def at_a_site(setup, rows, folder, objective=None):
+    """A client as deployed sites have it, but for its noise, which is the same in every call."""
+    plan = setup.plan
+    guard = plan.guard(0, FileLedger(folder / "0.ledger", "data", 1e9, 1e-4), run="1")
+    noise = (
+        {"words": partial(seeded_words, 0, 0)}
+        if setup.sums
+        else {"draws": lambda round_: seeded(0, 0, round_)}
+    )
+    guard = replace(guard, row_norm=setup.row_norm, **noise)
+    kind = SumClient if setup.sums else CLIENTS[setup.config.algorithm]
+    return kind(
+        Context(1, 1, {}, RecordDict(), {}), setup.algorithm, objective or setup.objective, rows, setup.start, 0,
+        setup.config.clients.count, setup.schedule, guard=guard, store=setup.store(0, str(folder / "states")),
+    )  # fmt: skip
+
+
+def seen(ask):
+    """All that a server learns from an answer besides the values of released numbers."""
+    try:
+        arrays, rows, metrics = ask()
+    except Exception as error:  # noqa: BLE001  an answer, too
+        return type(error).__name__, str(error)
+    return [(array.shape, array.dtype.str) for array in arrays], rows, dict(metrics)
+
+
+def transcript(setup, rows, requests, folder, objective=None):
+    """What a server sees in all rounds, and the ledger."""
+    folder.mkdir()
+    found = []
+
+    def client():
+        return at_a_site(setup, rows, folder, objective)
+
+    for round_, arrays in enumerate(requests, 1):
+        found.append(seen(lambda r=round_, a=arrays: client().fit(a, {"round": r})))
+    charges = FileLedger(folder / "0.ledger", "data", 1e9, 1e-4).charges()
+    return found, [replace(charge, time=0.0) for charge in charges]
+
+
+# ------------------------------------------------------------------------------------------- the whole class
+
+
+def accepted(*settings):
+    """The run with these settings; None if they are refused, before data are opened."""
+    try:
+        return prepare(parse(SMALL, *settings))
+    except SettingError:
+        return None
+
+
+@dataclass
+class Trial:
+    """A run with extreme settings, hostile requests, and two data sets that differ in one record."""
+
+    setup: object
+    rows: Batch
+    neighbour: Batch
+    requests: list
+
+    @classmethod
+    def drawn(cls, variant, seed):
+        """One of many; None for a task that the variant does not take."""
+        draw = np.random.default_rng([seed, *variant.encode()])
+        task = TASKS[draw.integers(len(TASKS))] if draw.random() < 0.6 else {}
+        known = (
+            {key: v for key, v in VARIANTS[variant].items() if key != "data.name"}
+            if task
+            else VARIANTS[variant]
+        )
+        keys = {"local.max-steps": int(draw.choice([1, 2, 5, 40]))} if draw.random() < 0.5 else {}
+        setup = accepted(known, task, keys)
+        if setup is None:
+            return None
+        names = [
+            k for k, v in setup.config.items().items() if type(v) is float and not k.startswith("server.")
+        ]
+        for name in draw.choice(names, int(draw.integers(0, 5)), replace=False):
+            odd = keys | {str(name): float(draw.choice(SIZES))}
+            if found := accepted(known, task, odd):
+                setup, keys = found, odd
+        return cls(setup, *neighbouring(draw, setup), [hostile(draw, setup, t) for t in range(1, ROUNDS + 1)])
+
+
+def neighbouring(draw, setup):
+    """Data sets that differ in a record, which is often extreme in the second one."""
+    width, classes = setup.dataset.features.shape[1], setup.dataset.num_classes
+    features = draw.normal(size=(ROWS, width))
+    if draw.random() < 0.3:
+        features[:] = features[0]
+    features *= (setup.config.data.row_norm or 1.0) / np.linalg.norm(features, axis=1, keepdims=True)
+    labels = draw.integers(classes, size=ROWS) if classes else draw.normal(size=ROWS)
+    other, changed = features.copy(), labels.copy()
+    extreme = draw.choice(VALUES, width) if draw.random() < 0.5 else np.full(width, draw.choice(VALUES))
+    other[0] = extreme if draw.random() < 0.6 else -features[0]
+    changed[0] = draw.integers(classes) if classes else draw.choice(VALUES)
+    return Batch(features, labels), Batch(other, changed)
+
+
+def hostile(draw, setup, round_):
+    """A message of the right form with extreme points; rounds and degrees are in order."""
+    algorithm, count = setup.algorithm, setup.config.clients.count
+    server = algorithm.init_server(setup.start, count, np.array(0, np.uint64))
+    inbox = algorithm.broadcast(server, round_, np.array(0))
+    size = draw.choice(POINTS, p=[0.2, 0.05, 0.05, 0.3, *[0.4 / 7] * 7])
+
+    def one(array):
+        if array.ndim == 0 or array.dtype.kind != "f":
+            return array
+        return (
+            size * draw.choice([-1.0, 1.0], array.shape) * draw.choice([0.0, 1.0], array.shape, p=[0.1, 0.9])
+        )
+
+    return algorithm.inbox.pack(type(inbox)(*map(one, inbox)), setup.objective.d)
+
+
+@pytest.mark.parametrize("variant", PRIVATE)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_record_decides_what_kind_of_answer_there_is(variant, tmp_path):
+    """Many settings, requests and records; enough are answered with numbers for the search to mean something."""
+    trials = [Trial.drawn(variant, seed) for seed in range(CONFIGS)]
+    answered = 0
+    for number, trial in enumerate(filter(None, trials)):
+        pair = [
+            transcript(trial.setup, rows, trial.requests, tmp_path / f"{number}-{place}")
+            for place, rows in enumerate((trial.rows, trial.neighbour))
+        ]
+        assert pair[0] == pair[1]
+        answered += any(isinstance(found[0], list) for found in pair[0][0])
+    assert answered >= 5
+
+
+# ----------------------------------------------------------------------------------- attacks that once worked
+
+
+@pytest.mark.parametrize("step", [1e60, 1e99, 1e100, 3e306, 1e307, 2e307])
+@pytest.mark.parametrize("variant", ["fedavg-subgradient", "scaffold-gradient"])
+def test_a_huge_step_does_not_overflow_for_one_record_only(step, variant, tmp_path):
+    """The gradients of the first step cancel out, or do not; the second one is taken at 1e306 times their mean."""
+    try:
+        setup = small(variant, step_size=step, local__max_steps=3)
+    except SettingError as error:
+        assert "step-size" in str(error)
+        return
+    features = np.zeros((ROWS, setup.dataset.features.shape[1]))
+    features[:, 0] = np.where(np.arange(ROWS) % 2, 1.0, -1.0)
+    other = features.copy()
+    other[0] *= -1
+    request = setup.algorithm.inbox.pack(
+        setup.algorithm.broadcast(
+            setup.algorithm.init_server(setup.start, 8, np.array(0, np.uint64)), 1, np.array(0)
+        ),
+        setup.objective.d,
+    )
+    pair = [
+        transcript(setup, Batch(rows, np.zeros(ROWS, int)), [request], tmp_path / str(place))
+        for place, rows in enumerate((features, other))
+    ]
+    assert pair[0] == pair[1]
+    answer = pair[0][0][0]
+    assert isinstance(answer[0], list) if step == 1e60 else "too large for the noise" in answer[1]
+
+
+class Fragile(LinearModel):
+    """A custom loss that is not a number for one kind of record."""
+
+    def losses(self, x, rows):
+        return np.where(rows.features[..., 0] > 0.9, np.nan, super().losses(x, rows))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_loss_that_is_not_a_number_is_its_bound(seed, tmp_path):
+    setup = small("ssca-groups-private")
+    objective = Fragile(**{field.name: getattr(setup.objective, field.name) for field in fields(LinearModel)})
+    rows, _ = neighbouring(np.random.default_rng(seed), setup)
+    other = rows.features.copy()
+    other[0] = np.eye(other.shape[1])[0]
+    pair = [
+        transcript(setup, Batch(features, rows.labels), [[0 * setup.start]], tmp_path / str(place), objective)
+        for place, features in enumerate((rows.features, other))
+    ]
+    assert pair[0] == pair[1]
+    assert isinstance(pair[0][0][0][0], list)
+
+
+RUN = {
+    "data.name": "own", "num-features": 2, "num-classes": 2, "clients.count": 2, "partition.name": "sizes",
+    "partition.sizes": "3,3", "privacy.mode": "public-state", "epsilon": 8.0,
+}  # fmt: skip
+
+
+def asked(run, folder, rows):
+    """What a deployed node with these rows answers to a question and to a request."""
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "rows.npz", features=rows, labels=np.array([0, 1, 0]))
+    node = {
+        "partition-id": 0, "num-partitions": 2, "data-file": str(folder / "rows.npz"), "num-features": 2,
+        "num-classes": 2, "lifetime-epsilon": 9.0, "state-dir": str(folder / "state"),
+    }  # fmt: skip
+    grid = Deployed(RUN | run, node, {})  # first: without a grid, there are no messages
+    request = {"fitins.parameters": record_of([np.zeros(6)]), "fitins.config": ConfigRecord({"round": 1})}
+    replies = grid.send_and_receive([question(1), Message(RecordDict(request), 1, "train")])
+    return [reply.error.reason if reply.has_error() else shapes(reply) for reply in replies]
+
+
+def shapes(reply):
+    """The names and kinds of all records, and the sizes of arrays."""
+    arrays = [record for record in reply.content.values() if isinstance(record, ArrayRecord)]
+    return sorted(reply.content), [len(array.data) for record in arrays for array in record.values()]
+
+
+@pytest.mark.parametrize(
+    "bound", [0.0, 1e-100, 1e-99, 1.0, 1e100, *(k * 5e-324 for k in (1, 2, 3, 5, 8, 100)), 1e-308]
+)
+def test_no_bound_on_rows_tells_what_is_in_a_file(bound, tmp_path):
+    """Before anything is charged: scaled to a subnormal norm, some rows are rounded up beyond it."""
+    draw = np.random.default_rng(1)
+    clip = {"objective.clip-norm": 1.0} if not bound else {}
+    answers = []
+    for place in range(12):
+        rows = draw.normal(size=(3, 2))
+        rows[0] = [(0.0, 0.0), (1e100, 1e100), (5e-324, 0.0), (3.0, 4.0)][place % 4]
+        answers.append(asked({"data.row-norm": bound} | clip, tmp_path / str(place), rows))
+    assert all(answer == answers[0] for answer in answers)
+    assert isinstance(answers[0][1], tuple) == (bound in (0.0, 1e-99, 1.0))
