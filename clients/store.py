@@ -204,7 +204,8 @@ class FileStore:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield
         except OSError as error:
-            _temporary(path).unlink(missing_ok=True)
+            with suppress(OSError):
+                _temporary(path).unlink()
             raise DataError(f"{self.kind} {path.stem} cannot be stored: {error.strerror}") from None
 
     def _folder_of(self, session: str) -> Path:

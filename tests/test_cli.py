@@ -184,7 +184,7 @@ BAD = {
         "algorithm=fedavg",
         "rho=1",
     ],
-    "start-scale is too large": ["start-scale=1e308"],
+    "start-scale must be 0 or from 1e-100 to 1e+100 in size": ["start-scale=1e308"],
     "downlink-ratio must be above 0": ["algorithm=bsdp-fedpdm", "downlink-ratio=0"],
     "uplink must be one of top-k, rand-k": ["algorithm=bsdp-fedpdm", "uplink=all"],
     "seed must be below 2^64": ["seed=18446744073709551616"],
@@ -197,7 +197,7 @@ BAD = {
     "privacy needs either privacy.epsilon or privacy.noise-multiplier": ["epsilon=0"],
     "privacy.epsilon must be 0 (none) or from 1e-6 to 1e9; got -1": ["privacy.mode=gradient", "epsilon=-1"],
     "privacy.delta must be above 0 and below 1; got 0.0": ["privacy.mode=gradient", "epsilon=1", "delta=0"],
-    "no finite sensitivity": ["step-size=1e300", "unstable-steps=allow"],
+    "no finite sensitivity": ["step-size=1e100", "unstable-steps=allow", "local.max-steps=5"],
     "set clip-norm above 0": ["privacy.mode=gradient", "epsilon=1", "row-norm=0"],
     "stopping-tolerance must be 0 with privacy = public-state": [
         "privacy.mode=public-state",
@@ -273,7 +273,7 @@ def test_a_bad_call_has_status_2_and_no_traceback(call, words):
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_a_diverging_run_has_status_1_and_no_model(call, tmp_path, runtime):
-    assignments = ["step-size=1e300", "unstable-steps=allow", "privacy.mode=none"]
+    assignments = ["step-size=1e100", "unstable-steps=allow", "privacy.mode=none", "local.max-steps=5"]
     words = [w for a in assignments for w in ("--set", a)] + ["--runtime", runtime]
     status, _, err = call("run", DIGITS, *words, "--out", tmp_path)
     assert status == 1

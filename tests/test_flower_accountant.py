@@ -19,8 +19,9 @@ from flwr.serverapp import (
 )
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.supercore.differential_privacy import clip_inputs_inplace
 from flwr.supercore.task_identity import TaskIdentity
-from numpy import zeros
+from numpy import array, nan, zeros
 
 from twinflower.strategies import GaussianAccountant
 
@@ -145,3 +146,12 @@ def test_flowers_strategy_ends_when_the_exact_budget_is_spent():
         afforded[kind] = accountant.num_releases
     assert accountant.get_epsilon(DELTA) <= 8.0 and accountant.would_exceed(event(3.0, 4))
     assert afforded == {RdpAccountant: 26, GaussianAccountant: 30}
+
+
+def test_flowers_clipping_needs_finite_updates_that_are_not_zero():
+    """What docs/flower-interop.md says about Flower 1.41; if this fails, Flower has changed, and the page must."""
+    update = [array([100.0, nan])]
+    clip_inputs_inplace(update, 1.0)
+    assert update[0][0] == 100.0
+    with pytest.raises(ZeroDivisionError):
+        clip_inputs_inplace([zeros(2)], 1.0)

@@ -52,7 +52,7 @@ fedpdm.step-size = 0.01
 [[curve]]
 label = "FedAvg"
 algorithm = "fedavg"
-fedavg.step-size = 1e200
+fedavg.step-size = 1e100
 """
 
 

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from problems import VARIANTS, run_config, small
 
+from twinflower.clients import CLIENTS
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.objectives import Bounds
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
@@ -137,9 +138,7 @@ def test_noise_must_be_larger_than_all_rounding_together(tmp_path):
     site.check_size(Release(2.0), 1, Rounding(most / 8, 1 / 8), [])
     site.check_size(Release(2.0, weight=4.0), 1, Rounding(most / 2), [])
     for rounding in (1.01 * most, np.inf, np.nan):
-        with pytest.raises(
-            ReplyError, match="too large for the noise: their rounding .* more than 6e-08 of it"
-        ):
+        with pytest.raises(ReplyError, match="too large for the noise: .* rounding .* more than 6e-08 of it"):
             site.check_size(Release(2.0), 1, Rounding(rounding), [])
     for release, shrink in (
         (Release(2.0), 1 / 8),
@@ -287,13 +286,18 @@ def test_a_site_with_rows_of_its_own_needs_a_word_for_runs_without_privacy(own, 
             join(**{"allow-non-private": True}, **policy)
 
 
-def test_rows_longer_than_the_public_bound_are_refused():
+def test_rows_longer_than_the_public_bound_are_scaled_to_it(caplog):
+    """An error would reveal that one is longer; the site's own log says so."""
     setup = private()
-    rows = setup.shards.rows(0)
-    context = Context(1, 1, {}, RecordDict(), {})
-    site = setup.guard(0, setup.ledger(0, context), "1")
-    with pytest.raises(SettingError, match="rows must have norm at most 1"):
-        site.check_rows(1.01 * rows.features / np.linalg.norm(rows.features, axis=1, keepdims=True))
+    rows, context = setup.shards.rows(0), Context(1, 1, {}, RecordDict(), {})
+    own = rows._replace(features=rows.features.copy())
+    own.features[3] *= 1e3
+    scaled = CLIENTS["fedpdm"](
+        context, setup.algorithm, setup.objective, own, setup.start, 0, setup.config.clients.count, setup.schedule,
+        guard=setup.guard(0, setup.ledger(0, context), "1"),
+    ).shards.rows(0)  # fmt: skip
+    assert "rows outside their public bounds were scaled" in caplog.text
+    np.testing.assert_allclose(scaled.features, rows.features, rtol=1e-12)
 
 
 def test_the_run_cannot_make_a_deployed_site_use_seeded_noise(monkeypatch, tmp_path):

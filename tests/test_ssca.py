@@ -633,12 +633,16 @@ def test_a_private_run_spends_its_target_and_tells_noisy_numbers_only():
         ("ssca", {"curvature": 0.0}, "ssca.curvature must be above 0"),
         ("ssca", {"surrogate": "loose"}, "surrogate must be one of exact, literal"),
         ("ssca-constrained", {"constraints": "cost < 1"}, "constraints must be like"),
-        ("ssca-constrained", {"constraints": "cost <= -1"}, "a bound on the loss must be a number above 0"),
+        (
+            "ssca-constrained",
+            {"constraints": "cost <= -1"},
+            "a bound on the loss must be a number from 1e-100 to",
+        ),
         ("ssca-constrained", {"constraints": "group 1 <= 2"}, "constraints must be like"),
         ("ssca-constrained", {"regulariser.name": "l1"}, "set regulariser to none"),
         ("ssca-constrained", {"l2": 0.1}, "set l2 and nonconvex to 0"),
         ("ssca-constrained", {"penalties": "10, 5"}, "penalties must increase"),
-        ("ssca-constrained", {"penalties": "many"}, "penalties must be numbers above 0"),
+        ("ssca-constrained", {"penalties": "many"}, "penalties must be numbers from 1e-100 to"),
         (
             "ssca-constrained",
             {"surrogate": "literal", "constraints": "class 1 <= 1"},

@@ -10,8 +10,12 @@ from numpy.testing import assert_array_equal
 from problems import small
 
 import twinflower.clients.store
+from twinflower.clients import CLIENTS
 from twinflower.clients.store import ContextStore, FileStore, Kept, MemoryStore, write_whole
 from twinflower.errors import DataError, ReplyError
+from twinflower.privacy.ledger import BudgetSpent, FileLedger
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 
 SETUP = small("scaffold-top-k")
 
@@ -94,6 +98,64 @@ def test_a_folder_that_cannot_be_written_is_named_without_a_traceback(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="round 1 cannot be stored: Not a directory"):
         FileStore(tmp_path / "file" / "x", "me").save("s", kept(1), 0)
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_costs_nothing_and_leaves_nothing(tmp_path, monkeypatch):
+    """The room for the reply is there before the round is charged."""
+    setup, context = small("fedpdm-private", clients__per_round=0), Context(1, 1, {}, RecordDict(), {})
+    ledger, store = (
+        FileLedger(tmp_path / "ledger", "data", 1e6, 1e-4),
+        setup.store(0, str(tmp_path / "states")),
+    )
+    client = CLIENTS["fedpdm"](
+        context, setup.algorithm, setup.objective, setup.shards.rows(0), setup.start, 0, 8, setup.schedule,
+        guard=setup.plan.guard(0, ledger, run="1"), store=store,
+    )  # fmt: skip
+    client.fit([setup.start], {"round": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DataError, match="round 2 cannot be stored: No space left on device"):
+            client.fit([setup.start], {"round": 2})
+    assert [charge.round for charge in ledger.charges()] == [1]
+    assert [path.name for path in (tmp_path / "states").rglob("*.*") if path.is_file()] == ["1.round"]
+    client.fit([setup.start], {"round": 3})
+    assert [charge.round for charge in ledger.charges()] == [1, 3]
+
+
+def test_the_room_that_is_reserved_suffices_and_is_given_back(tmp_path, monkeypatch):
+    """For states and replies of any variant, the file is at most as large; it is cut to what was written."""
+    asked = []
+    allocate = os.posix_fallocate
+    monkeypatch.setattr(
+        os, "posix_fallocate", lambda fd, start, size: asked.append(size) or allocate(fd, start, size)
+    )
+    for variant in (
+        "fedpdm-private",
+        "bsdp-private",
+        "scaffold",
+        "feddyn-rand-k",
+        "zcdp-nfl-private",
+        "fedpdm-sum",
+    ):
+        setup, folder = small(variant, state_dir=str(tmp_path / variant)), tmp_path / variant
+        run_strategy(setup, InProcessGrid(setup), "inprocess")
+        stored = [path.stat().st_size for path in folder.rglob("*.round")]
+        assert stored and max(stored) <= max(asked) <= max(stored) + 2**13
+        assert not list(folder.rglob("*.new"))
+        asked.clear()
+
+
+def test_a_refused_charge_gives_the_room_back(tmp_path):
+    store = FileStore(tmp_path, "me")
+    with pytest.raises(BudgetSpent), store.reserved("s", 1, 100):
+        raise BudgetSpent("spent")
+    with pytest.raises(KeyboardInterrupt), store.reserved("s", 2, 100):
+        raise KeyboardInterrupt
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

@@ -43,15 +43,18 @@ def outer_norms(*layers: tuple[Array, Array], bound: float = 0.0) -> Array:
     """Norms (..., b) of the rows' gradients, sqrt(sum over layers of ||slope||^2 ||input||^2).
 
     A row's gradient in each layer is the outer product of its slope and its input. A layer is given by its slopes
-    (..., b, o) and the norms (..., b) of its inputs. Norms above `_LONGEST` are returned as infinity. If only norms
-    above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far below.
+    (..., b, o) and the norms (..., b) of its inputs. Norms above `_LONGEST`, and NaN, are returned as infinity. If only
+    norms above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far
+    below.
     """
-    parts = [_slope_norms(s, inputs, bound) * inputs for s, inputs in layers]
-    lengths: Array = reduce(np.hypot, parts)
+    factors = [(_slope_norms(slopes, inputs, bound), inputs) for slopes, inputs in layers]
+    lengths: Array = reduce(np.hypot, (slope * length for slope, length in factors))
     longest = _LONGEST[lengths.dtype]
     if np.maximum.reduce(lengths, axis=None) <= longest:
         return lengths
-    return np.where(lengths <= longest, lengths, np.inf)  # NaN is no bound either
+    # a zero slope times an infinite norm is a zero gradient; any other NaN bounds nothing
+    lengths = reduce(np.hypot, (np.where(slope == 0, 0.0, slope * length) for slope, length in factors))
+    return np.where(lengths <= longest, lengths, np.inf)
 
 
 def _slope_norms(slopes: Array, inputs: Array, bound: float) -> Array:
