@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.fedpdm import FedPDM
@@ -18,6 +20,8 @@ from twinflower.sums.runs import SumsPlan
 
 from .settings import Config
 from .settings.sections import AsPublished, Gradient, Private
+
+_MUCH = 2.0  # times the noise of a mean over all rows
 
 
 def make_plan(
@@ -98,6 +102,31 @@ def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index)
         "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
         f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
         f"instead of {now:.3g}"
+    ]
+
+
+def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
+    """Advice for a run whose mean over the clients has much more noise than a mean over all rows would have, because of
+    clients with few rows; empty if none applies.
+
+    A client's noise is proportional to 1 / its number of rows. The mean over the clients gives it the same weight as
+    any other; in the mean over all rows its weight is proportional to that number.
+    """
+    if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
+        return []
+    spreads = np.array([algorithm.release(plan.bounds, schedule.workload(int(m)), 1).spread for m in sizes])
+    if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
+        noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
+    else:
+        sigmas = plan.multipliers * spreads
+        noise, by_rows = np.linalg.norm(sigmas), np.linalg.norm(sizes / sizes.mean() * sigmas)
+    if noise < _MUCH * by_rows:
+        return []
+    number = int(spreads.argmax())
+    return [
+        f"client {number} has {sizes[number]} rows, and therefore so much noise that the mean over the clients has "
+        f"{noise / by_rows:.2g} times the noise of a mean over all rows: set clients.weighting = rows, or leave small "
+        "clients out"
     ]
 
 

@@ -259,7 +259,9 @@ def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
     if not 0 < _RISE * first < last < np.inf:
         return []
     remedy = (
-        "lower step-size, or the noise (raise epsilon, or lower rounds)" if private else "lower step-size"
+        "lower step-size, or the noise (raise epsilon, lower rounds, or weight clients by rows)"
+        if private
+        else "lower step-size"
     )
     return [f"warning: the objective rose from {first:.3g} to {last:.3g}: {remedy}"]
 

@@ -57,7 +57,7 @@ from twinflower.sums.runs import SumsPlan
 from twinflower.topologies import Neighbours, spectrum, suggested_rho
 
 from . import evaluation, ranges
-from .privacy import make_plan, uncoupled
+from .privacy import make_plan, small_sites, uncoupled
 from .settings import DEFAULT_CLIENTS, Config, check
 
 
@@ -196,7 +196,8 @@ class Setup:
         """
         if self.plan is None:
             return []
-        advice = uncoupled(self.plan, self.method, self.schedule, self.partition.sizes) + ranges.advice(self)
+        run = self.plan, self.method, self.schedule, self.partition.sizes
+        advice = uncoupled(*run) + small_sites(*run) + ranges.advice(self)
         return self._expected(self.plan) + [("warning", text) for text in advice]
 
     def _expected(self, plan: Plan) -> list[tuple[str, str]]:
@@ -418,6 +419,7 @@ class Setup:
             self.algorithm, clients.count, clients.per_round, self.config.seed, server.node_timeout,
             min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
             first_round=clients.first_round, loss_bound=self.config.evaluation.loss_bound,
+            held_out=self.held.sizes.tolist() if self.held else (),
         )  # fmt: skip
 
 

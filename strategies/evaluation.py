@@ -1,7 +1,7 @@
 """Requests for the evaluation of a model at the sites, and the checks of their replies."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,11 +22,16 @@ def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int, s
 
 
 def evaluations(
-    replies: Iterable[Message], nodes: Mapping[int, int], round_: int, private: bool
+    replies: Iterable[Message],
+    nodes: Mapping[int, int],
+    round_: int,
+    private: bool,
+    held_out: Sequence[int] = (),
 ) -> tuple[list[Any], dict[int, str]]:
     """The valid evaluations in the order of the clients, and the reason for every other client.
 
     nodes: client -> node. private: whether the evaluations are `Released` sums with noise, otherwise `Evaluation`s.
+    held_out: the clients' numbers of held-out rows, empty if they are not known.
     """
     read = _noisy if private else _exact
     clients = {node: client for client, node in nodes.items()}
@@ -37,7 +42,10 @@ def evaluations(
         if client not in rejected:
             continue
         try:
-            good[client] = read(reply, *_checked(reply, round_))
+            rows, metrics = _checked(reply, round_)
+            if len(held_out) and rows != held_out[client]:
+                raise ReplyError(f"the client must hold out {held_out[client]} rows; it reports {rows}")
+            good[client] = read(reply, rows, metrics)
             del rejected[client]
         except ReplyError as error:
             rejected[client] = short(error)

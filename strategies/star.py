@@ -10,7 +10,7 @@ Clients in the server's process can do without messages (`direct`).
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from logging import INFO, WARNING
 from typing import Any, ClassVar, NamedTuple, cast
@@ -98,7 +98,8 @@ class StarStrategy(Strategy):
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
     the others. evaluates: in which rounds, from 0, all clients evaluate the model on their held-out rows; the result of
     the last of these rounds is in `site_metrics`. loss_bound: of private clients that release clipped losses
-    (`twinflower.evaluation.estimated`), 0 for those that release counts.
+    (`twinflower.evaluation.estimated`), 0 for those that release counts. held_out: how many rows each client holds out,
+    if this is known; a client that reports another number is left out.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -117,6 +118,7 @@ class StarStrategy(Strategy):
         first_round: str = "sampled",
         evaluates: Callable[[int], bool] = lambda round_: False,
         loss_bound: float = 0.0,
+        held_out: Sequence[int] = (),
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -138,6 +140,7 @@ class StarStrategy(Strategy):
         self.first_round = first_round
         self.evaluates = evaluates
         self.loss_bound = loss_bound
+        self.held_out = held_out
         self.site_metrics: dict[str, float] = {}
         self.settled: int | None = None
         self.agreement: Agreement | None = None
@@ -372,7 +375,7 @@ class StarStrategy(Strategy):
         if not self.evaluates(round_):
             return None
         private = self.algorithm.privacy != "none"
-        sites, rejected = evaluations(replies, self._nodes, round_, private)
+        sites, rejected = evaluations(replies, self._nodes, round_, private, self.held_out)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
         self.site_metrics = estimated(sites, self.loss_bound) if private else pooled(sites)

@@ -587,6 +587,29 @@ def test_a_reply_of_the_other_kind_is_rejected(noisy):
         assert (len(good), len(rejected)) == ((1, 0) if wanted == noisy else (0, 1))
 
 
+def test_a_client_must_hold_out_as_many_rows_as_the_settings_say():
+    """Else one client could claim millions of rows, and its accuracy would be that of the run."""
+    setup = private()
+    InProcessGrid(setup)  # gives Flower's messages an identity
+    strategy = setup.strategy()
+    assert list(strategy.held_out) == setup.held.sizes.tolist()
+    nodes = {client: client + 1 for client in range(setup.config.clients.count)}
+    for round_, claimed, left_out in ((4, 0, []), (5, 1, [2])):
+        replies = []
+        for client_, node in nodes.items():
+            rows = strategy.held_out[client_] + claimed * (client_ == 2)
+            metrics = {"round": round_, "value": 1.0, "sigma": 1.0, "accuracy": 0.5}
+            content = {"evaluateres.loss": MetricRecord({"loss": 0.5})}
+            content |= {"evaluateres.num_examples": MetricRecord({"num_examples": rows})}
+            content |= {"evaluateres.metrics": ConfigRecord(metrics)}
+            reply = Message(RecordDict(content), reply_to=Message(RecordDict(), node, "evaluate"))
+            reply.metadata.__dict__["_src_node_id"] = node
+            replies.append(reply)
+        good, rejected = evaluations(replies, nodes, round_, True, strategy.held_out)
+        assert (list(rejected), len(good)) == (left_out, len(nodes) - len(left_out))
+    assert "must hold out" in rejected[2]
+
+
 def test_a_ledger_recognises_the_rows_with_and_without_evaluation():
     """Its fingerprint is that of all rows of the client, wherever they lie."""
     without = private(evaluation__held_out=0.0, privacy__evaluation_share=0.0)

@@ -140,3 +140,28 @@ def test_weights_at_the_server_change_no_release(variant):
     first = [inprocess.train(small(variant, weighting=w, rounds=1, **UNEQUAL)) for w in ("clients", "rows")]
     assert not np.array_equal(first[0].model, first[1].model)
     assert first[0].summary()["privacy"] == first[1].summary()["privacy"]
+
+
+@pytest.mark.parametrize("trust", [{}, {"trust": "sum", "honest-sites": 8, "local.max-steps": 1}])
+def test_a_small_client_whose_noise_dominates_is_named_before_the_run(trust):
+    """The ratio in the warning is that of the noise that the two means really have."""
+    keys = UNEQUAL | {"clients.per-round": 0, "batch-size": 0} | trust
+    keys |= {} if trust else {"noise-multiplier": 2.0, "epsilon": 0.0}
+    by_clients, by_rows = (small("fedpdm-private", weighting=w, **keys) for w in ("clients", "rows"))
+    (advice,) = (text for text in by_clients.warnings() if "clients.weighting = rows" in text)
+    assert "client 3 has 12 rows" in advice
+    assert not any("clients.weighting" in text for text in by_rows.warnings())
+    if not trust:
+        sizes = by_clients.partition.sizes
+        sigmas = [
+            2.0
+            * by_clients.algorithm.release(
+                by_clients.plan.bounds, by_clients.schedule.workload(int(m)), 1
+            ).spread
+            for m in sizes
+        ]
+        draws = np.random.default_rng(0).normal(size=(20_000, 8)) * sigmas
+        ratio = draws.mean(1).std() / (draws @ (sizes / sizes.sum())).std()
+        assert float(advice.split(" has ")[2].split(" times")[0]) == pytest.approx(ratio, rel=0.05)
+    equal = small("fedpdm-private", clients__per_round=0)
+    assert not any("clients.weighting" in text for text in equal.warnings())

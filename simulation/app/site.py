@@ -12,7 +12,8 @@ takes part in such runs, the fixed sentence also says what kind of error it is (
     schema                           instead of these two, the schema of a data-file that is a table
     state-dir                        absolute path of the folder of its ledgers, default ~/.twinflower; if it is set,
                                      duals and replies are stored there, too, so that a restarted node can continue
-    lifetime-epsilon, lifetime-delta total budget of all runs on its data; required for private runs
+    lifetime-epsilon, lifetime-delta total budget of all runs on its data; required for private runs. A run of sums
+                                     counts with its epsilon against the server and the sites that may not be honest
     max-epsilon, max-delta           largest budget that one run may plan
     max-epsilon-alone                the same against the server and all other sites together, at max-delta
     min-noise-multiplier             least sigma / sensitivity
