@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.arrays import reuse_freed_memory
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runtimes.cohort import Cohort
-from twinflower.simulation.runtimes.inprocess import LocalGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import Config, parse
 from twinflower.simulation.setup import Setup, prepare
 
@@ -139,7 +139,7 @@ def inprocess_round(setup: Setup) -> Callable[[], Any]:
     from twinflower.strategies.nodes import meet
     from twinflower.strategies.records import record_of
 
-    grid, strategy, rounds = LocalGrid(setup), setup.strategy(), iter(range(1, 10**9))
+    grid, strategy, rounds = InProcessGrid(setup), setup.strategy(), iter(range(1, 10**9))
     strategy.begin(meet(grid, CLIENTS, 60.0), setup.start)
     nothing, start = ConfigRecord(), record_of([setup.start])
 

@@ -1,4 +1,4 @@
-"""The ledgers of simulated clients: in Flower's context or in memory for the duration of a run, or on disk."""
+"""The ledgers of simulated clients: in Flower's context for the duration of a run, or on disk."""
 
 import json
 from contextlib import suppress
@@ -12,9 +12,7 @@ from twinflower.privacy.ledger import (
     Charge,
     ChargedBefore,
     FileLedger,
-    added_cost,
     check_charge,
-    check_cost,
 )
 
 _RECORD = "twinflower.ledger"
@@ -39,28 +37,6 @@ class ContextLedger:
         if _RECORD not in self.state:
             return []
         return cast(list[str], cast(ConfigRecord, self.state[_RECORD])["charges"])
-
-
-class MemoryLedger:
-    """Charges in memory; see `twinflower.privacy.ledger.Ledger`.
-
-    Without held-out rows, a charge takes the same time however many came before it.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[str, dict[int, Charge]] = {}
-        self._spent: dict[str, float] = {}
-
-    def charge(self, charge: Charge, budget: Budget) -> None:
-        """Record a charge, or raise BudgetSpent or ChargedBefore."""
-        mine, spent = self._runs.setdefault(charge.run, {}), self._spent.get(charge.run, 0.0)
-        cost = added_cost(charge, list(mine.values())) if charge.split else charge.cost
-        check_cost(charge, charge.round in mine, budget, spent, cost)
-        mine[charge.round], self._spent[charge.run] = charge, spent + cost
-
-    def charges(self) -> list[Charge]:
-        """All charges so far."""
-        return [charge for mine in self._runs.values() for charge in mine.values()]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The client side shared by all algorithms: a Flower NumPyClient around an algorithm's `client_update`.
 
-The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, on the
-site's disk, or in the memory of a simulation (`store`). A round computes first and writes last, so the state is
+The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, or on the
+site's disk (`store`). A round computes first and writes last, so the state is
 unchanged if anything fails. The last reply is stored, so that a repeated request gets the same numbers and no dual is
 updated twice. A client with neither state nor noise computes the same reply again where it would be stored in Flower's
 context. A request for a round that is no longer stored is refused.
@@ -74,26 +74,6 @@ class _Asked(NamedTuple):
     closing: bool
     model_only: bool
     ranges: object
-
-
-class Opened(NamedTuple):
-    """A round between `AlgorithmClient.open` and `close`: the request is checked and charged, and nothing private is
-    computed yet. state, inbox, noise: what `client_update` takes."""
-
-    asked: _Asked
-    last: Kept | None
-    parameters: Arrays
-    state: Any
-    inbox: Any
-    noise: Noise
-
-
-class Update(NamedTuple):
-    """The result of `client_update`."""
-
-    state: Any
-    upload: Any
-    report: Report
 
 
 class AlgorithmClient(NumPyClient):
@@ -212,15 +192,6 @@ class AlgorithmClient(NumPyClient):
 
     def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
         """Like `fit`; the arrays are read-only where they are also the stored reply."""
-        opened = self.open(parameters, config)
-        return opened if isinstance(opened, Answer) else self.close(opened, self.update(opened))
-
-    def open(self, parameters: Arrays, config: dict[str, Any]) -> Answer | Opened:
-        """Check a request and charge its round; return the reply if no update has to be computed for it.
-
-        `answer` is `open`, `update` and `close`, and a subclass overrides these: a caller with many clients may compute
-        their updates together.
-        """
         asked = self._read(config)
         last = self.store.last(asked.session)
         if last and asked.round <= last.round:
@@ -228,43 +199,33 @@ class AlgorithmClient(NumPyClient):
             if not self._repeatable:
                 return self._answer(kept, asked)
         try:
-            return self._begin(last, parameters, asked)
+            return self._saved(self._round(last, parameters, asked), asked)
         except BudgetSpent as spent:
             log(WARNING, "round %s is refused: %s", asked.round, spent)
             if asked.model_only:
                 raise ReplyError(f"round {asked.round} is refused: the privacy budget is spent") from None
             return Answer([], 0, {"round": asked.round, "refused": True})
 
-    def update(self, opened: Opened) -> Update:
-        """Compute the round; no side effects."""
-        round_ = opened.asked.round
-        batches = self.schedule.batches(self.shards, self.client, self.seed, round_)
-        work = LocalWork(self.objective, batches, opened.noise, round_)
-        with np.errstate(all="ignore"):  # a diverging model is caught in `close`, by its result
-            return Update(*self.algorithm.client_update(opened.state, opened.inbox, work))
-
-    def close(self, opened: Opened, update: Update) -> Answer:
-        """Store the round and return its reply; ReplyError, and nothing stored, if the reply is not finite."""
-        asked, parameters = opened.asked, opened.parameters
-        reply = self.algorithm.upload.pack(update.upload, self.objective.d)
-        for array in reply:
-            if not all_finite(array):
-                raise ReplyError(
-                    f"client {self.client}: the local update of round {asked.round} is not finite"
-                )
-        sealed = self._sealed(reply, parameters, asked)
-        told = self._told(update.report, parameters)
-        return self._saved(self._kept(update.state, sealed, opened.last, asked, told), asked)
-
-    def _begin(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Answer | Opened:
-        """Open the round, or answer a request that needs no `client_update`."""
+    def _round(self, last: Kept | None, parameters: Arrays, asked: _Asked) -> Kept:
+        """Check the request, charge the round, compute it, and return what is to be stored. ReplyError, and nothing is
+        stored, if the result is not finite."""
         if asked.round == COUNTS_ROUND:
-            return self._saved(self._count(last, asked), asked)
+            return self._count(last, asked)
         self._scale(asked)
         if asked.closing:
-            return self._saved(self._finish(last, parameters, asked), asked)
+            return self._finish(last, parameters, asked)
         inbox, state = self._unpacked(parameters), self._state(last)
-        return Opened(asked, last, parameters, state, inbox, self._open(asked, inbox, state))
+        noise = self._open(asked, inbox, state)
+        batches = self.schedule.batches(self.shards, self.client, self.seed, asked.round)
+        work = LocalWork(self.objective, batches, noise, asked.round)
+        with np.errstate(all="ignore"):  # a diverging model is recognised by its result
+            state, upload, report = self.algorithm.client_update(state, inbox, work)
+        reply = self.algorithm.upload.pack(upload, self.objective.d)
+        if not all(map(all_finite, reply)):
+            raise ReplyError(f"client {self.client}: the local update of round {asked.round} is not finite")
+        return self._kept(
+            state, self._sealed(reply, parameters, asked), last, asked, self._measured(report, parameters)
+        )
 
     def _scale(self, asked: _Asked) -> None:
         """Scale the rows by the ranges of the request, unless they are already."""
@@ -316,9 +277,7 @@ class AlgorithmClient(NumPyClient):
         """Whether a repeated request is computed again, with the same result, so that no array has to be stored."""
         if self.guard is not None or self.algorithm.state.fields:
             return False
-        return isinstance(
-            self.store, ContextStore
-        )  # in memory it costs nothing, and a site's disk has it all
+        return isinstance(self.store, ContextStore)  # a site's disk has it all
 
     @property
     def _num_rows(self) -> int:
@@ -335,7 +294,7 @@ class AlgorithmClient(NumPyClient):
         if _SESSION not in self.context.state:
             self.context.state[_SESSION] = ConfigRecord({"session": session})
 
-    def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
+    def _measured(self, report: Report, parameters: Arrays) -> dict[str, Any]:
         """The metrics of a reply; empty for a private client, because they could depend on private data."""
         if self.guard is not None:  # step counts may depend on private data
             return {}

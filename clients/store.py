@@ -1,11 +1,10 @@
-"""Where a client's state is stored between rounds: in Flower's context, on the site's own disk, or in memory.
+"""Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
 
-All stores save the state after a round and the reply of that round together, so neither exists without the other. A
+Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it.
 
 In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
-reply that the client can compute again, because Flower passes the context along with every message; in memory
-(`MemoryStore`) as long as the client object exists, which is faster for clients in the server's process. On disk
+reply that the client can compute again, because Flower passes the context along with every message. On disk
 (`FileStore`) every round is a file. It is kept until the round is settled, that is, until no restart of the server can
 request it again. A server that resumes from its last checkpoint gets the same replies, byte for byte, for the rounds
 that it lost, and no dual is updated twice.
@@ -18,14 +17,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from twinflower.arrays import read_only
 from twinflower.errors import DataError
 from twinflower.strategies.records import encode
 from twinflower.wire import dtype_name, from_npy, to_npy
@@ -73,25 +70,8 @@ class StateStore(Protocol):
         """A separate store, in the same place, for what the client released when it evaluated models."""
 
 
-class _LastRound:
-    """A store in memory that keeps only the last round."""
-
-    def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
-        """See `StateStore`; there is room in memory."""
-        return nullcontext()
-
-    def last(self, session: str) -> Kept | None:
-        """See `StateStore`."""
-        raise NotImplementedError
-
-    def at(self, session: str, round_: int) -> Kept | None:
-        """Return the last round if it has this number."""
-        kept = self.last(session)
-        return kept if kept and kept.round == round_ else None
-
-
 @dataclass(frozen=True)
-class ContextStore(_LastRound):
+class ContextStore:
     """Stores the last round in `context.state`, in Flower's records. kind: a suffix of their names."""
 
     state: RecordDict
@@ -112,6 +92,15 @@ class ContextStore(_LastRound):
         arrays = cast(ArrayRecord, self.state[_ARRAYS + self.kind])
         return Kept({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
 
+    def at(self, session: str, round_: int) -> Kept | None:
+        """Return the last round if it has this number."""
+        kept = self.last(session)
+        return kept if kept and kept.round == round_ else None
+
+    def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
+        """See `StateStore`; there is room in memory."""
+        return nullcontext()
+
     def save(self, session: str, kept: Kept, settled: int) -> None:
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
@@ -119,27 +108,6 @@ class ContextStore(_LastRound):
             arrays[name] = encode(array)
         self.state[_ARRAYS + self.kind] = arrays
         self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
-
-
-class MemoryStore(_LastRound):
-    """Stores the last round without copying it."""
-
-    def __init__(self) -> None:
-        self._kept: Kept | None = None
-
-    @cached_property
-    def evaluations(self) -> "MemoryStore":
-        """See `StateStore`."""
-        return MemoryStore()
-
-    def last(self, session: str) -> Kept | None:
-        """See `StateStore`."""
-        kept = self._kept
-        return kept if kept and kept.metrics["session"] == session else None
-
-    def save(self, session: str, kept: Kept, settled: int) -> None:
-        """See `StateStore`."""
-        self._kept = kept._replace(arrays={name: read_only(array) for name, array in kept.arrays.items()})
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from twinflower.errors import DataError, ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.work import Report
 
-from .shell import AlgorithmClient, Answer, Arrays, Opened, _Asked
+from .shell import AlgorithmClient, Answer, Arrays, _Asked
 from .store import write_whole
 
 ROSTER, ANNOUNCEMENT = "roster", "announcement"
@@ -127,8 +127,8 @@ class SumClient(AlgorithmClient):
         self._bind(session)
         return properties | {ANNOUNCEMENT: self.masks.announce(session)}
 
-    def open(self, parameters: Arrays, config: dict[str, Any]) -> Answer | Opened:
-        """See `AlgorithmClient.open`; the roster is checked before anything is charged or computed."""
+    def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
+        """See `AlgorithmClient.answer`; the roster is checked before anything is charged or computed."""
         asked = self._read(config)
         kept = self.store.at(asked.session, asked.round)
         if kept and kept.metrics[_INBOX] != inbox_digest(parameters).hex():
@@ -137,7 +137,7 @@ class SumClient(AlgorithmClient):
             )
         if self.masks:
             self._session(self.masks, asked.session, config.get(ROSTER))
-        return super().open(parameters, config)
+        return super().answer(parameters, config)
 
     def _session(self, masks: Masks, name: str, roster: object) -> Session:
         """The session with this roster; it is joined once and then cached."""
@@ -152,6 +152,6 @@ class SumClient(AlgorithmClient):
         (cells,) = reply
         return [cells + self._joined[2].mask(cells.size, asked.round, inbox_digest(parameters))]
 
-    def _told(self, report: Report, parameters: Arrays) -> dict[str, Any]:
+    def _measured(self, report: Report, parameters: Arrays) -> dict[str, Any]:
         """Add a digest of the parameters, to detect a request for the same round with other parameters."""
-        return super()._told(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}
+        return super()._measured(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}

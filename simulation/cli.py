@@ -14,7 +14,7 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
-from .runtimes import DEFAULT, RUNTIMES
+from .runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from twinflower.settings import Value
@@ -81,7 +81,10 @@ def run(
     experiment: Annotated[Path | None, typer.Argument(help=_A_FILE)] = None,
     set_: Set = None,
     runtime: Annotated[
-        str, typer.Option(help=f"{', '.join(RUNTIMES)}; default {DEFAULT}, or as a resumed run began")
+        str,
+        typer.Option(
+            help=f"{', '.join(RUNTIMES)}; default cohort if the settings allow it, or as a resumed run began"
+        ),
     ] = "",
     seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
     out: Out = "",
@@ -101,7 +104,8 @@ def run(
 
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
-        plan, runtime = _plan(experiment, set_, data_dir, seeds), runtime or DEFAULT
+        plan = _plan(experiment, set_, data_dir, seeds)
+        runtime = running.chosen(plan, runtime)
         processes = running.processes(jobs, runtime)
         folder = running.new(plan, runtime, out)
     elif resume and not experiment:

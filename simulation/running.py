@@ -18,18 +18,18 @@ from .folder import (
 )
 from .report.html.write import report_begun, report_experiment
 from .resume import begun, runtime_of
-from .runtimes import DEFAULT, RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
+from .runtimes import RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
 from .runtimes.processes import cores
 from .settings import Value
 from .settings.catalogue import DEFAULTS
-from .settings.experiment import Experiment
+from .settings.experiment import Curve, Experiment
 from .setup import prepare_seeds, prepare_server
 
 # Runs the remaining runs of a plan in this folder; returns an error message for each failure.
 Run = Callable[[Experiment, Path, Observer], list[str]]
-_RUN: dict[str, Run] = dict(zip(RUNTIMES, (inprocess.run, cohort.run, flower.run), strict=True))
-_ABOUT_REPLIES = ("server.min-replies", "server.void-rounds", "server.max-norm")
+_RUN: dict[str, Run] = dict(zip(RUNTIMES, (cohort.run, inprocess.run, flower.run), strict=True))
+_MESSAGES_ONLY = ("server.min-replies", "server.void-rounds", "server.max-norm", "privacy.masks")
 
 
 def new(plan: Experiment, runtime: str, out: str) -> Path:
@@ -51,7 +51,8 @@ def _prepare(plan: Experiment, runtime: str) -> None:
 def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Experiment, str]:
     """The plan and the runtime of the interrupted command in this folder; asked: the requested runtime, or empty."""
     began = runtime_of(folder, asked)
-    plan, runtime = begun(folder, overrides), began if began in RUNTIMES else DEFAULT
+    plan = begun(folder, overrides)
+    runtime = chosen(plan, began if began in RUNTIMES else "")
     _check(plan, runtime)
     return plan, runtime
 
@@ -121,8 +122,7 @@ def _check(plan: Experiment, runtime: str) -> None:
     """Raise SettingError for a plan that cannot run here, or with settings that have no effect on this runtime."""
     _check_rows(plan)
     if runtime == "cohort":
-        _check_replies(plan)
-        _check_ledgers(plan)
+        _check_messages(plan)
 
 
 def processes(jobs: int, runtime: str) -> int:
@@ -143,23 +143,29 @@ def _check_rows(plan: Experiment) -> None:
     )
 
 
-def _check_ledgers(plan: Experiment) -> None:
-    """Raise SettingError for private runs that want ledgers on disk, because the cohort runtime charges none."""
-    for config in (curve.config for curve in plan.curves):
+def chosen(plan: Experiment, asked: str) -> str:
+    """The runtime to use: the requested one, or else arrays, unless a setting needs messages."""
+    return asked or ("inprocess" if any(map(_needs_messages, plan.curves)) else "cohort")
+
+
+def _needs_messages(curve: Curve) -> str:
+    """The first setting of a curve that only messages to real clients can honour, with its value; empty if none is.
+
+    These settings are about replies, about ledgers on disk, and about masks.
+    """
+    items = curve.config.items()
+    needs = [key for key in _MESSAGES_ONLY if items.get(key, DEFAULTS[key]) != DEFAULTS[key]]
+    needs += ["output.state-dir"] * bool(
+        curve.config.privacy.mode != "none" and curve.config.output.state_dir
+    )
+    return f"{needs[0]} = {items[needs[0]]}" if needs else ""
+
+
+def _check_messages(plan: Experiment) -> None:
+    """Raise SettingError for settings that have no effect on the runtime cohort, which has no messages."""
+    for setting in filter(None, map(_needs_messages, plan.curves)):
         require(
-            config.privacy.mode == "none" or not config.output.state_dir,
-            f"output.state-dir = {config.output.state_dir} has no effect with runtime cohort, which charges no ledger: "
-            "choose another --runtime, or leave it out",
+            False,
+            f"{setting} has no effect with runtime cohort, which has no replies, ledgers or masks: leave out "
+            "--runtime, or this setting",
         )
-
-
-def _check_replies(plan: Experiment) -> None:
-    """Raise SettingError for settings about replies, because the cohort runtime has no replies."""
-    for curve in plan.curves:
-        items = curve.config.items()
-        for key in _ABOUT_REPLIES:
-            require(
-                items[key] == DEFAULTS[key],
-                f"{key} = {items[key]} has no effect with runtime cohort, which has no replies: choose another "
-                f"--runtime, or set {key} to {DEFAULTS[key]}, its default",
-            )

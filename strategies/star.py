@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from logging import INFO, WARNING
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
-from twinflower.arrays import DOUBLE, Index, all_finite, read_only
+from twinflower.arrays import DOUBLE, Index, all_finite
 from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
-from .direct import Arrays, DirectGrid, Reply, Request, messages_of, reply_of
 from .evaluation import evaluation_requests, evaluations
 from .nodes import meet, note_partition, question, short
 from .ranges import Agreement
 from .records import record_of
+from .replies import Arrays, Reply, reply_of
 
 
 class Round(NamedTuple):
@@ -160,7 +160,6 @@ class StarStrategy(Strategy):
         self._snapshot: Snapshot | None = None
         self._send: Callable[[list[Message]], Iterable[Message]] = _nowhere
         self._grid: Grid | None = None
-        self._direct = False
 
     def summary(self) -> None:
         """Log the settings."""
@@ -243,8 +242,8 @@ class StarStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message to the node of every sampled partition; for a `DirectGrid`, one `Request`."""
-        self._began, self._direct = time.perf_counter(), isinstance(grid, DirectGrid)
+        """Return one message to the node of every sampled partition."""
+        self._began = time.perf_counter()
         self._meet_again(grid)
         server_round += self._first
         k = self.clients_per_round or self.num_clients
@@ -307,18 +306,25 @@ class StarStrategy(Strategy):
         return self._messages(self._asked, server_round, config)
 
     def _messages(self, nodes: Iterable[int], server_round: int, config: Mapping[str, Any]) -> list[Message]:
-        """The messages to these nodes; inboxes that hold the same array objects are packed only once."""
-        packed: dict[tuple[int, ...], Arrays] = {}
-        requests = [Request(node, self._packed(self._asked[node].inbox, packed), config) for node in nodes]
-        if self._direct:
-            return cast(list[Message], requests)  # Flower's loop hands them to the grid unread
-        return messages_of(requests, server_round)
+        """The messages to these nodes; inboxes that hold the same array objects are encoded only once."""
+        records: dict[tuple[int, ...], ArrayRecord] = {}
+        return [
+            Message(
+                self._content(self._asked[node].inbox, config, records),
+                node,
+                "train",
+                group_id=str(server_round),
+            )
+            for node in nodes
+        ]
 
-    def _packed(self, inbox: Any, packed: dict[tuple[int, ...], Arrays]) -> Arrays:
+    def _content(
+        self, inbox: Any, config: Mapping[str, Any], records: dict[tuple[int, ...], ArrayRecord]
+    ) -> RecordDict:
         same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
-        if same not in packed:
-            packed[same] = [read_only(np.asarray(a)) for a in self.algorithm.inbox.pack(inbox, self._entries)]
-        return packed[same]
+        if same not in records:
+            records[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
+        return RecordDict({"fitins.parameters": records[same], "fitins.config": ConfigRecord(dict(config))})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -425,7 +431,7 @@ class StarStrategy(Strategy):
                 log(WARNING, "client %s did not get the last point", client.client)
 
     def check_replies(
-        self, server_round: int, replies: Iterable[Message | Reply], nodes: Set[int]
+        self, server_round: int, replies: Iterable[Message], nodes: Set[int]
     ) -> tuple[_Good, dict[int, str]]:
         """Check the replies of the given nodes.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import DiskError, RunError, SettingError
@@ -22,11 +23,10 @@ from twinflower.simulation.columns import COLUMNS
 from twinflower.simulation.folder import claimed, in_use, new_folder, read_rows
 from twinflower.simulation.record import _risen
 from twinflower.simulation.report.compare import HEADINGS, comparison
-from twinflower.simulation.runtimes.inprocess import InProcessGrid, LocalGrid
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.direct import Reply
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -432,13 +432,14 @@ def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, comp
 
 
 def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monkeypatch):
-    real = LocalGrid.fit
+    real = InProcessGrid.answer
 
-    def first_is_ill(self, requests):
-        return [Reply(1, error="ill"), *real(self, [r for r in requests if r.node != 1])]
+    def first_is_ill(self, message):
+        ill = message.metadata.dst_node_id == 1 and message.metadata.message_type == "train"
+        return Message(Error(2, "ill"), reply_to=message) if ill else real(self, message)
 
-    monkeypatch.setattr(LocalGrid, "fit", first_is_ill)
-    _, told, _ = call("run", DIGITS, "--set", "rounds=3", "--out", tmp_path / "run")
+    monkeypatch.setattr(InProcessGrid, "answer", first_is_ill)
+    _, told, _ = call("run", DIGITS, "--runtime", "inprocess", "--set", "rounds=3", "--out", tmp_path / "run")
     assert "; 3 replies left out\n" in told
 
 
@@ -446,7 +447,10 @@ def test_a_cohort_refuses_ledgers_that_it_would_not_charge(call, tmp_path):
     keep = "output.state-dir=" + str(tmp_path / "ledgers")
     status, _, error = call("run", DIGITS, "--runtime", "cohort", "--set", keep, "--out", tmp_path / "run")
     assert status == 2
-    assert "has no effect with runtime cohort, which charges no ledger: choose another --runtime" in error
+    assert (
+        "has no effect with runtime cohort, which has no replies, ledgers or masks: leave out --runtime"
+        in error
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -570,10 +574,11 @@ def test_what_is_said_of_replies_needs_a_runtime_that_has_them(call, tmp_path, a
     words = ["run", DIGITS, "--set", "rounds=1", "--set", assignment, "--out", tmp_path / "run"]
     status, _, error = call(*words, "--runtime", "cohort")
     assert (status, error.split(":")[1]) == (
-        2, f" {key} = {value} has no effect with runtime cohort, which has no replies",
+        2, f" {key} = {value} has no effect with runtime cohort, which has no replies, ledgers or masks",
     )  # fmt: skip
     assert not (tmp_path / "run").exists()
     assert call(*words)[0] == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["runtime"] == "inprocess"
 
 
 # --- one process in a folder, and a disk that is full ---
@@ -597,6 +602,7 @@ def test_a_folder_that_another_run_works_in_is_refused(call, tmp_path, role):
 
 def test_a_second_resume_is_refused(call, tmp_path):
     begun = ["--set", "rounds=4", "--set", "clients.count=3", "--set", "checkpoint-every=2"]
+    begun += ["--runtime", "inprocess"]
     killed = [sys.executable, "-c", KILLED_AT_2, "run", DIGITS, *begun, "--out", str(tmp_path)]
     assert subprocess.run(killed, cwd=ROOT, capture_output=True).returncode == -9
     with claimed(tmp_path):  # the first of two
@@ -613,12 +619,13 @@ KILLED_AT_2 = """
 import os, signal, sys
 from twinflower.simulation import cli
 from twinflower.simulation.runtimes import inprocess
-real = inprocess.LocalGrid.fit
-def fit(self, requests):
-    if requests[0].config["round"] > 2:
+real = inprocess.InProcessGrid.answer
+def answer(self, message):
+    config = message.content.config_records.get("fitins.config", {})
+    if config.get("round", 0) > 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, requests)
-inprocess.LocalGrid.fit = fit
+    return real(self, message)
+inprocess.InProcessGrid.answer = answer
 cli.main()
 """
 

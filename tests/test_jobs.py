@@ -187,6 +187,8 @@ def command(folder):
         folder / "two.toml",
         "--jobs",
         "2",
+        "--runtime",
+        "inprocess",
         "--out",
         folder / "out",
         "--set",

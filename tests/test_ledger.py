@@ -29,7 +29,7 @@ import twinflower.clients.shell
 import twinflower.clients.store
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.layout import Layout
-from twinflower.clients.ledger import ContextLedger, MemoryLedger
+from twinflower.clients.ledger import ContextLedger
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, guard, ledger, mechanism
 from twinflower.privacy.guard import Guard
@@ -128,10 +128,10 @@ def test_a_ledger_that_is_locked_for_a_moment_is_waited_for(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", ["file", "context", "memory"])
+@pytest.mark.parametrize("kind", ["file", "context"])
 def test_a_round_is_charged_once_and_runs_do_not_mix(tmp_path, kind):
     """Against the plain list of charges, over interleaved runs with their own budgets."""
-    site = {"file": book(tmp_path), "context": ContextLedger(RecordDict()), "memory": MemoryLedger()}[kind]
+    site = {"file": book(tmp_path), "context": ContextLedger(RecordDict())}[kind]
     rng, model = np.random.default_rng(0), []
     lives = Budget.for_target(1e5, 1e-5)
     budgets = {run: Budget(limit) for run, limit in (("a", 5.0), ("ab", 9.0), ("b", 1e9), ('"', 3.0))}

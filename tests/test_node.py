@@ -23,7 +23,7 @@ from twinflower.simulation.app import client_app, entry
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.strategies.direct import reply_of
+from twinflower.strategies.replies import reply_of
 
 
 @pytest.fixture(autouse=True)

@@ -668,10 +668,6 @@ def test_draws_of_all_are_those_of_the_cohort(seeds, short, monkeypatch):
             shape = (*clients.shape, width)
             plain = CohortDraws(np.atleast_1d(seeds).tolist(), clients, round_)
             assert_array_equal(of_all.of(round_)(draw, shape), plain(draw, shape))
-            assert_array_equal(
-                np.concatenate(list(of_all.of(round_).parts(draw, width))),
-                plain(draw, shape).reshape(-1, width),
-            )
 
 
 def test_short_first_draws_are_made_for_several_rounds(monkeypatch):

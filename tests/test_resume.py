@@ -221,7 +221,7 @@ label = "b"
 fedpdm.rho = 0.1
 """
     (tmp_path / "two.toml").write_text("seeds = [0, 1]\n" + text)
-    words = ["run", str(tmp_path / "two.toml")]
+    words = ["run", str(tmp_path / "two.toml"), "--runtime", "inprocess"]
     assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
     assert command(*words, "--out", str(tmp_path / "cut"), kill_at=11).returncode == -9  # in b's first run
     done = command("run", "--resume", str(tmp_path / "cut"))
@@ -300,6 +300,7 @@ def killed(tmp_path_factory):
     """A private run of four clients that was killed at its second checkpoint."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     keys = ["--set", "rounds=6", "--set", "clients.count=4", "--set", "checkpoint-every=2"]
+    keys += ["--runtime", "inprocess"]
     cut = command("run", "experiments/digits.toml", *keys, "--out", str(folder), kill_at=2)
     assert cut.returncode == -9
     return folder

@@ -11,7 +11,7 @@ from problems import small
 
 import twinflower.clients.store
 from twinflower.clients import CLIENTS
-from twinflower.clients.store import ContextStore, FileStore, Kept, MemoryStore, write_whole
+from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.ledger import BudgetSpent, FileLedger
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -32,10 +32,9 @@ def same(one, other):
         assert_array_equal(mine, theirs, strict=True)
 
 
-@pytest.fixture(params=["context", "memory", "file"])
+@pytest.fixture(params=["context", "file"])
 def store(request, tmp_path):
-    made = {"context": lambda: ContextStore(RecordDict()), "memory": MemoryStore}
-    return made.get(request.param, lambda: FileStore(tmp_path, "me"))()
+    return ContextStore(RecordDict()) if request.param == "context" else FileStore(tmp_path, "me")
 
 
 def test_a_round_comes_back_as_it_was(store):

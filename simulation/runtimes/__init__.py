@@ -1,6 +1,5 @@
-"""The runtimes: in this process, as a cohort of arrays, on Flower's engine, or on SuperNodes on this machine."""
+"""The runtimes: arrays of stacked clients (`cohort`), or Flower messages to the real clients: in this process, on
+Flower's engine, or to SuperNodes on this machine."""
 
-RUNTIMES = ("inprocess", "cohort", "flower")
+RUNTIMES = ("cohort", "inprocess", "flower")
 """Names of the runtimes that a user can choose."""
-
-DEFAULT = "inprocess"

@@ -35,7 +35,6 @@ from ..record import Progress, Recorder, Result, own_columns
 from ..resume import newest
 from ..settings.experiment import Curve, Experiment
 from ..setup import Setup, prepare_seeds, with_sizes
-from .ahead import NoiseAhead, RowsAhead, SecondThread
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
 
@@ -111,16 +110,12 @@ class Cohort:
         everyone = np.arange(self.setups[0].config.clients.count)
         return everyone if self.alone else np.tile(everyone, (len(self.setups), 1))
 
-    @cached_property
-    def _second(self) -> SecondThread:
-        return SecondThread()
-
     def _schedule(self) -> Schedule:
-        """The local schedule, whose rows are looked up ahead. A few rows that every round uses are looked up once."""
+        """The local schedule. A few rows that every round uses are looked up once."""
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
         everybody = config.sampled == config.clients.count and schedule.batch_size == 0
         few = shards.sizes.sum() * shards.features.shape[1] <= _KEPT
-        return _Kept(schedule) if everybody and few else RowsAhead(schedule, self._second)
+        return _Kept(schedule) if everybody and few else schedule
 
     def _noise(self) -> NoiseOf | None:
         """The noise that the clients' guards would add; None without privacy."""
@@ -132,9 +127,7 @@ class Cohort:
         plans = [cast(Plan, setup.plan) for setup in self.setups]
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
         schedule, shards = self.setups[0].schedule, self.problem.shards
-        noise = SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
-        ahead = NoiseAhead(self._second)
-        return lambda round_, clients: ahead.of(noise(round_, clients))
+        return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
 
     def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:
         """The checkpoint after this round: everything that determines the following rounds, and the metrics so far."""

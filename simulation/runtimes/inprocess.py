@@ -1,17 +1,17 @@
 """The `inprocess` runtime: the actual strategy and clients over an in-process Flower `Grid`.
 
-Rounds pass between strategy and clients as arrays (`LocalGrid`). With exact_wire = True every message is fully
-serialised and passes through Flower's own `ClientApp` (`InProcessGrid`).
+Messages are Flower's, in wire format. With exact_wire = True they also pass through Flower's own `ClientApp`. This
+runtime is for tests, faults, ledgers on disk and debugging; `cohort` computes the same numbers, up to rounding, faster.
 
 This is the only module that uses Flower's private API (marked "private"); a test checks that it still works.
 """
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfig
@@ -26,12 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
-from twinflower.clients.ledger import ContextLedger, MemoryLedger
 from twinflower.clients.messages import answered
-from twinflower.clients.shell import Answer, Opened
-from twinflower.clients.store import ContextStore, MemoryStore
-from twinflower.strategies.direct import DirectGrid, Reply, Request
-from twinflower.strategies.nodes import short
 
 from ..folder import Checkpoints, run_folder
 from ..record import Progress, Result
@@ -41,7 +36,6 @@ from ..setup import Setup, prepare_seeds
 from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
-from .together import Open, Together
 
 _RAISED = 3  # Flower's code for an exception in a client
 
@@ -121,11 +115,8 @@ class InProcessGrid(Grid):
     def client(self, node: int) -> AlgorithmClient:
         """The client of the node, created on first use."""
         if node not in self._clients:
-            self._clients[node] = self._new(node)
+            self._clients[node] = self.setup.client(node - 1, self.context(node))
         return self._clients[node]
-
-    def _new(self, node: int) -> AlgorithmClient:
-        return self.setup.client(node - 1, self.context(node))
 
     def _directly(self, message: Message) -> Message:
         return Message(answered(self.client(message.metadata.dst_node_id), message), reply_to=message)
@@ -137,72 +128,6 @@ class InProcessGrid(Grid):
             return self.setup.client(node - 1, context).to_client()
 
         return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
-
-
-class LocalGrid(InProcessGrid, DirectGrid):
-    """An `InProcessGrid` that passes the arrays of rounds as they are, computes the updates of several clients
-    together, and whose clients keep their state in memory where they would keep it in Flower's context. The numbers are
-    the same to the bit."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self._together = Together(setup)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Process messages or requests and return their replies; the timeout has no effect."""
-        asked = list(messages)
-        if asked and isinstance(asked[0], Request):
-            return cast(list[Message], self.fit(cast(list[Request], asked)))
-        return super().send_and_receive(asked)
-
-    def fit(self, requests: Sequence[Request]) -> list[Reply]:
-        """See `DirectGrid`; an exception in a client becomes an error, as in Flower."""
-        asked = {request.node: request for request in requests}
-        blocks = self._together.blocks([node - 1 for node in asked])
-        return [reply for block in blocks for reply in self._fit([asked[client + 1] for client in block])]
-
-    def _fit(self, requests: Sequence[Request]) -> list[Reply]:
-        """The replies to the requests of one block."""
-        results: dict[int, Any] = {request.node: _caught(self._open, request) for request in requests}
-        open_ = {
-            node: Open(self.client(node), result)
-            for node, result in results.items()
-            if isinstance(result, Opened)
-        }
-        updates = self._together.updates(list(open_.values()))
-        for (node, each), update in zip(open_.items(), updates, strict=True):
-            results[node] = _caught(each.close, update)
-        return [_reply(node, result) for node, result in results.items()]
-
-    def _open(self, request: Request) -> Answer | Opened:
-        return self.client(request.node).open(list(request.arrays), dict(request.config))
-
-    def _new(self, node: int) -> AlgorithmClient:
-        """The client of the node, with a store and a ledger in memory unless they are on disk."""
-        ledger = self.setup.ledger(node - 1, self.context(node))
-        if isinstance(ledger, ContextLedger):
-            ledger = MemoryLedger()
-        guard = self.setup.guard(node - 1, ledger, str(self._run.run_id))
-        client = self.setup.client(node - 1, self.context(node), guard, shared=True)
-        if isinstance(client.store, ContextStore):
-            client.store = MemoryStore()
-        return client
-
-
-def _caught(act: Callable[..., Any], *arguments: Any) -> Any:
-    """The result, or the exception; a client may raise anything."""
-    try:
-        return act(*arguments)
-    except Exception as error:  # noqa: BLE001
-        return error
-
-
-def _reply(node: int, result: Answer | Exception) -> Reply:
-    if isinstance(result, Exception):
-        return Reply(node, error=short(f"error {_RAISED}: {type(result).__name__}: {result}"))
-    return Reply(node, result.arrays, result.metrics)
 
 
 def _bytes_and_back(message: Message) -> Message:
@@ -224,8 +149,7 @@ def train(
         with threadpool_limits(1):
             if checkpoints:
                 require_states(setup, checkpoints)
-            grid = InProcessGrid(setup, exact_wire) if exact_wire else LocalGrid(setup)
-            return run_strategy(setup, grid, "inprocess", progress, checkpoints)
+            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)
 

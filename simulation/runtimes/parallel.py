@@ -26,7 +26,6 @@ from ..record import Ending
 from ..resume import left
 from ..settings.experiment import Curve, Experiment
 from . import cohort, inprocess
-from .ahead import share_cores
 from .local import Train, run_part
 from .observer import Observer
 from .processes import interruptible
@@ -189,7 +188,6 @@ def _begin(reports: "Queue[_Report]", jobs: int) -> None:
     """Prepare one of `jobs` workers: it leaves Ctrl-C to the command, and ends when the command does."""
     global _queue
     _queue = reports
-    share_cores(jobs)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()

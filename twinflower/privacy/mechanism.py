@@ -8,9 +8,8 @@ would reveal something about the data.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -26,17 +25,6 @@ MOST_SIGMAS = 2.0**29
 _SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
 Draws = Callable[[int, tuple[int, ...]], Array]
-
-
-@runtime_checkable
-class DrawsInParts(Protocol):
-    """Draws that can also be made part by part."""
-
-    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
-        """All draws, of this shape."""
-
-    def parts(self, draw: int, size: int) -> Iterator[Array]:
-        """The same draws in parts (rows, size), whose rows together are those of the flattened leading axes."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +76,6 @@ class CohortDraws:
             return self._drawn(self.seeds[0], self.clients, draw, shape[-1])
         rows = zip(self.seeds, self.clients, strict=True)
         return np.stack([self._drawn(seed, row, draw, shape[-1]) for seed, row in rows])
-
-    def parts(self, draw: int, size: int) -> Iterator[Array]:
-        """One client's draws after the other, or one seed's if they are short."""
-        for seed, row in zip(self.seeds, np.atleast_2d(self.clients), strict=True):
-            for clients in row[:, None] if size >= LONG else [row]:
-                yield self._drawn(seed, clients, draw, size)
 
     def _drawn(self, seed: int, clients: Index, draw: int, size: int) -> Array:
         return normals(seed, "noise", clients, _address(self.round, draw), size)
