@@ -60,7 +60,7 @@ class PrivateEvaluation:
     def _open(self, rows: int, round_: int, session: str) -> Noise:
         """Charge the evaluation and return its noise, before anything private is computed."""
         if self.guard.secret:
-            self.guard.check_size(self.release, 1, Rounding(rows), [])
+            self.guard.check_size(self.release, 1, Rounding(rows, 0.0), [])
         try:
             return self.guard.open(self.release, -round_, session)
         except BudgetSpent as spent:

@@ -32,7 +32,7 @@ class PrivateColumns:
             return no_noise
         if guard.secret:
             largest = len(self.rows.rows) * math.sqrt(len(self.rows.schema.private))
-            guard.check_size(self.release, 1, Rounding(largest), [])
+            guard.check_size(self.release, 1, Rounding(largest, 0.0), [])
         return guard.open(self.release, COUNTS_ROUND, session)
 
     @property

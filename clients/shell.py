@@ -117,7 +117,6 @@ class AlgorithmClient(NumPyClient):
         self.algorithm = algorithm
         self.objective = objective
         _check_precision(start, rows, guard)
-        checked = isinstance(rows, Shards)
         shards = rows if isinstance(rows, Shards) else _shards(rows, start, client)
         self.shards = _admitted(shards, guard, client).prepared(objective)
         held_out = held_out and _admitted(_shards(held_out, start, client), guard, client).rows(client)
@@ -136,8 +135,10 @@ class AlgorithmClient(NumPyClient):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
         if isinstance(objective, ChecksRows):
-            for part in ([] if checked else [self.shards.rows(client)]) + ([held_out] if held_out else []):
-                objective.check_rows(part)
+            if not isinstance(rows, Shards):  # those were checked before
+                objective.check_rows(_to_check(self.shards.rows(client), guard))
+            if held_out is not None:
+                objective.check_rows(_to_check(held_out, guard))
         require(
             (guard is None) == (algorithm.privacy == "none"),
             f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
@@ -419,6 +420,14 @@ def _admitted(shards: Shards, guard: Guard | None, client: int) -> Shards:
         return shards
     log(WARNING, "client %s: rows outside their public bounds were scaled or clipped to them", client)
     return Shards.site(admitted, client)
+
+
+def _to_check(rows: Batch, guard: Guard | None) -> Batch:
+    """The rows for `ChecksRows`; those of a private client without labels that are real numbers: whether a loss accepts
+    one would reveal something about it. Such a row's gradient counts as 0, or its loss as the bound."""
+    if guard is None or rows.labels.dtype.kind in "iu":
+        return rows
+    return rows._replace(labels=np.zeros_like(rows.labels))
 
 
 def _check_averaging(algorithm: Algorithm) -> None:

@@ -152,9 +152,8 @@ class FileStore:
         """See `StateStore`; `save` fills the file that is made here."""
         path = self._path(session, round_)
         with self._writing(path):
-            for unfinished in path.parent.glob(
-                f"*.{self.kind}.new"
-            ):  # of rounds that were charged and then failed
+            # of rounds that were charged and then failed
+            for unfinished in path.parent.glob(f"*.{self.kind}.new"):
                 unfinished.unlink()
             reserve(path, size + _HEAD)
         try:
@@ -260,9 +259,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Allocate disk space with which `write_whole` can write `size` bytes; OSError if there is not enough."""
+    """Take disk space with which `write_whole` can write `size` bytes; OSError if there is not enough.
+
+    A file system that copies on write may need more later.
+    """
     with os.fdopen(os.open(_temporary(path), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        file.write(bytes(size))
+        file.flush()
         os.fsync(file.fileno())
 
 

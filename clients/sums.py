@@ -131,7 +131,8 @@ class SumClient(AlgorithmClient):
         """See `AlgorithmClient.answer`; the roster is checked before anything is charged or computed."""
         asked = self._read(config)
         kept = self.store.at(asked.session, asked.round)
-        if kept and kept.metrics[_INBOX] != inbox_digest(parameters).hex():
+        known = kept.metrics.get(_INBOX) if kept else None  # nothing of the closing message
+        if known and known != inbox_digest(parameters).hex():
             raise ReplyError(
                 f"round {asked.round} is asked again, and with another point than the first time"
             )

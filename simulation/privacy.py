@@ -10,7 +10,7 @@ from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule
 from twinflower.arrays import Array, Index
-from twinflower.batches import LocalSchedule
+from twinflower.batches import LocalSchedule, Workload
 from twinflower.errors import require
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
@@ -114,7 +114,7 @@ def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Inde
     """
     if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
         return []
-    spreads = np.array([algorithm.release(plan.bounds, schedule.workload(int(m)), 1).spread for m in sizes])
+    spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
     if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
         noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
     else:
@@ -124,10 +124,15 @@ def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Inde
         return []
     number = int(spreads.argmax())
     return [
-        f"client {number} has {sizes[number]} rows, and therefore so much noise that the mean over the clients has "
-        f"{noise / by_rows:.2g} times the noise of a mean over all rows: set clients.weighting = rows, or leave small "
-        "clients out"
+        f"client {number} has {sizes[number]} rows, so few that the mean over the clients has {noise / by_rows:.2g} "
+        "times the noise of a mean over all rows: set clients.weighting = rows, or leave small clients out"
     ]
+
+
+def _spread(plan: Plan, algorithm: LocalMethod, workload: Workload) -> float:
+    """The standard deviation of the noise in a round's end point, up to a factor that all clients share."""
+    noises = workload.steps if plan.mode == "gradient" else 1
+    return algorithm.release(plan.bounds, workload, 1).spread * math.sqrt(noises)
 
 
 def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = None) -> dict[str, Any]:

@@ -142,6 +142,49 @@ def test_scaled_rows_keep_to_their_bound(rows, power):
             assert_array_equal(after, before)
 
 
+@pytest.mark.parametrize("clip_norm", [1e-100, 1e-60, 1e-53, 1e-3, 1.0, 1e50, 1e100])
+@pytest.mark.parametrize("name", ["least-squares", "softmax", "swish-network"])
+def test_no_record_has_a_gradient_longer_than_clip_norm(name, clip_norm):
+    """For rows, labels and points of every size; a gradient that cannot be clipped, or is not a number, is 0."""
+    classes = 0 if name == "least-squares" else 3
+    objective = make_model(
+        name, 2, classes, clip_norm=clip_norm, **({"hidden_units": 2} if "network" in name else {})
+    )
+    sizes = np.array([0.0, 1e-200, 1e-50, 1.0, 3e62, 1e70, 1e100])
+    for point, row, side, label in itertools.product(
+        sizes, sizes, sizes, (0.0, 1e99, -1e100) if not classes else (0, 2)
+    ):
+        x = point * np.where(np.arange(objective.d) % 2, 1.0, -0.3)
+        with np.errstate(all="ignore"):
+            g = objective.grad(x, Batch(np.array([[row, side]]), np.array([label])))
+        assert math.hypot(*g) <= clip_norm * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bad", [1e200, 1e308])
+def test_a_row_without_a_finite_gradient_counts_as_zero(bad):
+    """The mean over all rows is that over the others, whatever the row brings."""
+    rng = np.random.default_rng(0)
+    for name in ("softmax", "swish-network"):
+        objective = make_model(
+            name, 4, 3, clip_norm=0.5, **({"hidden_units": 5} if "network" in name else {})
+        )
+        rows, labels = rng.normal(size=(6, 4)), rng.integers(3, size=6)
+        x = rng.normal(size=objective.d) * 1e150
+        spoilt = rows.copy()
+        spoilt[2] = bad
+        weights = np.full(6, 1 / 6) * (np.arange(6) != 2)
+        with np.errstate(all="ignore"):
+            found = objective.grad(x, Batch(spoilt, labels))
+            expected = objective.grad(x, Batch(rows, labels, weights))
+        assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_norm_that_is_not_a_number_is_no_bound():
+    slopes, inputs = np.array([[np.nan, 1.0], [0.0, 0.0], [3.0, 4.0]]), np.array([1.0, np.inf, 2.0])
+    assert_array_equal(outer_norms((slopes, inputs), bound=1.0), [np.inf, 0.0, 10.0])
+    assert_array_equal(outer_norms((slopes[2:], inputs[2:]), (slopes[:1], inputs[:1]), bound=1.0), [np.inf])
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int8])
 def test_a_guard_scales_rows_of_any_kind_to_their_bound(dtype):
     """Squares of float32 overflow from 2^64, those of int8 from 12."""
@@ -157,7 +200,7 @@ def test_a_guard_scales_rows_of_any_kind_to_their_bound(dtype):
 def test_a_guard_admits_any_row_without_an_error(bound):
     """Squares vanish or overflow, and numbers are no numbers: all rows end up within the bound, all labels finite."""
     guard = Guard(None, 1.0, None, None, None, row_norm=bound)
-    values = np.array([0.0, 5e-324, 1e-170, 1.0, -1e100, 1e155, 1.7e308, np.inf, -np.inf, np.nan])
+    values = np.array([0.0, 5e-324, 1e-170, 1.0, -1e100, 1e155, 1e223, 1.7e308, np.inf, np.nan])
     rows = Batch(np.array(list(itertools.product(values, values))), np.tile(values, 10))
     admitted = guard.admitted(rows)
     lengths = [math.hypot(*row) for row in admitted.features]
@@ -165,3 +208,6 @@ def test_a_guard_admits_any_row_without_an_error(bound):
     assert np.isfinite(admitted.labels).all() and np.abs(admitted.labels).max() <= 1e100
     good = np.isfinite(rows.features).all(-1) & (np.hypot(*rows.features.T) <= min(bound, 1e100))
     assert_array_equal(admitted.features[good], rows.features[good])
+    for one in range(len(rows.labels)):  # what becomes of a row depends on that row alone
+        alone = guard.admitted(Batch(rows.features[one : one + 1], rows.labels[one : one + 1]))
+        assert_array_equal(alone.features[0], admitted.features[one])

@@ -1,6 +1,7 @@
 """Private evaluation at the clients: what it costs, that its intervals cover, and that held-out rows stay out."""
 
 import json
+import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -587,7 +588,7 @@ def test_a_reply_of_the_other_kind_is_rejected(noisy):
         assert (len(good), len(rejected)) == ((1, 0) if wanted == noisy else (0, 1))
 
 
-def test_a_client_must_hold_out_as_many_rows_as_the_settings_say():
+def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     """Else one client could claim millions of rows, and its accuracy would be that of the run."""
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
@@ -605,9 +606,12 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say():
             reply = Message(RecordDict(content), reply_to=Message(RecordDict(), node, "evaluate"))
             reply.metadata.__dict__["_src_node_id"] = node
             replies.append(reply)
-        good, rejected = evaluations(replies, nodes, round_, True, strategy.held_out)
-        assert (list(rejected), len(good)) == (left_out, len(nodes) - len(left_out))
-    assert "must hold out" in rejected[2]
+        strategy._nodes, strategy.evaluates = nodes, lambda round_: True
+        with caplog.at_level(logging.WARNING):
+            found = strategy.aggregate_evaluate(round_, replies)
+        rows = sum(size for client_, size in enumerate(strategy.held_out) if client_ not in left_out)
+        assert found["held_out_rows"] == rows
+    assert "client 2 is not in the evaluation: the client must hold out" in caplog.text
 
 
 def test_a_ledger_recognises_the_rows_with_and_without_evaluation():

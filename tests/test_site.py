@@ -134,21 +134,24 @@ def test_noise_must_be_larger_than_all_rounding_together(tmp_path):
     site = guard(NODE | {"state-dir": str(tmp_path)})
     sigma = site.noise_multiplier * 2.0
     most = 2.0**29 * sigma
-    site.check_size(Release(2.0), 1, Rounding(most), [np.array(1e99), np.array(2**60), np.empty(0)])
-    site.check_size(Release(2.0), 1, Rounding(most / 8, 1 / 8), [])
-    site.check_size(Release(2.0, weight=4.0), 1, Rounding(most / 2), [])
+    site.check_size(Release(2.0), 1, Rounding(most, 1e100), [np.array(1e99), np.array(2**60), np.empty(0)])
+    site.check_size(Release(2.0), 1, Rounding(most / 8, 0.0, 1 / 8), [])
+    site.check_size(Release(2.0, weight=4.0), 1, Rounding(most / 2, 0.0), [])
     for rounding in (1.01 * most, np.inf, np.nan):
         with pytest.raises(ReplyError, match="too large for the noise: .* rounding .* more than 6e-08 of it"):
-            site.check_size(Release(2.0), 1, Rounding(rounding), [])
+            site.check_size(Release(2.0), 1, Rounding(rounding, 0.0), [])
+    for points in (1.01e100, np.inf, np.nan):
+        with pytest.raises(ReplyError, match="they could overflow in a local step"):
+            site.check_size(Release(2.0), 1, Rounding(0.0, points), [])
     for release, shrink in (
         (Release(2.0), 1 / 8),
         (Release(2.0, weight=4.0), 1.0),
     ):  # the spread really drawn
         with pytest.raises(ReplyError, match="too large for the noise"):
-            site.check_size(release, 1, Rounding(most, shrink), [])
+            site.check_size(release, 1, Rounding(most, 0.0, shrink), [])
     for wrong in (1e101, np.nan, -np.inf):
         with pytest.raises(ReplyError, match="too large for the noise"):
-            site.check_size(Release(2.0), 1, Rounding(0.0), [np.zeros(3), np.array([0.0, wrong])])
+            site.check_size(Release(2.0), 1, Rounding(0.0, 0.0), [np.zeros(3), np.array([0.0, wrong])])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,7 @@ def test_noise_and_gradients_must_be_numbers_that_floats_resolve(tmp_path, relea
     """Near 1e-308 floats have few digits: a record that moves a mean by less than the last of them is not hidden."""
     site = replace(guard(NODE | {"state-dir": str(tmp_path)}), bounds=Bounds(gradient, 0.5))
     with pytest.raises(ReplyError, match="too small or too large for floats"):
-        site.check_size(Release(release), rows, Rounding(0.0, shrink), [])
+        site.check_size(Release(release), rows, Rounding(0.0, 0.0, shrink), [])
 
 
 PRIVATE_VARIANTS = [name for name, keys in VARIANTS.items() if keys.get("privacy.mode", "none") != "none"]

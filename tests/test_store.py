@@ -116,7 +116,7 @@ def test_a_full_disk_costs_nothing_and_leaves_nothing(tmp_path, monkeypatch):
     )  # fmt: skip
     client.fit([setup.start], {"round": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(twinflower.clients.store, "reserve", full)
         with pytest.raises(DataError, match="round 2 cannot be stored: No space left on device"):
             client.fit([setup.start], {"round": 2})
     assert [charge.round for charge in ledger.charges()] == [1]
@@ -128,9 +128,9 @@ def test_a_full_disk_costs_nothing_and_leaves_nothing(tmp_path, monkeypatch):
 def test_the_room_that_is_reserved_suffices_and_is_given_back(tmp_path, monkeypatch):
     """For states and replies of any variant, the file is at most as large; it is cut to what was written."""
     asked = []
-    allocate = os.posix_fallocate
+    take = twinflower.clients.store.reserve
     monkeypatch.setattr(
-        os, "posix_fallocate", lambda fd, start, size: asked.append(size) or allocate(fd, start, size)
+        twinflower.clients.store, "reserve", lambda path, size: asked.append(size) or take(path, size)
     )
     for variant in (
         "fedpdm-private",
@@ -146,6 +146,14 @@ def test_the_room_that_is_reserved_suffices_and_is_given_back(tmp_path, monkeypa
         assert stored and max(stored) <= max(asked) <= max(stored) + 2**13
         assert not list(folder.rglob("*.new"))
         asked.clear()
+
+
+def test_the_room_of_a_round_that_failed_is_given_back_by_the_next(tmp_path):
+    store = FileStore(tmp_path, "me")
+    for round_ in (1, 2):  # nothing is saved
+        with store.reserved("s", round_, 100):
+            pass
+    assert [path.name for path in tmp_path.rglob("*.new")] == ["2.round.new"]
 
 
 def test_a_refused_charge_gives_the_room_back(tmp_path):

@@ -151,7 +151,11 @@ def test_a_small_client_whose_noise_dominates_is_named_before_the_run(trust):
     (advice,) = (text for text in by_clients.warnings() if "clients.weighting = rows" in text)
     assert "client 3 has 12 rows" in advice
     assert not any("clients.weighting" in text for text in by_rows.warnings())
-    if not trust:
+    said = float(advice.split(" has ")[2].split(" times")[0])
+    if trust:  # the planned noise of a sum, in units of the weights
+        plans = [setup.sums.sigmas[0] for setup in (by_clients, by_rows)]
+        assert said == pytest.approx(plans[0] / plans[1], rel=0.05)
+    else:
         sizes = by_clients.partition.sizes
         sigmas = [
             2.0
@@ -162,6 +166,6 @@ def test_a_small_client_whose_noise_dominates_is_named_before_the_run(trust):
         ]
         draws = np.random.default_rng(0).normal(size=(20_000, 8)) * sigmas
         ratio = draws.mean(1).std() / (draws @ (sizes / sizes.sum())).std()
-        assert float(advice.split(" has ")[2].split(" times")[0]) == pytest.approx(ratio, rel=0.05)
+        assert said == pytest.approx(ratio, rel=0.05)
     equal = small("fedpdm-private", clients__per_round=0)
     assert not any("clients.weighting" in text for text in equal.warnings())

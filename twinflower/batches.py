@@ -142,7 +142,7 @@ class Batches:
 
     def first(self, steps: int) -> "Batches":
         """The same batches, with at most `steps` steps for each client."""
-        return replace(self, steps=np.minimum(self.steps, steps))
+        return replace(self, steps=np.minimum(self.steps, min(steps, int(self.steps.max()))))
 
     def keeping_norms(self) -> "Batches":
         """The same full batch with its rows' norms stored, since every step and every round needs them again."""

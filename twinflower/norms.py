@@ -7,6 +7,7 @@ result is bit for bit that of the plain formula.
 
 import math
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,17 @@ from .arrays import DOUBLE, SINGLE, Array, Mask
 # range of reliable squared norms
 _SURE = {DOUBLE: (2.0**-500, 2.0**500), SINGLE: (2.0**-60, 2.0**60)}
 _EPS = {DOUBLE: 2.0**-52, SINGLE: 2.0**-23}
-# for longer gradients the clipping factor may be subnormal and lose precision
-_LONGEST = {DOUBLE: 2.0**900, SINGLE: 2.0**100}
+_LONGEST = {DOUBLE: 2.0**900, SINGLE: 2.0**100}  # the norm of a longer gradient counts as infinite
+_STEEPEST = {DOUBLE: 2.0**1000, SINGLE: 2.0**120}  # 1 / a factor that is not subnormal, with all its digits
+
+
+def clippable(bound: float, dtype: np.dtype[Any]) -> float:
+    """The largest norm of a gradient that can be clipped to `bound` > 0 in this precision, or be used at all (0).
+
+    For a longer one the factor bound / norm may be subnormal, and so imprecise that the clipped gradient is longer than
+    the bound.
+    """
+    return min(_LONGEST[dtype], bound * _STEEPEST[dtype]) if bound else _LONGEST[dtype]
 
 
 def squared_norms(vectors: Array) -> Array:
@@ -43,13 +53,13 @@ def outer_norms(*layers: tuple[Array, Array], bound: float = 0.0) -> Array:
     """Norms (..., b) of the rows' gradients, sqrt(sum over layers of ||slope||^2 ||input||^2).
 
     A row's gradient in each layer is the outer product of its slope and its input. A layer is given by its slopes
-    (..., b, o) and the norms (..., b) of its inputs. Norms above `_LONGEST`, and NaN, are returned as infinity. If only
-    norms above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is also far
-    below.
+    (..., b, o) and the norms (..., b) of its inputs. Norms above `clippable(bound)`, and NaN, are returned as infinity.
+    If only norms above `bound` > 0 matter, as for clipping, norms far below it may be returned as any number that is
+    also far below.
     """
     factors = [(_slope_norms(slopes, inputs, bound), inputs) for slopes, inputs in layers]
     lengths: Array = reduce(np.hypot, (slope * length for slope, length in factors))
-    longest = _LONGEST[lengths.dtype]
+    longest = clippable(bound, lengths.dtype)
     if np.maximum.reduce(lengths, axis=None) <= longest:
         return lengths
     # a zero slope times an infinite norm is a zero gradient; any other NaN bounds nothing

@@ -493,7 +493,7 @@ def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
 def clipping(bound: float, lengths: Array) -> Array:
     """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
 
-    An infinite norm gives 0, and NaN gives 1.
+    An infinite norm gives 0, and NaN, the norm of a batch that is not finite, gives 1; for rows see `forget`.
     """
     return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
 

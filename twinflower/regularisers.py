@@ -6,6 +6,7 @@ Points are flat, (..., d); leading axes are independent problems. An indicator i
 infinity outside; its prox is the projection onto the set.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class Subdifferentiable(Protocol):
     def subgradient(self, x: Array) -> Array:
         """A subgradient of h at x, (..., d); it is 0 for entries (or groups) of x that are 0."""
 
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """(a, b) such that every subgradient at x (d,) is D x plus a vector of norm at most a, where D is diagonal with
+        entries in [0, b]."""
+
 
 def soft_threshold(u: Array, threshold: float | Array) -> Array:
     """sign(u) max(|u| - threshold, 0) for every entry of u (..., d)."""
@@ -61,6 +66,10 @@ class Zero:
         """The zero vector, (..., d)."""
         return np.zeros(x.shape, x.dtype)
 
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """See `Subdifferentiable`."""
+        return 0.0, 0.0
+
 
 ZERO = Zero()
 
@@ -82,6 +91,10 @@ class L1:
     def subgradient(self, x: Array) -> Array:
         """weight * sign(x), 0 at 0."""
         return self.weight * np.sign(x)
+
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """See `Subdifferentiable`."""
+        return self.weight * math.sqrt(d), 0.0
 
 
 @dataclass(frozen=True)
@@ -144,6 +157,10 @@ class ElasticNet:
         """l1 sign(x) + l2 x."""
         return self.l1 * np.sign(x) + self.l2 * x
 
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """See `Subdifferentiable`."""
+        return self.l1 * math.sqrt(d), self.l2
+
 
 @dataclass(frozen=True)
 class GroupL1:
@@ -169,6 +186,10 @@ class GroupL1:
         """weight * column / ||column|| for every column, 0 for a column of zeros."""
         norms = self._norms(x)
         return (self._matrix(x) * (self.weight / np.where(norms > 0, norms, np.inf))).reshape(x.shape)
+
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """See `Subdifferentiable`."""
+        return self.weight * math.sqrt(d / self.rows), 0.0
 
     def _matrix(self, x: Array) -> Array:
         return x.reshape(x.shape[:-1] + (self.rows, -1))
@@ -234,6 +255,11 @@ class FiniteOnPart(OnPart):
     def subgradient(self, x: Array) -> Array:
         """A subgradient of `inner` in the entries in `spans`; 0 in all others."""
         return self.filled(np.zeros_like(x), self.inner.subgradient(self.part(x)))
+
+    def subgradient_bound(self, d: int) -> tuple[float, float]:
+        """See `Subdifferentiable`."""
+        kinks, slope = self.inner.subgradient_bound(sum(end - first for first, end in self.spans))
+        return kinks, slope
 
 
 def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:

@@ -189,7 +189,7 @@ def rounding(
     alone = algorithm.release(bounds, workload.for_one_row, round_)
     effect = alone.sensitivity * workload.rows / (2 * bounds.gradient)
     size = public + effect * (bounds.gradient + (1 + bounds.steepest) * public)
-    return Rounding(size, points=size)
+    return Rounding(size, size)
 
 
 def length(array: NDArray[Any]) -> float:

@@ -126,15 +126,14 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
             info = eta, self.pull, workload, self.sensitivity
             return loop_rounding(bounds, *info, length(start), constant)
         noisy = bounds.gradient + MOST_DRAWN * sigma * math.sqrt(start.size)
-        factor = step_factor(bounds, eta, self.pull, 0.0)
-        points = farthest(
-            length(start), eta, factor, workload.steps - 1, lambda r: noisy + constant + self.kinks(r, start.size)
-        )
-        return Rounding(bounds.gradient + bounds.steepest * points, points=points)
+        kinks, curvature = self.kinks(start.size)
+        factor = step_factor(bounds, eta, self.pull, curvature)
+        points = farthest(length(start), eta, factor, workload.steps - 1, noisy + constant + kinks)
+        return Rounding(bounds.gradient + bounds.steepest * points, points)
 
-    def kinks(self, r: float, d: int) -> float:
-        """A bound on the norm of the subgradients that are added to the gradients at points (d,) of norm at most r."""
-        return 0.0
+    def kinks(self, d: int) -> tuple[float, float]:
+        """`Subdifferentiable.subgradient_bound` of the subgradients that are added to the local gradients."""
+        return 0.0, 0.0
 
     def check_sum(self, steps: int) -> None:
         """Require dense messages, noise once per round, and a single local step if clients keep a dual variable.

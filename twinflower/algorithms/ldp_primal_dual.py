@@ -111,7 +111,7 @@ class LDPPrimalDual(
         """The bound for x and the gradient step from it."""
         _, dual, x = self.finish(state, inbox)
         slope = self.pull * (bounds.gradient + bounds.steepest * length(x)) + length(dual)
-        return Rounding(length(x) + self.step_size * slope)
+        return Rounding(length(x) + self.step_size * slope, length(x))
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """Average the messages of all clients."""

@@ -87,4 +87,4 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
     ) -> Rounding:
         """The bound for the neighbourhood mean and the step from it."""
         slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
-        return Rounding(length(inbox.mixed) + self.step(round_) * slope)
+        return Rounding(length(inbox.mixed) + self.step(round_) * slope, 0.0)

@@ -88,7 +88,8 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         """The bound for the steps near the argmin, and for the distance that is left to it.
 
         The steps are no longer than (C + ||pull||) / strong. The rounding error of a step is 1 / strong times that of
-        its gradient, and momentum adds up the errors of sqrt(smooth / strong) steps.
+        its gradient, and momentum adds up the errors of sqrt(smooth / strong) steps. By the contraction of Nesterov's
+        method, a point y of the steps has ||y - w*|| <= 3 sqrt(smooth / strong + 1) ||own - w*||.
         """
         _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         strong = 2 * self.rho * float(inbox.degree)
@@ -96,7 +97,7 @@ class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
         slope = bounds.gradient + length(pull)
         size = (slope + smooth * slope / strong) / strong + length(own)
         size *= math.sqrt(smooth / strong)
-        return Rounding(size, float(self.shrink(inbox.degree, round_)), size)
+        return Rounding(size, 5 * size, float(self.shrink(inbox.degree, round_)))
 
     def sensitivity(self, bounds: Bounds, workload: Workload, round_: int) -> float:
         """The sensitivity for a client with one neighbour, the smallest number in a connected graph."""
@@ -118,4 +119,4 @@ def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -
 
 def _steps(strong: Array | float, smooth: Array) -> Index:
     """Steps until (1 - rate)^steps < 1e-32 with rate = sqrt(strong / smooth)."""
-    return np.asarray(_DIGITS / np.sqrt(strong / smooth)).astype(np.int64) + 1
+    return np.minimum(_DIGITS / np.sqrt(strong / smooth), 2.0**62).astype(np.int64) + 1

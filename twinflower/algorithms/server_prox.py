@@ -23,7 +23,6 @@ from ..errors import require
 from ..regularisers import Subdifferentiable, Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
-from .abilities import length
 from .base import LocalMethod
 from .local import LocalEnd, Subgradient, reach
 from .messages import Upload
@@ -71,9 +70,10 @@ class ServerProx(LocalMethod):
         local = self.composite == "local-subgradient" and not isinstance(h, Zero)
         return h.subgradient if local and isinstance(h, Subdifferentiable) else None
 
-    def kinks(self, r: float, d: int) -> float:
-        """See `LocalMethod.kinks`: no subgradient of these regularisers is longer than that at (r, ..., r)."""
-        return length(self.subgradient(np.full(d, r))) if self.subgradient else 0.0
+    def kinks(self, d: int) -> tuple[float, float]:
+        """See `LocalMethod.kinks`."""
+        h = self.regulariser
+        return h.subgradient_bound(d) if self.subgradient and isinstance(h, Subdifferentiable) else (0.0, 0.0)
 
     def step_to_mean(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """The server's state after averaging the points sent and, with "server-prox", applying the prox of h."""

@@ -69,7 +69,7 @@ class SSCA(Surrogates):
         self, state: Nothing, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the gradient, including the gradient of the penalty."""
-        return Rounding(bounds.gradient + bounds.steepest * length(inbox.x))
+        return Rounding(bounds.gradient + bounds.steepest * length(inbox.x), 0.0)
 
     def server_update(self, server: Any, uploads: Vector, clients: Index, round_: int) -> Any:
         """Update the surrogate, then move x towards its minimum."""

@@ -114,7 +114,7 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
     ) -> Rounding:
         """The bound for all gradients and for the values loss - U in units of loss_clip."""
         limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
-        return Rounding(len(self.bounded) * bounds.gradient + limits)
+        return Rounding(len(self.bounded) * bounds.gradient + limits, 0.0)
 
     def server_metrics(self, server: Any) -> dict[str, Array]:
         """||x||^2, the largest multiplier, and the total slack."""

@@ -67,7 +67,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         eta, degree = self.step(round_), float(inbox.degree)
         kinks = 0.0 if self.composite == "prox" else length(self.subgradient(own))
         slope = length(own) / eta + bounds.gradient + bounds.steepest * length(own) + kinks + length(pull)
-        return Rounding(slope / (1 / eta + 2 * self.rho * degree), float(self.shrink(inbox.degree, round_)))
+        return Rounding(slope / (1 / eta + 2 * self.rho * degree), 0.0, float(self.shrink(inbox.degree, round_)))
 
     def shrink(self, degree: Array, round_: int) -> Array:
         """Delta_k(n) divided by the sensitivity that the release was planned for."""

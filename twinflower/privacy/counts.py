@@ -34,12 +34,13 @@ def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0) -> Array:
 
     A loss that is not a number counts 1. Raises SettingError if a bound is given and the objective has no `losses`.
     """
-    if not bound:
-        return correct(objective, x, rows)
-    require(isinstance(objective, RowLosses), "this objective has no loss of each row that could be clipped")
     with np.errstate(all="ignore"):  # a diverging model has infinite losses
-        losses = objective.losses(x, rows)
-    return np.array([(within(losses, 0.0, bound) / bound).sum()])
+        if not bound:
+            return correct(objective, x, rows)
+        require(
+            isinstance(objective, RowLosses), "this objective has no loss of each row that could be clipped"
+        )
+        return np.array([(within(objective.losses(x, rows), 0.0, bound) / bound).sum()])
 
 
 def paid_twice(unit: Unit) -> int:

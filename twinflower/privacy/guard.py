@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Array, all_finite, within
+from ..arrays import Array
 from ..errors import ReplyError, require
 from ..norms import norms
 from ..objectives import Batch, Bounds
@@ -85,16 +85,20 @@ class Guard:
     def admitted(self, rows: Batch) -> Batch:
         """The rows as `bounds` assumes them; the same object if they already are.
 
-        A number that is not finite counts as 0, a row longer than row_norm is scaled to that norm, and a label that is
-        a real number is clipped. None of this raises an error, because an error would reveal something about a row.
+        Features and labels that are real numbers are clipped to 1e100 in size, with 0 for NaN, and a row longer than
+        row_norm is scaled to that norm. What becomes of a row depends on that row alone. Nothing raises an error,
+        because an error would reveal something about a row.
         """
-        features, labels = _finite(rows.features), rows.labels
-        bound = min(self.row_norm, LARGEST)
-        lengths = norms(np.asarray(features, float))
-        if not (lengths <= bound * (1 + _RELATIVE)).all():
-            features = features * (bound / np.maximum(lengths, bound))[:, None]
-        if labels.dtype.kind == "f" and not (np.abs(labels) <= LARGEST).all():
-            labels = within(_finite(labels), -LARGEST, LARGEST)
+        features, labels, bound = (
+            _moderate(rows.features),
+            _moderate(rows.labels),
+            min(self.row_norm, LARGEST),
+        )
+        with np.errstate(over="ignore"):  # squares may overflow
+            lengths = norms(np.asarray(features, float))
+        long = lengths > bound * (1 + _RELATIVE)
+        if long.any():
+            features = features * np.where(long, bound / np.maximum(lengths, bound), 1.0)[:, None]
         same = features is rows.features and labels is rows.labels
         return rows if same else Batch(features, labels)
 
@@ -126,7 +130,8 @@ class Guard:
         """
         require(
             SMALLEST < release.sensitivity < LARGEST,
-            f"the release of round {round_} has no finite sensitivity: set clip-norm, or choose another loss",
+            f"the sensitivity of round {round_} must be between {SMALLEST:g} and {LARGEST:g}; got "
+            f"{release.sensitivity:g}: change clip-norm, row-norm or step-size",
         )
         sigma = self.noise_multiplier * release.spread
         cost = release.units / self.noise_multiplier**2
@@ -144,6 +149,8 @@ class Guard:
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
 
 
-def _finite(array: Array) -> Array:
-    """The array with 0 in place of NaN and infinities; the array itself if there are none."""
-    return array if all_finite(array) else np.where(np.isfinite(array), array, 0.0)
+def _moderate(array: Array) -> Array:
+    """The numbers clipped to 1e100 in size, with 0 in place of NaN; the array itself if that changes nothing."""
+    if array.dtype.kind != "f" or (np.abs(array) <= LARGEST).all():
+        return array
+    return np.clip(np.nan_to_num(array, nan=0.0), -LARGEST, LARGEST)

@@ -21,7 +21,8 @@ from ..randomness import LONG, normals, normals_by_round
 
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
 MOST_SIGMAS = 2.0**29
-"""Values are clipped to so many standard deviations of their noise: 2^50 cells, and floats resolve 2^53."""
+"""Values are clipped to so many standard deviations of their noise: 2^50 cells, where floats still resolve an eighth of
+a cell."""
 _SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
 Draws = Callable[[int, tuple[int, ...]], Array]
@@ -33,7 +34,8 @@ class GaussianNoise:
 
     sigma: the standard deviation, a number or (..., 1) for stacked clients. draws(draw, shape) returns z. grid: whether
     to clip the value to MOST_SIGMAS, and to round the result to multiples of a power of two near sigma / 2^GRID_BITS.
-    Clipping never moves two values apart, so it does not change their sensitivity.
+    Clipping moves no two numbers apart, so it does not change their sensitivity. NaN becomes the largest number: an
+    algorithm must not let a single record make a value NaN.
     """
 
     sigma: Array | float

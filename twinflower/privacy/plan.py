@@ -23,6 +23,7 @@ from ..arrays import Array, Index
 from ..batches import Workload
 from ..errors import require
 from ..objectives import Bounds
+from ..settings import SMALLEST
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .counts import CountPlan, paid_twice
 from .guard import Guard
@@ -143,6 +144,12 @@ class Load(NamedTuple):
             all(math.isfinite(r.sensitivity) for r in releases.values()),
             "the releases of this run have no finite sensitivity, because its local steps stretch every difference: "
             "lower step-size, or local.max-steps",
+        )
+        smallest = min(r.sensitivity for r in releases.values())
+        require(
+            smallest > SMALLEST,
+            f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
+            "step-size",
         )
         touched = np.array([releases[workload].touched for workload in workloads])
         rounds = range(1, len(asked) + 1)

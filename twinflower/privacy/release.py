@@ -18,7 +18,7 @@ from ..batches import Workload
 from ..objectives import Bounds
 
 MOST_DRAWN = 10.0
-"""No draw of standard normal noise is larger (`mechanism.secret`)."""
+"""No draw of `mechanism.secret` is larger."""
 
 
 class Release(NamedTuple):
@@ -50,13 +50,14 @@ class Rounding(NamedTuple):
     Adding public numbers to private ones rounds the result. The rounding error depends on the data, and the planned
     noise does not account for it. size: the sum of the norms of all values that are rounded between a private gradient
     and the noise, each multiplied by its effect on the release. An operation has a relative error of 2^-53, so the
-    error of a release is a few times 2^-53 size. shrink: the scale of the noise, as in `work.Noise`. points: a bound on
-    the norm of every point at which a gradient is taken, other than those that the round starts from.
+    error of a release is a few times 2^-53 size. points: a bound on the norm of every point at which a gradient is
+    taken; 0 if these are arrays of the state or the inbox, which are checked anyway. shrink: the scale of the noise, as
+    in `work.Noise`.
     """
 
     size: float
+    points: float
     shrink: float = 1.0
-    points: float = 0.0
 
 
 def gradient_release(bounds: Bounds, workload: Workload) -> Release:
@@ -124,8 +125,7 @@ def loop_rounding(
     the differences in the sensitivity bound.
     """
     factor, steps = step_factor(bounds, step_size, mu, 0.0), workload.steps
-    reached = geometric_sum(factor, steps)
-    longest = max(1.0, _power(factor, steps)) * start + step_size * (bounds.gradient + constant) * reached
+    longest = farthest(start, step_size, factor, steps, bounds.gradient + constant)
     curvature = (
         bounds.curvature if math.isfinite(bounds.curvature) else 0.0
     )  # the slope of a row is bounded even if its curvature is unknown
@@ -133,24 +133,20 @@ def loop_rounding(
     info = bounds, step_size, mu, workload
     coupled = sensitivity == "coupled" and coupled_sensitivity(*info) <= norm_sensitivity(*info)
     stretch = (
-        geometric_sum(step_factor(bounds, step_size, mu, bounds.curvature), steps) if coupled else reached
+        geometric_sum(step_factor(bounds, step_size, mu, bounds.curvature), steps)
+        if coupled
+        else geometric_sum(factor, steps)
     )
     return Rounding((longest + step_size * slope) * stretch, points=longest)
 
 
-def farthest(
-    start: float, step_size: float, factor: float, steps: int, slope: Callable[[float], float]
-) -> float:
-    """A bound on the norms of all points of a loop that starts at a point of norm `start`.
+def farthest(start: float, step_size: float, factor: float, steps: int, slope: float) -> float:
+    """A bound on the norms of all points of a loop of so many steps that starts at a point of norm `start`:
+    max(1, factor^steps) start + eta slope sum_{j<steps} factor^j.
 
-    Without the rest of its slope, a step multiplies a point by at most `factor`; slope(r): a bound on the norm of that
-    rest at points of norm at most r, ascending in r.
+    A step multiplies a point by at most `factor` and subtracts eta times a vector of norm at most `slope`.
     """
-    longest = reached = start
-    for _ in range(steps):
-        reached = factor * reached + step_size * slope(longest)
-        longest = max(longest, reached)
-    return longest
+    return max(1.0, _power(factor, steps)) * start + step_size * slope * geometric_sum(factor, steps)
 
 
 SENSITIVITIES: dict[str, Callable[[Bounds, float, float, Workload], float]] = {

@@ -10,9 +10,10 @@ without the recovery of sites that drop out: the sites are fixed at the start of
 3. The server forwards all announcements, in the order of the sites, as the `roster`. A site accepts it only if it
    contains every site of its circle exactly once, in order, with a valid signature for this session and these settings,
    and its own announcement unchanged.
-4. For a round, the pair (i, j) derives a ChaCha20 key with HKDF-SHA256 from its X25519 secret and from everything that
-   it must agree on: session, round, roster and inbox, as all sites, and its own two numbers and announcements. The site
-   with the smaller number adds the key stream, as 64-bit words, to its numbers; the other one subtracts it.
+4. For a round, the pair (i, j) derives a ChaCha20 key with HKDF-SHA256 from its X25519 secret, from the digest of
+   everything that all sites must agree on (session, round, inbox, and the roster with all announcements), and from the
+   numbers i and j. The site with the smaller number adds the key stream, as 64-bit words, to its numbers; the other
+   one subtracts it.
 
 If sites received different points, rounds, or rosters, their keys differ, their masks do not cancel, and the server
 gets uniform noise. The keys of a session are random and stored at the site. A site that loses its key cannot rejoin the
@@ -109,13 +110,12 @@ class Identity:
 class Session:
     """A site in a session whose roster it has accepted.
 
-    agreed: the bytes that must be the same at all sites, session and roster. announcements: of all sites, by number.
-    secrets: the X25519 secret shared with each site, by number; empty for the site itself.
+    agreed: the bytes that must be the same at all sites, session and roster. secrets: the X25519 secret shared with
+    each site, by number; empty for the site itself.
     """
 
     identity: Identity
     agreed: bytes
-    announcements: tuple[bytes, ...]
     secrets: tuple[bytes, ...] = field(repr=False)
 
     @classmethod
@@ -138,7 +138,7 @@ class Session:
             "lost its own, the session cannot go on",
         )
         secrets = (b"" if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts))
-        return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(parts), tuple(secrets))
+        return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
 
     def mask(self, count: int, round_: int, inbox: bytes) -> Cells:
         """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round."""
@@ -146,14 +146,10 @@ class Session:
         total = np.zeros(count, dtype=np.uint64)
         for peer, secret in enumerate(self.secrets):
             if secret:
-                words = _words(secret, agreed + self._pair(peer), count)
+                pair = struct.pack(">2I", *sorted((self.identity.number, peer)))
+                words = _words(secret, agreed + pair, count)
                 total = total + words if self.identity.number < peer else total - words
         return total
-
-    def _pair(self, peer: int) -> bytes:
-        """The numbers and announcements of this site and a peer, the smaller number first."""
-        pair = sorted((self.identity.number, peer))
-        return struct.pack(">2I", *pair) + b"".join(self.announcements[number] for number in pair)
 
 
 def simulated(sites: int, seed: int) -> list[Identity]:

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from ..arrays import Array
 from ..errors import require
-from ..norms import norms
+from ..norms import clippable, norms
 from ..objectives import Batch, Bounds, Part, Penalised, Penalties, clipping, mean_over, score_of
 from ..regularisers import OnPart, Regulariser, on_part
 from .checks import (
@@ -264,12 +264,12 @@ class ModuleObjective(Penalised):
     def _clipped_mean(self, part: list[Tensor], dims: "_Dims") -> Array:
         """The weighted sum of the rows' gradients, each clipped to clip_norm.
 
-        A gradient that is not finite counts as 0. It raises no error, because that would reveal information about the
-        row.
+        A gradient that is not finite, or too long to be clipped, counts as 0. It raises no error, because that would
+        reveal information about the row.
         """
         grads = to_point(_over_clients(self._row_grads, dims)(*part))
         lengths = norms(grads)
-        there = np.isfinite(lengths)
+        there = lengths <= clippable(self.clip_norm, lengths.dtype)
         grads[~there] = 0.0
         shares = np.where(there, clipping(self.clip_norm, lengths)[..., 0], 0.0) * to_point(part[3])
         return (shares[..., None, :] @ grads)[..., 0, :]  # type: ignore[no-any-return]
