@@ -26,6 +26,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )  # fmt: skip
 _A_FILE = "an experiment's TOML, or the config.toml of a run"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import twinflower
+
+        print(twinflower.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Private primal-dual federated learning on Flower."""
+
+
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
 Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
 DataDir = Annotated[

@@ -29,9 +29,11 @@ from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.data.dataset import OWN, Dataset
+from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, describe, divide, hold_out
 from twinflower.data.schema import Range
-from twinflower.data.sets import OWN, ArrayData, Data, Dataset, OwnData, TableData, load_own
+from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require

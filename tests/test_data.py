@@ -14,9 +14,10 @@ import pytest
 import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinflower.data import sets
+from twinflower.data import builtin
 from twinflower.data.features import completed
-from twinflower.data.sets import ARRAYS, DATASETS, OWN, TABLES, Dataset, load_dataset, load_own
+from twinflower.data.own import load_own
+from twinflower.data.sets import ARRAYS, DATASETS, OWN, TABLES, Dataset, load_dataset
 from twinflower.errors import DataError, SettingError
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
@@ -137,7 +138,7 @@ def test_tables_read_without_scikit_learn_are_those_it_loads():
         ("digits.csv.gz", 0, sklearn.datasets.load_digits),
         ("breast_cancer.csv", 1, sklearn.datasets.load_breast_cancer),
     ]:
-        (features, labels), expected = sets._shipped(file, header), load()
+        (features, labels), expected = builtin._shipped(file, header), load()
         assert_array_equal(features, expected.data)
         assert_array_equal(labels, expected.target)
 
@@ -422,9 +423,9 @@ def test_a_question_mark_is_all_zeros(tmp_path):
 
 
 def test_dummies_tell_all_categories_apart(tmp_path):
-    columns = {name: sets._ADULT_COLUMNS.index(name) for name in sets._ADULT_CATEGORIES}
-    assert sum(len(known) - 1 for known in sets._ADULT_CATEGORIES.values()) == 81 - ADULT_NUMBERS
-    for name, known in sets._ADULT_CATEGORIES.items():
+    columns = {name: builtin._ADULT_COLUMNS.index(name) for name in builtin._ADULT_CATEGORIES}
+    assert sum(len(known) - 1 for known in builtin._ADULT_CATEGORIES.values()) == 81 - ADULT_NUMBERS
+    for name, known in builtin._ADULT_CATEGORIES.items():
         assert list(known) == sorted(known)
         rows = adult(tmp_path, [changed(columns[name], text) for text in known])
         assert len(np.unique(rows, axis=0)) == len(known)
@@ -668,13 +669,13 @@ def as_openml(lines: list[str]) -> SimpleNamespace:
     """UCI lines in the layout of fetch_openml(as_frame=False, parser='liac-arff'): codes, NaN if missing."""
     columns = list(zip(*(line.split(", ") for line in lines), strict=True))
     data, categories = [], {}
-    for name, column in zip(sets._ADULT_COLUMNS[:-1], columns, strict=False):
-        if name in sets._ADULT_CATEGORIES or name == "education":
+    for name, column in zip(builtin._ADULT_COLUMNS[:-1], columns, strict=False):
+        if name in builtin._ADULT_CATEGORIES or name == "education":
             known = categories[name] = sorted(set(column) - {"?"}, reverse=True)
             data.append([np.nan if text == "?" else known.index(text) for text in column])
         else:
             data.append([float(text) for text in column])
-    names, target = list(sets._ADULT_COLUMNS[:-1]), np.array(columns[-1], object)
+    names, target = list(builtin._ADULT_COLUMNS[:-1]), np.array(columns[-1], object)
     return SimpleNamespace(data=np.array(data).T, target=target, categories=categories, feature_names=names)
 
 
@@ -690,7 +691,7 @@ def openml(monkeypatch):
         return stand_in.answer
 
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
-    monkeypatch.setattr(sets, "PUBLISHED_ROWS", {"mnist": (7, 3), "adult": (4, 2)})
+    monkeypatch.setattr(builtin, "PUBLISHED_ROWS", {"mnist": (7, 3), "adult": (4, 2)})
     return stand_in
 
 

@@ -98,8 +98,8 @@ def modules():
 
 
 def imported(tree, package, known):
-    """Modules of the package that a module imports while it is being loaded itself."""
-    for statement in tree.body:
+    """Modules of the package that a module imports, also later, or for its annotations only."""
+    for statement in ast.walk(tree):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names if alias.name in known)
         if isinstance(statement, ast.ImportFrom):

@@ -21,10 +21,24 @@ _LATER = {  # public names and their modules, imported on first use
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name in _LATER:
         return getattr(import_module(f"twinflower.{_LATER[name]}"), name)
     raise AttributeError(f"module 'twinflower' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LATER])
+    return sorted([*globals(), *_LATER, "__version__"])
+
+
+def _version() -> str:
+    """The version of the installed package; in a bundle of `flwr run`, which is not installed, that in its
+    pyproject.toml."""
+    import tomllib
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("twinflower")
+    except PackageNotFoundError:
+        return str(tomllib.loads((_inside.parent / "pyproject.toml").read_text())["project"]["version"])

@@ -1,6 +1,6 @@
 """A trained model as a scikit-learn pipeline. Loading a model does not import this module, and so not scikit-learn."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -8,10 +8,25 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import Pipeline
 
 from .arrays import Array
-from .errors import require
 
-if TYPE_CHECKING:
-    from .trained import Inputs, TrainedModel
+
+class Encoder(Protocol):
+    """The transformation from users' rows to features; see `trained.Inputs`."""
+
+    @property
+    def bias(self) -> bool:
+        """Whether a column of ones is appended."""
+
+    @property
+    def row_norm(self) -> float:
+        """The limit of the rows' norms, 0 for none."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, without the column of ones."""
+
+    def features(self, rows: Any) -> Array:
+        """The features (rows, num_features), with one more column if `bias`."""
 
 
 class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -20,7 +35,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ones: whether to include the column of ones that the run appended, as the last feature.
     """
 
-    def __init__(self, inputs: "Inputs", ones: bool = False) -> None:
+    def __init__(self, inputs: Encoder, ones: bool = False) -> None:
         self.inputs = inputs
         self.ones = ones
 
@@ -42,40 +57,37 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(names, dtype=object)
 
 
-def pipeline_of(model: "TrainedModel") -> Pipeline:
-    """`Features` followed by a LogisticRegression or LinearRegression with the model's weights.
-
-    Raises SettingError if scikit-learn has no such model.
-    """
-    inputs = model.inputs
-    ones = inputs.bias and inputs.row_norm > 0  # in rows scaled down to row_norm, that column is less than 1
-    final = _classifier(model, ones) if hasattr(model, "classes_") else _regression(model, ones)
-    return Pipeline([("features", Features(inputs, ones)), ("model", final)])
-
-
-def _weights(model: "TrainedModel", ones: bool) -> tuple[Array, Array]:
-    """coef_ (outputs, features) and intercept_ (outputs,) for the output of `Features`."""
-    matrix, features = model._matrix, model.inputs.num_features
-    if ones:
-        return matrix, np.zeros(len(matrix))
-    return matrix[:, :features], matrix[:, -1] if model.inputs.bias else np.zeros(len(matrix))
-
-
-def _classifier(model: Any, ones: bool) -> LogisticRegression:
-    require(
-        model.objective in ("softmax", "logistic"),
-        f"scikit-learn has no model like objective {model.objective}: train with softmax or logistic",
-    )
+def classifier(inputs: Encoder, matrix: Array, classes: Any) -> Pipeline:
+    """`Features` followed by a LogisticRegression with these weights (outputs, features), ones included."""
+    ones = _keeps_ones(inputs)
     final = LogisticRegression(fit_intercept=not ones)
-    final.coef_, final.intercept_ = _weights(model, ones)
-    final.classes_, final.n_features_in_ = model.classes_, final.coef_.shape[1]
+    final.coef_, final.intercept_ = _weights(inputs, matrix, ones)
+    final.classes_, final.n_features_in_ = classes, final.coef_.shape[1]
     final.n_iter_ = np.array([0])
-    return final
+    return _pipeline(inputs, ones, final)
 
 
-def _regression(model: Any, ones: bool) -> LinearRegression:
-    coef, intercept = _weights(model, ones)
-    final = LinearRegression()
-    final.coef_, final.intercept_ = coef[0] * model.half, intercept[0] * model.half + model.middle
+def regression(inputs: Encoder, matrix: Array, half: float, middle: float) -> Pipeline:
+    """`Features` followed by a LinearRegression with these weights (1, features), ones included, for a label that was
+    scaled to (label - middle) / half."""
+    ones, final = _keeps_ones(inputs), LinearRegression()
+    coef, intercept = _weights(inputs, matrix, ones)
+    final.coef_, final.intercept_ = coef[0] * half, intercept[0] * half + middle
     final.n_features_in_ = coef.shape[1]
-    return final
+    return _pipeline(inputs, ones, final)
+
+
+def _keeps_ones(inputs: Encoder) -> bool:
+    """Whether the column of ones remains a feature: in rows scaled down to row_norm it is less than 1."""
+    return inputs.bias and inputs.row_norm > 0
+
+
+def _weights(inputs: Encoder, matrix: Array, ones: bool) -> tuple[Array, Array]:
+    """coef_ (outputs, features) and intercept_ (outputs,) for the output of `Features`."""
+    if ones or not inputs.bias:
+        return matrix, np.zeros(len(matrix))
+    return matrix[:, :-1], matrix[:, -1]
+
+
+def _pipeline(inputs: Encoder, ones: bool, final: Any) -> Pipeline:
+    return Pipeline([("features", Features(inputs, ones)), ("model", final)])

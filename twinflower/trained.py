@@ -238,17 +238,28 @@ class TrainedModel:
 
     def to_sklearn(self) -> Any:
         """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
-        from .pipeline import pipeline_of
-
         require(
             isinstance(self._model, LinearModel),
             f"scikit-learn has no model like a {self.objective}: use predict of this object",
         )
-        return pipeline_of(self)
+        return self._pipeline()
+
+    def _pipeline(self) -> Any:
+        """The pipeline of a linear model."""
+        raise NotImplementedError
 
 
 class TrainedClassifier(TrainedModel):
     """A trained model for classification."""
+
+    def _pipeline(self) -> Any:
+        from .pipeline import classifier  # scikit-learn is slow to import
+
+        require(
+            self.objective in ("softmax", "logistic"),
+            f"scikit-learn has no model like objective {self.objective}: train with softmax or logistic",
+        )
+        return classifier(self.inputs, self._matrix, self.classes_)
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -296,6 +307,11 @@ class TrainedClassifier(TrainedModel):
 
 class TrainedRegressor(TrainedModel):
     """A trained model for regression."""
+
+    def _pipeline(self) -> Any:
+        from .pipeline import regression  # scikit-learn is slow to import
+
+        return regression(self.inputs, self._matrix, self.half, self.middle)
 
     @property
     def coef_(self) -> Array:

@@ -7,7 +7,6 @@ the total, and the classical Gaussian rule gives the noise. The modes "public-st
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,7 @@ from ..errors import require
 from ..objectives import Bounds
 from ..privacy.accountant import classical_noise_multiplier
 from ..privacy.release import geometric_sum, step_factor
-
-if TYPE_CHECKING:
-    from .fedpdm import FedPDM
+from .fedpdm_settings import FedPDMSettings
 
 
 def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
@@ -116,7 +113,7 @@ class PublishedRule:
 
 
 def true_costs(
-    algorithm: "FedPDM", bounds: Bounds, workloads: Sequence[Workload], asked: Sequence[Sequence[int] | Index]
+    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], asked: Sequence[Sequence[int] | Index]
 ) -> Array:
     """The sum over each client's rounds of (true / published sensitivity)^2, (N,). Divided by the squared noise
     multiplier it is mu^2 (Gaussian differential privacy).
@@ -138,14 +135,14 @@ def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) 
         return float((ratios * ratios).sum())
 
 
-def caveat(algorithm: "FedPDM", costs: Array, clips_means: bool = False) -> tuple[str, bool]:
+def caveat(algorithm: FedPDMSettings, costs: Array, clips_means: bool = False) -> tuple[str, bool]:
     """The flaw in the papers' guarantee, given the true costs, and whether any guarantee remains."""
     text, provable = _flaw(algorithm, costs)
     more = "; clip-norm bounds the mean gradient of a batch, not that of a record" if clips_means else ""
     return text + more, provable
 
 
-def _flaw(algorithm: "FedPDM", costs: Array) -> tuple[str, bool]:
+def _flaw(algorithm: FedPDMSettings, costs: Array) -> tuple[str, bool]:
     if algorithm.stopping_tolerance:
         return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
     if algorithm.uplink == "top-k" and algorithm.uplink_ratio < 1:

@@ -1,23 +1,61 @@
 """Data sets from the tables of sites: one file per client, or a site's own file, with a schema shared by all."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import DOUBLE
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
+from ..settings import PROBABILITY, Setting
+from .dataset import TABLES, Bias, Dataset, Floats, RangeShare, RowNorm, SchemaDigest, SchemaFile, held_out
 from .features import completed
+from .own import OwnData
 from .ranges import Unscaled
 from .schema import Schema, read_schema
-from .sets import Dataset, Floats, OwnData, TableData, held_out
 from .tables import read_names, read_rows, table_files
 
 Rows = tuple[Floats, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class TableData:
+    """The settings of tables with named columns and a schema; each file is one client, or each value of site-column."""
+
+    name: str = TABLES
+    files: Annotated[
+        str, Setting("CSV, Parquet or .npz files, one for each client; site-*.csv: all of these", unit="path")
+    ] = ""
+    schema: SchemaFile = ""
+    schema_digest: SchemaDigest = ""
+    site_column: Annotated[
+        str, Setting("column that names the site of each row of a single file; empty: one file, one client")
+    ] = ""
+    test_file: Annotated[
+        str, Setting("table to test on; empty: a share of the rows of every file", unit="path")
+    ] = ""
+    test_fraction: Annotated[float, Setting("that share", PROBABILITY)] = 0.2
+    range_share: RangeShare = 0.2
+    bias: Bias = True
+    row_norm: RowNorm = 1.0
+
+    @property
+    def num_sites(self) -> int:
+        """Number of clients, one per file or per site; 0 if the rows of a single file are not divided yet."""
+        if self.site_column:
+            return len(site_names(self))
+        count = len(table_files(self.files))
+        return count if count > 1 else 0
+
+    def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
+        """Load the data set in this precision; `folder` and `deferred` have no effect. Raises DataError and
+        SettingError."""
+        return load_tables(self).in_precision(dtype)
 
 
 def schema_of(data: TableData | OwnData) -> Schema:

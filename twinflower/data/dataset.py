@@ -1,0 +1,152 @@
+"""A data set as a value: training and test rows, checked at construction, and what the settings of all data share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from ..arrays import DOUBLE
+from ..settings import Setting, at_least, between
+from .features import Deferred, finite
+from .ranges import Unscaled
+from .schema import Classes, Range, Schema, expect
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64] | NDArray[np.float64]
+Table = tuple[Floats, Labels]
+
+OWN = "own"  # rows that exist only at the sites: `load_own`
+ARRAYS = "arrays"  # arrays passed in by a Python program
+TABLES = "tables"  # files with named columns: `sites.load_tables`
+
+Bias = Annotated[bool, Setting("append a column of ones to the features")]
+RowNorm = Annotated[
+    float,
+    Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", at_least(0)),
+]
+SchemaFile = Annotated[
+    str, Setting("file that says what the columns of a table are; all sites share it", unit="path")
+]
+SchemaDigest = Annotated[
+    str,
+    Setting("identity of the schema, as `twinflower schema --check` prints it; nodes compare it with theirs"),
+]
+RangeShare = Annotated[
+    float,
+    Setting(
+        "share of a private run's budget for the ranges of columns whose schema says range = private",
+        between(0.001, 0.999),
+    ),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows. Construction checks the shapes, labels and finiteness, and raises `DataError`.
+
+    features, test_features   (rows, n) and (test rows, n), finite, of type dtype, C-contiguous; or `Deferred`
+    labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite, of type dtype
+    num_classes               0 for regression
+    note                      a remark to report with results, such as that another file replaced a missing one
+    standardised              whether columns or targets were scaled by statistics of the rows
+    sites                     number of rows of each client if the rows are already grouped by client, else ()
+    schema                    the schema of the table that the features come from, if they come from one
+    scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
+    class_names               the original names of classes 0..num_classes-1
+    unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
+    dtype                     the type of features and real labels, to which others are converted: a floating-point
+                              type, except while a data set is being loaded
+    """
+
+    name: str
+    features: Floats
+    labels: Labels
+    test_features: Floats
+    test_labels: Labels
+    num_classes: int
+    note: str = ""
+    standardised: bool = False
+    sites: tuple[int, ...] = ()
+    schema: Schema | None = None
+    scaling: tuple[Floats, Floats] | None = None
+    class_names: tuple[Any, ...] = ()
+    unscaled: Unscaled | None = None
+    dtype: np.dtype[Any] = DOUBLE
+
+    def __post_init__(self) -> None:
+        for part in ("", "test_"):
+            features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
+            if not isinstance(features, Deferred):  # those were checked when they were loaded
+                if self.name != OWN or len(labels):  # the server of a deployment may have no rows
+                    check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
+                object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
+            kind = np.int64 if self.num_classes else self.dtype
+            object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
+        names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
+        object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
+        train, test = self.features.shape[1], self.test_features.shape[1]
+        expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
+
+    def in_precision(self, dtype: np.dtype[Any]) -> "Dataset":
+        """The data set with numbers of this type; the same object if they are of this type already."""
+        return self if self.dtype == dtype else replace(self, dtype=dtype)
+
+    def scaled(self, ranges: Sequence[Range]) -> "Dataset":
+        """The data set with these ranges in place of the private ones."""
+        assert self.unscaled is not None
+        features, others = self.unscaled.scaled(ranges)
+        schema = self.unscaled.schema.with_ranges(ranges)
+        return replace(self, features=features, test_features=others, schema=schema, unscaled=None)
+
+
+def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
+    """DataError unless the arrays are valid; `where` is the prefix of their names, such as 'mnist: test_'."""
+    tabular = features.ndim == 2 and features.size > 0
+    expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
+    shape = features.shape[:1]
+    expect(labels.shape == shape, f"{where}labels must have shape {shape}; got {labels.shape}")
+    expect(finite(features), f"{where}features must be finite; there is NaN or infinity")
+    expect(finite(labels), f"{where}labels must be finite; there is NaN or infinity")
+    if num_classes:
+        in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
+        expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+
+
+def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:
+    """A random mask (rows,) of round(fraction * rows) rows, stratified by class.
+
+    Rows are shuffled, sorted by class, and selected at even distances, so that a class with r rows contributes
+    fraction * r rows, rounded up or down.
+    """
+    order = draw.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    marks = np.floor(np.arange(len(labels) + 1) * fraction + 0.5)
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[order] = np.diff(marks) > 0
+    return mask
+
+
+def with_features(
+    dataset: Dataset, change: Callable[[NDArray[Any]], Any], dtype: np.dtype[Any] = DOUBLE
+) -> Dataset:
+    """The data set with training and test features changed by a function, and of this type."""
+    features, others = change(dataset.features), change(dataset.test_features)
+    return replace(dataset, features=features, test_features=others, dtype=dtype)
+
+
+def standardised(dataset: Dataset) -> Dataset:
+    """The data set with columns of mean 0 and standard deviation 1 over the training rows."""
+    centre, spread = moments(dataset.features)
+    scaled = with_features(dataset, lambda features: (features - centre) / spread)
+    first, factor = dataset.scaling or (np.zeros_like(centre), np.ones_like(spread))
+    return replace(scaled, standardised=True, scaling=(first + factor * centre, factor * spread))
+
+
+def moments(train: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every column, both (n,); 0 and 1 for constant columns, so that they stay as is."""
+    centre, spread = train.mean(axis=0), train.std(axis=0)
+    varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
+    return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
