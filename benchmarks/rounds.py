@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import reuse_freed_memory
 from twinflower.data.sets import Dataset
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import Config, parse
@@ -136,10 +137,10 @@ def inprocess_round(setup: Setup) -> Callable[[], Any]:
     """The next round of the real strategy and clients over the in-process grid, at every call."""
     from flwr.app import ConfigRecord
 
+    from twinflower.clients.records import record_of
     from twinflower.strategies.nodes import meet
-    from twinflower.strategies.records import record_of
 
-    grid, strategy, rounds = InProcessGrid(setup), setup.strategy(), iter(range(1, 10**9))
+    grid, strategy, rounds = InProcessGrid(setup), strategy_of(setup), iter(range(1, 10**9))
     strategy.begin(meet(grid, CLIENTS, 60.0), setup.start)
     nothing, start = ConfigRecord(), record_of([setup.start])
 

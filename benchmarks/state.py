@@ -25,13 +25,14 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.store import write_whole
+from twinflower.simulation.parties import client_of
 
 ROUNDS = 100
 
 
 def client(state_dir: str) -> AlgorithmClient:
     """Client 0 of the job, with its state in memory or in a folder."""
-    return job().client(0, Context(1, 1, {}, RecordDict(), {}), state_dir=state_dir)
+    return client_of(job(), 0, Context(1, 1, {}, RecordDict(), {}), state_dir=state_dir)
 
 
 def round_ms(one: AlgorithmClient) -> list[float]:

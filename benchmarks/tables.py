@@ -25,6 +25,7 @@ import scipy.optimize  # noqa: F401  the plan imports it, and that takes as long
 from flwr.app import Context, RecordDict
 
 from twinflower.data.schema import read_schema
+from twinflower.simulation.parties import client_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare_node
 
@@ -61,7 +62,7 @@ def site(file: Path, rows: int) -> None:
     start, busy = time.perf_counter(), time.process_time()
     setup = prepare_node(parse(keys)).at_site(0)
     start, busy = time.perf_counter() - start, time.process_time() - busy
-    client = setup.client(0, Context(0, 0, {}, RecordDict(), {}))
+    client = client_of(setup, 0, Context(0, 0, {}, RecordDict(), {}))
     client.fit([setup.start], {"round": 1})
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"| {file.name} | {start:.1f} s | {busy:.1f} s | {memory:.2f} GiB |", flush=True)

@@ -11,9 +11,9 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from twinflower.errors import ReplyError
-from twinflower.strategies.records import record_of
 from twinflower.wire import NO_ARRAYS, from_npy
 
+from .records import record_of
 from .shell import AlgorithmClient, Answer
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]

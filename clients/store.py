@@ -24,8 +24,9 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from twinflower.errors import DataError
-from twinflower.strategies.records import encode
 from twinflower.wire import dtype_name, from_npy, to_npy
+
+from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _EVALUATION = "evaluation"

@@ -35,6 +35,7 @@ from twinflower.randomness import normals, stream
 from twinflower.rounds import Outcome
 
 from .heldout import split
+from .parties import ledger_of
 from .privacy import make_plan
 from .runtimes.cohort import Cohort
 from .settings import Config
@@ -187,7 +188,7 @@ class Charged:
     def _ledgers(self) -> list[Ledger]:
         """Every client's ledger: in output.state-dir, or for this tuning only."""
         clients = range(self.total.config.clients.count)
-        return [self.total.ledger(number, Context(0, number, {}, RecordDict(), {})) for number in clients]
+        return [ledger_of(self.total, number, Context(0, number, {}, RecordDict(), {})) for number in clients]
 
     def _charge(
         self, candidate: Candidate, place: int, number: int, ledgers: Sequence[Ledger]

@@ -224,6 +224,7 @@ def privacy(
         _deliver(_statement(experiment, set_, data_dir, ledger), out, "statement")
         return
     require(ledger is None and out is None, "--ledger and --out belong to --statement")
+    from .advice import outlook
     from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
     from .report.console import say, table, titled
     from .setup import prepare
@@ -231,7 +232,7 @@ def privacy(
     curves = _plan(experiment, set_, data_dir, "").curves
     if len(curves) == 1:
         setup = prepare(curves[0].config)
-        titled(f"privacy of '{curves[0].label}'", forecast(setup) + setup.outlook())
+        titled(f"privacy of '{curves[0].label}'", forecast(setup) + outlook(setup))
         if setup.plan:
             table(NOISE_HEADINGS, noise_rows(setup))
         return
@@ -248,6 +249,7 @@ def graph(
     data_dir: DataDir = "",
 ) -> None:
     """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
+    from .advice import graph as properties
     from .report.console import say, titled
     from .report.figures import draw_graph
     from .setup import prepare
@@ -256,7 +258,7 @@ def graph(
     networked = next((setup for setup in setups if setup.neighbours), None)
     if networked is None:
         raise SettingError(f"{experiment} runs no networked method, so there is no graph")
-    titled("graph", networked.graph())
+    titled("graph", properties(networked))
     if out:
         say(f"drawn: {draw_graph(networked.neighbours, out)}")
 

@@ -3,14 +3,11 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
-from twinflower.data.sets import Dataset
-from twinflower.errors import require
 from twinflower.evaluation import (
     COLUMNS,
     Evaluation,
@@ -25,36 +22,33 @@ from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
 
-from .settings import Config
-
-if TYPE_CHECKING:
-    from .setup import Setup
+from .setup import Setup
 
 
-def counts(setup: "Setup") -> CountPlan | None:
+def counts(setup: Setup) -> CountPlan | None:
     """The plan of the clients' evaluations in a private run; None if there are none."""
     return setup.plan.evaluation if setup.plan else None
 
 
-def released(setup: "Setup") -> Sequence[int]:
+def released(setup: Setup) -> Sequence[int]:
     """The rounds after which the clients of a private run evaluate the model; empty if they do not."""
     plan = counts(setup)
     return plan.rounds if plan else ()
 
 
-def columns(setup: "Setup") -> Sequence[str]:
+def columns(setup: Setup) -> Sequence[str]:
     """The columns of metrics.csv that come from the clients' held-out rows; empty without such rows."""
     if setup.held is None:
         return ()
     return private_columns(setup.config.evaluation.loss_bound) if setup.plan else COLUMNS
 
 
-def row(setup: "Setup", found: Mapping[str, float]) -> dict[str, float]:
+def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
     """The values of `columns`, NaN for those that were not found in this round."""
     return {name: found.get(name, np.nan) for name in columns(setup)}
 
 
-def simulated(setup: "Setup", x: Array, round_: int) -> dict[str, float]:
+def simulated(setup: Setup, x: Array, round_: int) -> dict[str, float]:
     """The `columns` that all clients' evaluations of x (d,) after a round give; empty without held-out rows."""
     if setup.held is None:
         return {}
@@ -67,13 +61,13 @@ def simulated(setup: "Setup", x: Array, round_: int) -> dict[str, float]:
     return pooled([_exact(setup, x, i) for i in clients])
 
 
-def _exact(setup: "Setup", x: Array, client: int) -> Evaluation:
+def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
     rows = setup.held_out(client)
     assert rows is not None
     return evaluate(setup.objective, x, rows)
 
 
-def _count(setup: "Setup", plan: CountPlan, x: Array, client: int, round_: int) -> Released:
+def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
     rows = setup.held_out(client)
     assert rows is not None
@@ -82,7 +76,7 @@ def _count(setup: "Setup", plan: CountPlan, x: Array, client: int, round_: int) 
     return Released(len(rows.labels), float(value), plan.sigma(client))
 
 
-def of_client(setup: "Setup", number: int, guard: Guard | None) -> PrivateEvaluation | None:
+def of_client(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:
     """What a private client needs to evaluate models; None for one that holds out no rows."""
     plan = counts(setup)
     if guard is None or plan is None or not plan.sizes[number]:
@@ -93,7 +87,7 @@ def of_client(setup: "Setup", number: int, guard: Guard | None) -> PrivateEvalua
     )
 
 
-def split(setup: "Setup", number: int) -> str:
+def split(setup: Setup, number: int) -> str:
     """The identity of the division of a client's rows, by which its ledger recognises what is paid in parallel.
 
     It depends on all settings of the run, so no other run shares it, even if a server gives both the same session.
@@ -105,30 +99,10 @@ def split(setup: "Setup", number: int) -> str:
     return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()
 
 
-def check(config: Config, data: Dataset) -> None:
-    """Raise SettingError for data on which clients cannot evaluate models."""
-    share, private = config.evaluation.held_out, config.privacy.mode != "none"
-    require(
-        not data.standardised,
-        f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
-        f"statistics of all rows, the held-out ones included; got {share:g}",
-    )
-    require(
-        data.unscaled is None,
-        "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
-        f"that they train on; got {share:g}",
-    )
-    require(
-        not private or bool(data.num_classes or config.evaluation.loss_bound),
-        "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
-        "evaluation.loss-bound, to which the losses that it releases are clipped",
-    )
-
-
 # --- what the planner says
 
 
-def planned(setup: "Setup") -> list[tuple[str, str]]:
+def planned(setup: Setup) -> list[tuple[str, str]]:
     """The evaluations of a private run, as a row of `twinflower privacy`; empty without them."""
     plan = counts(setup)
     if plan is None:
@@ -143,7 +117,7 @@ def planned(setup: "Setup") -> list[tuple[str, str]]:
     return [("evaluation at the clients", text), ("spent by evaluation", share_of_budget(setup))]
 
 
-def share_of_budget(setup: "Setup") -> str:
+def share_of_budget(setup: Setup) -> str:
     """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
     plan = setup.plan
     assert plan and plan.evaluation
@@ -168,7 +142,7 @@ def _total_sigma(plan: CountPlan) -> float:
     return math.hypot(*(plan.sigma(int(client)) for client in np.flatnonzero(plan.sizes)))
 
 
-def release_row(setup: "Setup") -> list[tuple[str, ...]]:
+def release_row(setup: Setup) -> list[tuple[str, ...]]:
     """The evaluation with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without evaluations."""
     plan = counts(setup)
     if plan is None:

@@ -13,6 +13,7 @@ from twinflower.sums.plan import lost_site
 from twinflower.sums.runs import SumsPlan
 
 from . import evaluation
+from .advice import outlook
 from .privacy import spent
 from .ranges import planned, release_row
 from .settings import Config
@@ -208,7 +209,7 @@ def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
 def _remarks(setup: Setup) -> list[str]:
     """The caveat of the run's guarantee and the warnings of its outlook."""
     caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
-    return caveat + [f"warning: {text}" for key, text in setup.outlook() if key == "warning"]
+    return caveat + [f"warning: {text}" for key, text in outlook(setup) if key == "warning"]
 
 
 def _names(labels: list[str]) -> str:

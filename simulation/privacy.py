@@ -3,14 +3,11 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from twinflower.algorithms import Algorithm
-from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule
 from twinflower.arrays import Array, Index
-from twinflower.batches import LocalSchedule, Workload
+from twinflower.batches import LocalSchedule
 from twinflower.errors import require
 from twinflower.objectives import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
@@ -20,8 +17,6 @@ from twinflower.sums.runs import SumsPlan
 
 from .settings import Config
 from .settings.sections import AsPublished, Gradient, Private
-
-_MUCH = 2.0  # times the noise of a mean over all rows
 
 
 def make_plan(
@@ -82,57 +77,6 @@ def _plan(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
     )
     return Plan.as_published(algorithm, bounds, workloads, sizes, asked, target, rule)
-
-
-def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
-    """Advice for a run with several local steps whose sensitivity comes from the norm bound; empty if none applies."""
-    workload = max((schedule.workload(int(m)) for m in sizes), key=lambda workload: workload.steps)
-    if (
-        plan.mode != "public-state"
-        or not isinstance(algorithm, LocalMethod)
-        or algorithm.sensitivity != "coupled"
-    ):
-        return []
-    if workload.steps == 1 or math.isfinite(plan.bounds.curvature):
-        return []
-    now, one = (
-        algorithm.release(plan.bounds, p, 1).sensitivity for p in (workload, workload._replace(steps=1))
-    )
-    return [
-        "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
-        f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
-        f"instead of {now:.3g}"
-    ]
-
-
-def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
-    """Advice for a run whose mean over the clients has much more noise than a mean over all rows would have, because of
-    clients with few rows; empty if none applies.
-
-    A client's noise is proportional to 1 / its number of rows. The mean over the clients gives it the same weight as
-    any other; in the mean over all rows its weight is proportional to that number.
-    """
-    if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
-        return []
-    spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
-    if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
-        noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
-    else:
-        sigmas = plan.multipliers * spreads
-        noise, by_rows = np.linalg.norm(sigmas), np.linalg.norm(sizes / sizes.mean() * sigmas)
-    if noise < _MUCH * by_rows:
-        return []
-    number = int(spreads.argmax())
-    return [
-        f"client {number} has {sizes[number]} rows, so few that the mean over the clients has {noise / by_rows:.2g} "
-        "times the noise of a mean over all rows: set clients.weighting = rows, or leave small clients out"
-    ]
-
-
-def _spread(plan: Plan, algorithm: LocalMethod, workload: Workload) -> float:
-    """The standard deviation of the noise in a round's end point, up to a factor that all clients share."""
-    noises = workload.steps if plan.mode == "gradient" else 1
-    return algorithm.release(plan.bounds, workload, 1).spread * math.sqrt(noises)
 
 
 def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = None) -> dict[str, Any]:

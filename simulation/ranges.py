@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,56 +15,55 @@ from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.strategies.ranges import Agreement
 
-if TYPE_CHECKING:
-    from .setup import Setup
+from .setup import Setup
 
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
 
-def unscaled(setup: "Setup") -> Unscaled:
+def unscaled(setup: Setup) -> Unscaled:
     """The rows before scaling; SettingError if the run has no private ranges."""
     if setup.dataset.unscaled is None:
         raise SettingError("no column of this run has a private range")
     return setup.dataset.unscaled
 
 
-def release(setup: "Setup", client: int) -> Release:
+def release(setup: Setup, client: int) -> Release:
     """The release of a client's counts, whose sensitivity is that of all records that are protected together."""
     replaced = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
     moved = sensitivity(len(unscaled(setup).schema.private), replaced)
     return setup.plan.counts_release(client, moved) if setup.plan else Release(moved)
 
 
-def sigma(setup: "Setup", client: int) -> float:
+def sigma(setup: Setup, client: int) -> float:
     """The standard deviation of the noise in a client's counts, 0 without privacy."""
     return float(setup.plan.multipliers[client]) * release(setup, client).spread if setup.plan else 0.0
 
 
-def total_sigma(setup: "Setup") -> float:
+def total_sigma(setup: Setup) -> float:
     """The standard deviation of the noise in a sum of all clients' counts."""
     return math.hypot(*(sigma(setup, client) for client in range(setup.config.clients.count)))
 
 
-def grid(setup: "Setup") -> Grid:
+def grid(setup: Setup) -> Grid:
     """The bins of the counts, which follow from public numbers."""
     return Grid.for_noise(total_sigma(setup) / int(setup.partition.sizes.sum()))
 
 
-def columns_of(setup: "Setup", number: int) -> PrivateColumns | None:
+def columns_of(setup: Setup, number: int) -> PrivateColumns | None:
     """What client `number` counts and scales; None without private ranges."""
     if setup.dataset.unscaled is None:
         return None
     return PrivateColumns(unscaled(setup).taken(setup.places(number)), grid(setup), release(setup, number))
 
 
-def found(setup: "Setup", counts: Array, clients: Index) -> tuple[Range, ...]:
+def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     """The ranges from the counts (K, entries) of these clients (K,)."""
     bins = grid(setup)
     total = counts.sum(0).reshape(-1, bins.bins)
     return bins.find_ranges(total, int(setup.partition.sizes[clients].sum()))
 
 
-def agreement(setup: "Setup", scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
+def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
     """The agreement of the clients by messages, None without private ranges; scale: called with the ranges."""
     if setup.dataset.unscaled is None:
         return None
@@ -78,18 +76,18 @@ def agreement(setup: "Setup", scale: Callable[[tuple[Range, ...]], None]) -> Agr
     return Agreement(len(unscaled(setup).schema.private) * grid(setup).bins, ranges)
 
 
-def scaled(setup: "Setup", ranges: tuple[Range, ...]) -> "Setup":
+def scaled(setup: Setup, ranges: tuple[Range, ...]) -> Setup:
     """The same run with its rows scaled by these ranges."""
     names = unscaled(setup).schema.private
     return replace(setup, dataset=setup.dataset.scaled(ranges), ranges=tuple(zip(names, ranges, strict=True)))
 
 
-def read(setup: "Setup", content: bytes) -> tuple[Range, ...]:
+def read(setup: Setup, content: bytes) -> tuple[Range, ...]:
     """The ranges that `pack_ranges` has made."""
     return unpack_ranges(content, len(unscaled(setup).schema.private))
 
 
-def simulated(setup: "Setup") -> "Setup":
+def simulated(setup: Setup) -> Setup:
     """The run with the ranges that its clients agree on in a simulation; itself without private ranges."""
     if setup.dataset.unscaled is None:
         return setup
@@ -98,13 +96,13 @@ def simulated(setup: "Setup") -> "Setup":
     return scaled(setup, found(setup, counts, clients))
 
 
-def _counts(setup: "Setup", client: int) -> Array:
+def _counts(setup: Setup, client: int) -> Array:
     counts = grid(setup).counts(unscaled(setup).values[setup.places(client)]).ravel()
     draws = seeded(setup.config.seed, client, COUNTS_ROUND)
     return GaussianNoise(sigma(setup, client), draws)(counts) if setup.plan else counts
 
 
-def planned(setup: "Setup") -> list[tuple[str, str]]:
+def planned(setup: Setup) -> list[tuple[str, str]]:
     """The counts that the clients release before round 1, as a row of `twinflower privacy`; empty without them."""
     if setup.dataset.unscaled is None or setup.plan is None:
         return []
@@ -116,7 +114,7 @@ def planned(setup: "Setup") -> list[tuple[str, str]]:
     return [("private ranges", text)]
 
 
-def release_row(setup: "Setup") -> list[tuple[str, ...]]:
+def release_row(setup: Setup) -> list[tuple[str, ...]]:
     """The release of counts with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without counts."""
     if setup.dataset.unscaled is None or setup.plan is None:
         return []
@@ -126,7 +124,7 @@ def release_row(setup: "Setup") -> list[tuple[str, ...]]:
     return [("counts for ranges", str(COUNTS_ROUND), str(client), *(f"{number:.6g}" for number in numbers))]
 
 
-def advice(setup: "Setup") -> list[str]:
+def advice(setup: Setup) -> list[str]:
     """A warning if the noise of the counts hides most columns; else empty."""
     rows = int(setup.partition.sizes.sum())
     if setup.dataset.unscaled is None or total_sigma(setup) <= _TOO_NOISY * rows:

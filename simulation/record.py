@@ -17,6 +17,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.strategies import Round
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
+from .advice import warnings
 from .columns import SITE_COLUMNS
 from .evaluation import released
 from .privacy import accounts, spent
@@ -214,7 +215,7 @@ class Result:
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
-        return [*self.setup.warnings(), *_risen(self.rows, self.setup.plan is not None)]
+        return [*warnings(self.setup), *_risen(self.rows, self.setup.plan is not None)]
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""

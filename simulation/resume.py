@@ -26,6 +26,7 @@ from .folder import (
     state_folder,
     write_config,
 )
+from .parties import store_of
 from .settings import Config, Value
 from .settings.experiment import Curve, Experiment
 from .setup import Setup
@@ -134,7 +135,7 @@ def require_states(setup: Setup, checkpoints: Checkpoints) -> None:
     if found is None or not setup.config.output.state_dir:
         return
     for client, _ in found.info.get("born", ()):
-        store = setup.store(client, setup.config.output.state_dir)
+        store = store_of(setup, client, setup.config.output.state_dir)
         if store and store.last(found.info["session"]) is None:
             raise DataError(
                 f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "

@@ -1,21 +1,18 @@
 """Build a run from its configuration: data, clients' rows, objective, algorithm, starting point, and evaluation."""
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.abilities import (
     DrawsSteps,
-    Forecasts,
     ModelMetrics,
     NeedsEveryClient,
     RestrictsObjective,
@@ -25,10 +22,6 @@ from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.batches import LocalSchedule, Shards
 from twinflower.central import minimise
-from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
-from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import FileStore
-from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, describe, divide, hold_out
@@ -40,26 +33,19 @@ from twinflower.errors import DataError, require
 from twinflower.objectives import (
     Batch,
     ChecksRows,
-    LinearModel,
     Model,
     NamedModel,
     check_clipping,
     majority_baseline,
 )
-from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
-from twinflower.privacy.mechanism import Draws, seeded
 from twinflower.privacy.plan import Plan
 from twinflower.randomness import normals, stream
-from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox, Regulariser, on_part
-from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
-from twinflower.sums.masks import Identity, simulated
+from twinflower.regularisers import Regulariser, on_part
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.runs import SumsPlan
-from twinflower.topologies import Neighbours, spectrum, suggested_rho
+from twinflower.topologies import Neighbours
 
-from . import evaluation, ranges
-from .privacy import make_plan, small_sites, uncoupled
+from .privacy import make_plan
 from .settings import DEFAULT_CLIENTS, Config, check
 
 
@@ -191,42 +177,10 @@ class Setup:
         rows = rows._replace(features=rows.features.astype(np.float64, copy=False))
         return minimise(self.objective, self.regulariser, rows, start)
 
-    def outlook(self) -> list[tuple[str, str]]:
-        """The method's forecast for its private run as (name, text) rows, and warnings.
-
-        With `evaluation.reference = true` the forecast uses the actual distance between the start and the optimum.
-        """
-        if self.plan is None:
-            return []
-        run = self.plan, self.method, self.schedule, self.partition.sizes
-        advice = uncoupled(*run) + small_sites(*run) + ranges.advice(self)
-        return self._expected(self.plan) + [("warning", text) for text in advice]
-
-    def _expected(self, plan: Plan) -> list[tuple[str, str]]:
-        away = float(((self.optimum - self.start) ** 2).sum()) if self.config.evaluation.reference else None
-        workload = self.schedule.workload(int(self.partition.sizes.min()))
-        if not isinstance(self.method, Forecasts):
-            return []
-        return self.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, self.start, away)
-
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of each client in the graph of a networked method; empty for other methods."""
         return self.algorithm.info.neighbours
-
-    def graph(self) -> list[tuple[str, str]]:
-        """Properties of the graph as (name, value) rows, with a suggested rho if the loss has a public curvature."""
-        if not self.neighbours:
-            return []
-        loss = self.objective.loss if isinstance(self.objective, LinearModel) else None
-        curvature = loss.curvature_bound * self.config.data.row_norm**2 if loss else 0.0
-        rows = [
-            (name.replace("_", " "), f"{value:.4g}")
-            for name, value in spectrum(self.neighbours)._asdict().items()
-        ]
-        if 0 < curvature < np.inf:
-            rows.append(("suggested rho", f"{suggested_rho(self.neighbours, curvature):.3g}"))
-        return rows
 
     def baseline(self) -> float | None:
         """The test accuracy of always predicting the most frequent class; None for a regression."""
@@ -242,146 +196,20 @@ class Setup:
         held = f"{len(self.held.rows)} other rows of theirs are held out for evaluation" if self.held else ""
         return "\n".join(filter(None, (text, held, self.dataset.note)))
 
-    def warnings(self) -> list[str]:
-        """Warnings about settings that are allowed but probably not intended."""
-        return [
-            *self._flat_start(),
-            *self._scaled_columns(),
-            *self._people(),
-            *(f"warning: {text}" for key, text in self.outlook() if key == "warning"),
-        ]
-
-    def _flat_start(self) -> list[str]:
-        """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-        weight = {} if self.start.any() or not self.has_rows else _weight_at_zero(self.config)
-        slope = self._slope_at_zero if weight else 0.0
-        return [
-            f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
-            "and the model may stay exactly zero"
-            for key, value in weight.items()
-            if value >= slope > 0
-        ]
-
     @cached_property
-    def _slope_at_zero(self) -> float:
+    def slope_at_zero(self) -> float:
         """The largest slope of F at x = 0, on all rows."""
         return float(np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max())
-
-    def _scaled_columns(self) -> list[str]:
-        """A warning if columns are scaled by statistics of the data, which the privacy guarantee does not cover."""
-        data = self.config.data
-        scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
-        if self.plan is None or not self.plan.provable or not self.dataset.standardised:
-            return []
-        return [
-            f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
-        ]
-
-    def _people(self) -> list[str]:
-        """A warning if a person may have several rows, and the guarantee is for one of them."""
-        schema = self.dataset.schema
-        if self.plan is None or schema is None or not schema.group or self.plan.unit.rows != 1:
-            return []
-        return [
-            f"warning: the schema has a group column, '{schema.group}', and the guarantee protects single records: set "
-            "privacy.protects = group and privacy.group-size"
-        ]
 
     @property
     def row_norm(self) -> float:
         """The public bound on the Euclidean norm of a row; infinity if there is none."""
         return self.config.data.row_norm or np.inf
 
-    def guard(self, number: int, ledger: Ledger, run: str) -> Guard | None:
-        """The guard of one simulated client, with the same seeded noise as in the cohort; None without privacy."""
-        if self.plan is None:
-            return None
-        seed = self.config.seed
-        if isinstance(self.plan, SumsPlan):
-            return self.plan.seeded_guard(
-                number, ledger, seed, run=run, row_norm=self.row_norm, split=evaluation.split(self, number)
-            )
-
-        def draws(round_: int) -> Draws:
-            return seeded(seed, number, round_)
-
-        return self.plan.simulated_guard(
-            number, ledger, draws, run=run, row_norm=self.row_norm, split=evaluation.split(self, number)
-        )
-
-    def ledger(self, number: int, context: Context) -> Ledger:
-        """The ledger of one simulated client, in output.state-dir or else in Flower's context."""
-        config = self.config
-        if not config.output.state_dir or self.plan is None:
-            return ContextLedger(context.state)
-        path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
-        rows = self._all_rows(number)
-        budget = (self.plan.epsilon_limit, self.plan.delta)
-        data = fingerprint([rows.features.data, rows.labels.data])
-        return SeededLedger(FileLedger(path, data, *budget, unit=self.plan.unit))
-
-    def store(self, number: int, folder: str) -> FileStore | None:
-        """The file store in this folder that keeps one client's state across restarts; None without a folder."""
-        if not folder:
-            return None
-        settings = f"{self.algorithm} {self.objective.d} {self.start.sum()!r}"
-        owner = f"{number} {hashlib.sha256(settings.encode()).hexdigest()[:16]}"
-        return FileStore(
-            Path(folder).expanduser() / f"{self.config.data.name}-{number}.state".replace(":", "-"), owner
-        )
-
-    def client(
-        self,
-        number: int,
-        context: Context,
-        guard: Guard | None = None,
-        state_dir: str | None = None,
-        identity: Identity | None = None,
-        shared: bool = False,
-    ) -> AlgorithmClient:
-        """The NumPyClient of partition `number` with Flower's context.
-
-        A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
-        shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
-        than a round of a few steps.
-        """
-        store = self.store(number, self.config.output.state_dir if state_dir is None else state_dir)
-        guard = guard or self.guard(number, self.ledger(number, context), str(context.run_id))
-        kind: Callable[..., AlgorithmClient] = CLIENTS[self.config.algorithm]
-        if self.sums:
-            kind = partial(SumClient, masks=self._masks(number, context, identity, store))
-        columns = ranges.columns_of(self, number)
-        return kind(
-            context,
-            self.algorithm,
-            self.objective,
-            self.shards if shared and columns is None else self.shards.rows(number),
-            self.start,
-            number,
-            self.config.clients.count,
-            self.schedule,
-            self.config.seed,
-            guard,
-            store,
-            self.held_out(number),
-            columns,
-            evaluation.of_client(self, number, guard),
-        )
-
-    def _all_rows(self, number: int) -> Batch:
+    def all_rows(self, number: int) -> Batch:
         """A client's rows, including those that it holds out."""
         held = self.held.of(number) if self.held else self.partition.of(number)[:0]
         return self._rows(np.sort(np.concatenate([self.partition.of(number), held])))
-
-    def _masks(
-        self, number: int, context: Context, identity: Identity | None, store: FileStore | None
-    ) -> Masks | None:
-        """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
-        if identity is None and not getattr(self.config.privacy, "masks", False):
-            return None
-        identity = identity or simulated(self.config.clients.count, self.config.seed)[number]
-        keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
-        return Masks(identity, keys, self.config.agreement)
 
     def at_site(self, number: int) -> "Setup":
         """The same run at the node of client `number`, whose data-file holds this client's rows.
@@ -410,19 +238,6 @@ class Setup:
         """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
         state_dir = self.config.output.state_dir or str(folder)
         return replace(self, config=self.config.put({"output.state-dir": state_dir}))
-
-    def strategy(self, deployed: bool = False) -> StarStrategy:
-        """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do."""
-        clients, server = self.config.clients, self.config.server
-        kind: Callable[..., StarStrategy] = STRATEGIES[self.config.algorithm]
-        if self.sums:
-            kind = partial(SumStrategy, masks=deployed or getattr(self.config.privacy, "masks", False))
-        return kind(
-            self.algorithm, clients.count, clients.per_round, self.config.seed, server.node_timeout,
-            min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
-            first_round=clients.first_round, loss_bound=self.config.evaluation.loss_bound,
-            held_out=self.held.sizes.tolist() if self.held else (),
-        )  # fmt: skip
 
 
 def weighting_of(config: Config, algorithm: Algorithm | type[Algorithm]) -> str:
@@ -470,6 +285,26 @@ def _prepare(config: Config, graph: Callable[[Config], Neighbours], deferred: bo
     return _assembled(config, data, graph)
 
 
+def _check_held_out(config: Config, data: Dataset) -> None:
+    """Raise SettingError for data on which clients cannot evaluate models."""
+    share, private = config.evaluation.held_out, config.privacy.mode != "none"
+    require(
+        not data.standardised,
+        f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
+        f"statistics of all rows, the held-out ones included; got {share:g}",
+    )
+    require(
+        data.unscaled is None,
+        "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
+        f"that they train on; got {share:g}",
+    )
+    require(
+        not private or bool(data.num_classes or config.evaluation.loss_bound),
+        "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
+        "evaluation.loss-bound, to which the losses that it releases are clipped",
+    )
+
+
 def _check_people(config: Config) -> None:
     """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
     if isinstance(config.data, TableData) and config.unit.size:
@@ -493,7 +328,7 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     h = _regulariser(config, objective)
     division, held = _divide(config, data), None
     if config.evaluation.held_out:
-        evaluation.check(config, data)
+        _check_held_out(config, data)
         division, held = hold_out(division, config.evaluation.held_out, config.seed)
         require(
             len(held.rows) > 0, "evaluation.held-out needs a client with two rows; here every one has one"
@@ -512,14 +347,6 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
         config, data, division, objective, algorithm, schedule, _start(config, objective).astype(config.dtype),
         plan, held=held,
     )  # fmt: skip
-
-
-def _weight_at_zero(config: Config) -> dict[str, float]:
-    """The key and the weight of an l1 penalty, which has a kink at 0 in every entry; empty for other penalties."""
-    h = config.regulariser
-    if isinstance(h, L1AndL2):
-        return {"regulariser.l1": h.l1}
-    return {"regulariser.weight": h.weight} if isinstance(h, L1Norm | L1NormInBox) else {}
 
 
 def _regulariser(config: Config, objective: Model) -> Regulariser:

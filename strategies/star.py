@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import DOUBLE, Index, all_finite
+from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, ReplyError, RunError, require
 from twinflower.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
@@ -33,7 +34,6 @@ from twinflower.wire import from_npy
 from .evaluation import evaluation_requests, evaluations
 from .nodes import meet, note_partition, question, short
 from .ranges import Agreement
-from .records import record_of
 from .replies import Arrays, Reply, reply_of
 
 

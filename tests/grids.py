@@ -3,9 +3,9 @@
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from problems import run_config, small
 
+from twinflower.clients.records import record_of
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.strategies.records import record_of
 
 
 def rewrite(reply, arrays=None, metrics=None, drop=None):

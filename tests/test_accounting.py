@@ -13,6 +13,7 @@ from problems import small
 from transcription import slow_run_of
 
 from twinflower.batches import LocalSchedule
+from twinflower.clients.records import record_of
 from twinflower.data.partition import partition
 from twinflower.data.sets import load_dataset
 from twinflower.errors import RunError
@@ -20,13 +21,14 @@ from twinflower.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, REGULARISERS, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.settings import settings_of
+from twinflower.simulation.advice import warnings
 from twinflower.simulation.folder import write_run
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.record import Recorder
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.setup import prepare_seeds
-from twinflower.strategies.records import record_of
 
 # ------------------------------------------------------------------------------- a client with a bad row
 
@@ -436,7 +438,7 @@ def test_timeouts():
             waits.extend((message.metadata.message_type, timeout) for message in messages)
             return super().send_and_receive(messages, timeout=timeout)
 
-    strategy = setup.strategy()
+    strategy = strategy_of(setup)
     assert (strategy.node_timeout, strategy.clients_per_round, strategy.num_clients) == (7.0, 3, 8)
     run_strategy(setup, Watched(setup), "inprocess")
     assert [wait for kind, wait in waits if kind == "train"] == [9.0] * 6
@@ -458,7 +460,7 @@ def test_a_weight_at_the_slope_is_warned_of(name):
     means = [setup.objective.grad(zero, setup.shards.rows(i)) for i in range(5)]
     slope = np.abs(setup.objective.grad(zero, setup.shards.everyone())).max()
     assert_allclose(slope, np.abs(np.mean(means, axis=0)).max(), rtol=1e-12)
-    below, at, above = (setup_with(w).warnings() for w in (np.nextafter(slope, 0), slope, 2 * slope))
+    below, at, above = (warnings(setup_with(w)) for w in (np.nextafter(slope, 0), slope, 2 * slope))
     warns = name != "group-l1"  # whose columns are judged together
     assert (len(below), len(at), len(above)) == (0, int(warns), int(warns))
     assert not warns or f"the largest slope at 0, {slope:.3g}" in at[0]
@@ -467,7 +469,7 @@ def test_a_weight_at_the_slope_is_warned_of(name):
 def test_the_strategy_is_given_the_start():
     """An algorithm that evaluates round 0 sees the public start, bit for bit."""
     setup, seen = small("fedpdm", start_scale=0.5, rounds=1), []
-    setup.strategy().start(
+    strategy_of(setup).start(
         InProcessGrid(setup),
         record_of([setup.start]),
         1,

@@ -13,13 +13,14 @@ from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
 from twinflower.batches import LocalSchedule, Shards, Workload
+from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy.release import coupled_sensitivity, gradient_release
 from twinflower.randomness import participants
 from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 
 KEY = np.array(0, dtype=np.uint64)
@@ -386,7 +387,7 @@ class Leaky(InProcessGrid):
 @pytest.mark.parametrize("variant", ["scaffold", "scaffold-top-k", "feddyn", "feddyn-rand-k"])
 def test_the_sum_survives_faults_on_the_wire(variant):
     setup = small(variant, rounds=12, clients__per_round=5)
-    grid, strategy = Leaky(setup), setup.strategy()
+    grid, strategy = Leaky(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=12)
     assert sum(len(r.rejected) for r in strategy.rounds) > 10
     heard, mean = strategy.server.heard, np.zeros(setup.objective.d)

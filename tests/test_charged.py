@@ -19,6 +19,7 @@ from twinflower.privacy.ledger import Charge
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.simulation.charged import Charged, plan_of
 from twinflower.simulation.heldout import split
+from twinflower.simulation.parties import ledger_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings.experiment import read_experiment
@@ -192,7 +193,7 @@ def test_an_accuracy_is_the_share_of_all_rows_with_the_noise_of_all_clients():
 def test_a_short_budget_ends_the_tuning_with_the_best_so_far(file, tmp_path):
     """The client's ledger has room for all but the last charge of the plan."""
     plan = charged(file, {"output.state-dir": str(tmp_path / "state")})
-    ledger = plan.total.ledger(2, Context(0, 2, {}, RecordDict(), {}))
+    ledger = ledger_of(plan.total, 2, Context(0, 2, {}, RecordDict(), {}))
     most = gdp_mu(2.0, 1e-4) ** 2
     early = most - plan.halving.total + 0.5 * plan.halving.costs[-1]
     ledger.charge(Charge("earlier run", 1, 1.0, 1.0, 1, early), Budget(most))

@@ -18,6 +18,7 @@ from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
+from twinflower.simulation.advice import warnings
 from twinflower.simulation.app import server_app
 from twinflower.simulation.columns import COLUMNS
 from twinflower.simulation.folder import claimed, in_use, new_folder, read_rows
@@ -561,7 +562,7 @@ def read_warnings(objectives):
 )
 def test_scaling_by_all_rows_is_named_beside_a_guarantee(keys, warns):
     (curve,) = read_experiment(Path(DIGITS), dict(map(parse_text, keys))).curves
-    told = prepare(curve.config).warnings()
+    told = warnings(prepare(curve.config))
     sentence = (
         f"warning: {warns} divides columns by statistics of all rows, which the guarantee does not cover"
     )

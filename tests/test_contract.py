@@ -15,17 +15,18 @@ from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
 from twinflower.batches import LocalSchedule
 from twinflower.clients import CLIENTS
+from twinflower.clients.records import record_of
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, seeded
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
-from twinflower.strategies.records import record_of
 from twinflower.sums.plan import SimulatedSums
 from twinflower.work import LocalWork, no_noise
 
@@ -133,7 +134,7 @@ def test_a_nodes_inbox_is_its_part_of_everybodys(variant):
 @every_variant
 def test_only_sampled_clients_have_a_state_and_nobody_is_left_out(variant):
     setup = small(variant)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=5)
     visited = {node - 1 for node, context in grid.contexts.items() if len(context.state)}
     k, everybody = setup.config.sampled, VARIANTS[variant].get("first-round") == "all"
@@ -149,9 +150,9 @@ def test_a_repeated_round_gets_the_same_reply_and_moves_nothing(variant):
     context = Context(1, 1, {}, RecordDict(), {})
     server = setup.algorithm.init_server(setup.start, 8, np.array(0, np.uint64))
     request = setup.algorithm.inbox.pack(setup.algorithm.broadcast(server, 1, np.array(1)), setup.objective.d)
-    first, rows, metrics = setup.client(1, context).fit(request, {"round": 1})
+    first, rows, metrics = client_of(setup, 1, context).fit(request, {"round": 1})
     kept = dict(context.state.items())
-    again, _, same = setup.client(1, context).fit(request, {"round": 1})
+    again, _, same = client_of(setup, 1, context).fit(request, {"round": 1})
     assert (rows, metrics) == (len(setup.shards.rows(1).labels), same)
     for a, b in zip(first, again, strict=True):
         assert_array_equal(a, b)
@@ -168,7 +169,7 @@ def test_a_later_round_goes_on_from_the_stored_state(variant):
     state = algorithm.init_client(setup.start)
     for round_ in (1, 2):
         inbox = algorithm.broadcast(server, round_, np.array(1))
-        reply, _, _ = setup.client(1, context).fit(
+        reply, _, _ = client_of(setup, 1, context).fit(
             algorithm.inbox.pack(inbox, setup.objective.d), {"round": round_}
         )
         batches = setup.schedule.batches(setup.shards, 1, 0, round_)

@@ -32,6 +32,7 @@ from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.simulation.folder import read_summary
 from twinflower.simulation.identity import read_identity
+from twinflower.simulation.parties import store_of
 from twinflower.simulation.runtimes import inprocess, janitor
 from twinflower.simulation.runtimes.deployment import Deployment, deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -548,7 +549,7 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
     config, folder = parse(SUMS | {"node-timeout": 90.0}), tmp_path / "run"
     setup = prepare(config)
     own = sites(tmp_path, setup)
-    stores = [setup.store(number, str(tmp_path / f"state-{number}")) for number in range(3)]
+    stores = [store_of(setup, number, str(tmp_path / f"state-{number}")) for number in range(3)]
     with deployment() as running:
         for number, settings in enumerate(own):
             running.start_node(number, 3, settings)
@@ -594,7 +595,7 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
             state = {"state-dir": str(tmp_path / f"state-{number}"), "lifetime-epsilon": 21.0}
             running.start_node(number, count, own[number] | state)
         running.run(config, folder)
-    stores = [setup.store(number, str(tmp_path / f"state-{number}")) for number in range(count)]
+    stores = [store_of(setup, number, str(tmp_path / f"state-{number}")) for number in range(count)]
     last = stores[0]._read(next(stores[0].folder.glob("*/3.round")))
     session = last.metrics["session"]
     masks = [

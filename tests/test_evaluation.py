@@ -9,17 +9,18 @@ from grids import with_content
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
+from twinflower.clients.records import record_of
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
 from twinflower.evaluation import COLUMNS, Evaluation, evaluate, pooled
 from twinflower.objectives import Batch, make_objective
 from twinflower.simulation.folder import Checkpoints
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.records import record_of
 
 HELD = {"evaluation__held_out": 0.3}
 PUBLIC = [
@@ -149,7 +150,7 @@ def test_only_rounds_that_are_evaluated_ask_the_sites():
 
 def test_flowers_result_holds_the_metrics():
     setup = held()
-    strategy = setup.strategy()
+    strategy = strategy_of(setup)
     strategy.evaluates = lambda round_: round_ != 2
     result = strategy.start(InProcessGrid(setup), record_of([setup.start]), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
@@ -235,7 +236,7 @@ def test_a_site_that_reports_nonsense_is_left_out_of_the_metrics_only(fault, cap
 
 
 def client(setup):
-    return setup.client(0, Context(1, 1, {}, RecordDict(), {}))
+    return client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
 
 
 def test_a_client_checks_what_it_evaluates_and_keeps_no_state():

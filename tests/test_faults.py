@@ -10,13 +10,14 @@ from grids import Faulty, arrays_of, rewrite
 from numpy.testing import assert_array_equal
 from problems import run_config, small, state_of
 
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies.nodes import meet
-from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 
 ROUND = 2
@@ -77,7 +78,7 @@ def duals(grid):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_bad_reply_is_named_and_left_out_and_the_run_goes_on(variant, fault, caplog):
     setup = small(variant, rounds=ROUND)
-    grid, strategy = faulty(setup, FAULTS[fault]), setup.strategy()
+    grid, strategy = faulty(setup, FAULTS[fault]), strategy_of(setup)
     with caplog.at_level(logging.WARNING):
         strategy.start(grid, record_of([setup.start]), num_rounds=ROUND)
     last = strategy.rounds[-1]
@@ -86,7 +87,7 @@ def test_a_bad_reply_is_named_and_left_out_and_the_run_goes_on(variant, fault, c
     assert f"round {ROUND}: client {VICTIM} left out: {last.rejected[VICTIM]}" in caplog.text
     assert np.isfinite(setup.algorithm.model(strategy.server)).all()
     # the others' duals, and the server's mean over them, are as if the victim had not answered
-    silent, without = faulty(setup, FAULTS["no reply"]), setup.strategy()
+    silent, without = faulty(setup, FAULTS["no reply"]), strategy_of(setup)
     without.start(silent, record_of([setup.start]), num_rounds=ROUND)
     assert_array_equal(setup.algorithm.model(strategy.server), setup.algorithm.model(without.server))
     for node, dual in duals(silent).items():
@@ -165,7 +166,7 @@ def test_a_client_that_fails_keeps_its_state():
 
 def test_replies_of_strangers_are_ignored():
     setup = small("fedpdm", clients__per_round=2)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
@@ -313,7 +314,7 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
 def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():
     """Whatever numbers their nodes have."""
     setup = small("fedpdm", clients__per_round=0, void_rounds=1)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.begin({client: 8 - client for client in range(8)}, setup.start)
     strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     strategy.aggregate_train(1, [])
@@ -337,7 +338,7 @@ class Restarting(InProcessGrid):
 def test_a_node_that_is_back_before_it_was_missed_takes_its_place_later():
     """Flower counts a killed node as present until its heartbeat is overdue."""
     setup = small("fedpdm", clients__per_round=0)
-    grid, strategy, asked = Restarting(setup), setup.strategy(), []
+    grid, strategy, asked = Restarting(setup), strategy_of(setup), []
     strategy.begin(meet(grid, 8, 10), setup.start)
     changes = [set(), {54}, set(), {4}, set()]
     for round_, change in enumerate(changes, 1):

@@ -20,6 +20,7 @@ from packaging.version import Version
 from problems import SMALL, VARIANTS, small
 
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
+from twinflower.clients.records import record_of
 from twinflower.errors import RunError
 from twinflower.simulation.app import polling
 from twinflower.simulation.folder import read_rows
@@ -30,7 +31,6 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import FedPDM
 from twinflower.strategies.nodes import question
-from twinflower.strategies.records import record_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -18,13 +18,14 @@ from problems import VARIANTS, small
 from twinflower import strategies
 from twinflower.algorithms.abilities import AveragesModels
 from twinflower.clients import for_flower_strategies
+from twinflower.clients.records import record_of
 from twinflower.data.flower_datasets import divide_with
 from twinflower.errors import RunError, SettingError
 from twinflower.evaluation import evaluate as at_site
 from twinflower.evaluation import pooled
 from twinflower.simulation.app import client_app
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.strategies.records import record_of
 
 NO_PROX = {"regulariser__name": "none", "clients__per_round": 0}
 
@@ -33,7 +34,7 @@ def nodes(setup):
     """A grid whose nodes run our clients as in an app of Flower."""
 
     def client_fn(context):
-        return setup.client(int(context.node_config["partition-id"]), context).to_client()
+        return client_of(setup, int(context.node_config["partition-id"]), context).to_client()
 
     app = ClientApp(client_fn, mods=[for_flower_strategies])
     return OneProcess(app, setup.config.clients.count, {})
@@ -54,7 +55,7 @@ def flowers(setup, rounds=5, evaluated=0.0, **keys):
 def test_flowers_fedavg_with_our_clients_is_our_fedavg_weighted_by_rows(keys):
     by_rows = {"clients__weighting": "rows", "partition__name": "dirichlet"} | keys
     setup = small("fedavg-group", **NO_PROX, **by_rows)
-    ours = setup.strategy().start(InProcessGrid(setup), record_of([setup.start]), 5)
+    ours = strategy_of(setup).start(InProcessGrid(setup), record_of([setup.start]), 5)
     (x,), (y,) = (result.arrays.to_numpy_ndarrays() for result in (ours, flowers(setup)))
     assert len(set(setup.partition.sizes)) > 1
     assert np.any(x)
@@ -82,7 +83,7 @@ def test_flowers_legacy_fedavg_is_the_same():
     setup = small("fedavg-group", **NO_PROX)
     legacy = Legacy(on_fit_config_fn=lambda round_: {"round": round_, "model-only": True})
     apart = InProcessGrid(setup)
-    everyone = [setup.client(i, apart.context(i + 1)).to_client() for i in range(8)]
+    everyone = [client_of(setup, i, apart.context(i + 1)).to_client() for i in range(8)]
     model = ndarrays_to_parameters([setup.start])
     for round_ in range(1, 6):
         request = FitIns(model, legacy.on_fit_config_fn(round_))
@@ -135,7 +136,7 @@ def test_requests_that_make_no_sense_are_refused():
 def test_a_private_client_is_charged_and_says_when_its_budget_is_spent():
     """The same noisy models as with our own strategy; beyond the plan there is an error in place of a model."""
     setup = small("fedavg-group", **NO_PROX, privacy__mode="gradient", noise_multiplier=0.5)
-    ours = setup.strategy().start(InProcessGrid(setup), record_of([setup.start]), 5)
+    ours = strategy_of(setup).start(InProcessGrid(setup), record_of([setup.start]), 5)
     result = flowers(setup, rounds=5)
     (x,), (y,) = (r.arrays.to_numpy_ndarrays() for r in (ours, result))
     weights = setup.partition.sizes

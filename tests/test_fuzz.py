@@ -13,10 +13,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from problems import VARIANTS, small
 
+from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import meet, note_partition
-from twinflower.strategies.records import encode
 from twinflower.wire import from_npy, to_npy
 
 SHARES = [pytest.param(10, id="tenth"), pytest.param(1, id="all", marks=pytest.mark.slow)]
@@ -186,7 +187,7 @@ def traced():
 def test_replies(variant, share):
     """10,000 over the table; each ends in a good upload or in a rejection with a reason."""
     setup = small(variant)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     replies = list(grid.send_and_receive(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)))
     draw, d = np.random.default_rng(len(variant)), setup.objective.d
@@ -225,7 +226,7 @@ def state_and_ledger(context):
 def test_requests(variant, first, share):
     """1,000 over the table, through Flower's own ClientApp: one clear error, nothing moved and nothing charged."""
     setup = small(variant, clients__per_round=0)
-    grid, strategy = InProcessGrid(setup, exact_wire=True), setup.strategy()
+    grid, strategy = InProcessGrid(setup, exact_wire=True), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     requests = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     if not first:
@@ -272,7 +273,7 @@ def test_a_giant_that_is_only_announced_takes_no_room(shape):
 def test_a_giant_announced_to_a_client_takes_no_room(shape):
     """Flower would hand the bytes to `np.load`, which makes room for what the header says."""
     setup = small("fedpdm", clients__per_round=0)
-    grid, strategy = InProcessGrid(setup, exact_wire=True), setup.strategy()
+    grid, strategy = InProcessGrid(setup, exact_wire=True), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     (request, *_) = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     request.metadata.__dict__["_message_id"] = "1"
@@ -302,7 +303,7 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused_in_one_sentence(key, va
 
 def test_a_long_or_forged_reason_makes_one_short_line():
     setup = small("fedpdm")
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     (one, *_) = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     one.metadata.__dict__["_message_id"] = "1"

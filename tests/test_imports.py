@@ -116,3 +116,11 @@ def test_no_module_needs_one_that_needs_it():
     }
     assert "twinflower.objectives" in graph["twinflower.batches"]
     assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # CycleError names a cycle
+
+
+def test_clients_do_not_import_strategies_nor_the_application():
+    found = {name: (path, package) for name, path, package in modules()}
+    for name, (path, package) in found.items():
+        if name.startswith("twinflower.clients"):
+            needs = set(imported(ast.parse(path.read_text()), package, found))
+            assert not {n for n in needs if n.startswith(("twinflower.strategies", "twinflower.simulation"))}

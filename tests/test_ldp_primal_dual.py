@@ -15,6 +15,7 @@ from twinflower.algorithms.algorithm import RunInfo, stack
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
 from twinflower.batches import LocalSchedule, Workload
+from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy import gdp_epsilon
@@ -23,10 +24,11 @@ from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
 from twinflower.regularisers import L1, ZERO, WeightedL1Box
+from twinflower.simulation.advice import outlook, warnings
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.records import record_of
 
 N, D = 6, 5
 
@@ -373,7 +375,7 @@ def test_lost_replies_leave_the_duals_in_balance(variant):
 
 def test_the_closing_message_brings_every_client_its_point():
     setup = small("ldp-primal-dual", rounds=6)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
     points = setup.algorithm.client_models(strategy.server)
     for node in range(1, 9):
@@ -391,7 +393,7 @@ def test_a_client_is_not_asked_beyond_the_plan():
 def test_other_rounds_than_planned_are_refused():
     setup = small("ldp-primal-dual", rounds=6)
     with pytest.raises(SettingError, match="plans 6 rounds"):
-        setup.strategy().start(InProcessGrid(setup), record_of([setup.start]), num_rounds=5)
+        strategy_of(setup).start(InProcessGrid(setup), record_of([setup.start]), num_rounds=5)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +431,7 @@ def test_extreme_budgets_run(epsilon):
 
 
 def told(setup):
-    return dict(setup.outlook())
+    return dict(outlook(setup))
 
 
 def test_the_floor_is_what_the_noise_leaves():
@@ -462,12 +464,12 @@ def test_after_enough_rounds_a_tenth_of_the_floor_is_left_of_the_start():
 
 def test_the_outlook_warns_of_a_hopeless_budget_and_of_a_short_run():
     hopeless = small("ldp-private", epsilon=0.001, rounds=30)
-    assert "no better than the start" in str(hopeless.outlook())
-    assert "no better than the start" in str(hopeless.warnings())
+    assert "no better than the start" in str(outlook(hopeless))
+    assert "no better than the start" in str(warnings(hopeless))
     short = small("ldp-private", epsilon=1000.0, rounds=3)
-    assert "before the start is forgotten" in str(short.outlook())
+    assert "before the start is forgotten" in str(outlook(short))
     large = small("ldp-private", rounds=5, step_size=1.3)
-    assert "at most min(1/4, 1/L_f)" in str(large.outlook())
+    assert "at most min(1/4, 1/L_f)" in str(outlook(large))
     fine = small("ldp-private", epsilon=1000.0, rounds=400, scale=0.0, step_size=0.25)
     assert "warning" not in told(fine)
     flat = small("ldp-private", allocation="static", l2=0.0)

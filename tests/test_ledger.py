@@ -45,6 +45,7 @@ from twinflower.privacy.ledger import (
 from twinflower.privacy.release import Release
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
+from twinflower.simulation.parties import client_of, guard_of, ledger_of
 from twinflower.simulation.report.books import accounts, runs
 
 TESTS = Path(__file__).resolve().parent
@@ -483,9 +484,9 @@ SETUP = small("fedpdm-private")
 
 def client(site: Any, run: str = "run", budget: Budget = PLENTY, guard_class: type[Guard] = Guard) -> Any:
     """A freshly started client with this ledger; its context is lost."""
-    its = SETUP.guard(0, site, run)
+    its = guard_of(SETUP, 0, site, run)
     its = guard_class(**{name: getattr(its, name) for name in its.__dataclass_fields__} | {"budget": budget})
-    return SETUP.client(0, Context(1, 1, {}, RecordDict(), {}), its)
+    return client_of(SETUP, 0, Context(1, 1, {}, RecordDict(), {}), its)
 
 
 def ask(one_client: Any, round_: int) -> tuple[list[Any], int, dict[str, Any]]:
@@ -561,7 +562,7 @@ class LatestGuard(Guard):
     """Planted: draws the noise first, and charges then."""
 
     def open(self, release: Any, round_: int, run: str = "") -> Any:
-        free = replace(self, ledger=SETUP.ledger(0, Context(1, 1, {}, RecordDict(), {})))
+        free = replace(self, ledger=ledger_of(SETUP, 0, Context(1, 1, {}, RecordDict(), {})))
 
         def noise(*args: Any, **kwargs: Any) -> Any:
             noisy = Guard.open(free, release, round_, run)(*args, **kwargs)
@@ -661,7 +662,9 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
     node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 31.0, "state-dir": str(tmp_path)}
 
     def site(run: str) -> Any:
-        return SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site_guard(SETUP, read_site(node), run))
+        return client_of(
+            SETUP, 0, Context(1, 1, node, RecordDict(), {}), site_guard(SETUP, read_site(node), run)
+        )
 
     first = site("1")
     limit = first.guard.ledger
@@ -868,7 +871,7 @@ def test_a_deployed_client_refuses_such_a_run_at_once_and_its_log_says_why(tmp_p
     most = Budget.for_target(40.0, 1e-4).mu_max_squared
     site.ledger.charge(one(1, "earlier", 0.7 * most), PLENTY)
     before = site.ledger.path.read_bytes()
-    asked = SETUP.client(0, Context(1, 1, node, RecordDict(), {}), site)
+    asked = client_of(SETUP, 0, Context(1, 1, node, RecordDict(), {}), site)
     logging.getLogger("flwr").addHandler(caplog.handler)
     for round_ in (1, 2, 5):
         assert ask(asked, round_) == ([], 0, {"round": round_, "refused": True})

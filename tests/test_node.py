@@ -20,6 +20,7 @@ from twinflower.clients.messages import answered
 from twinflower.data.features import Deferred
 from twinflower.errors import ReplyError
 from twinflower.simulation.app import client_app, entry
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -109,7 +110,7 @@ def test_evaluating_while_the_next_rounds_run_gives_the_rows_of_waiting(variant)
 
 def request_and_context(setup):
     """A message of round 1 and the context of its node."""
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.begin({client: client + 1 for client in range(8)}, setup.start)
     message = next(iter(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)))
     context = grid.context(message.metadata.dst_node_id)
@@ -137,7 +138,7 @@ def test_a_client_without_state_and_noise_stores_no_array_and_repeats_its_reply(
 
 def test_a_client_without_state_refuses_a_round_that_it_has_left_behind():
     setup = small("fedavg")
-    client = setup.client(1, Context(1, 1, {}, RecordDict(), {}))
+    client = client_of(setup, 1, Context(1, 1, {}, RecordDict(), {}))
     for round_ in (1, 2):
         client.fit([setup.start], {"round": round_})
     with pytest.raises(ReplyError, match="round 1 is asked after it was settled"):
@@ -146,7 +147,7 @@ def test_a_client_without_state_refuses_a_round_that_it_has_left_behind():
 
 def test_a_site_with_a_disk_repeats_what_it_has_stored_even_if_it_has_no_state(tmp_path):
     setup = small("fedavg")
-    client = setup.client(1, Context(1, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
+    client = client_of(setup, 1, Context(1, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
     (first, *_), _, _ = client.fit([setup.start], {"round": 1})
     (again, *_), _, _ = client.fit([setup.start + 1.0], {"round": 1})  # another point: not computed again
     assert_array_equal(first, again)
@@ -154,7 +155,7 @@ def test_a_site_with_a_disk_repeats_what_it_has_stored_even_if_it_has_no_state(t
 
 def test_a_request_of_flowers_own_making_may_hold_no_array():
     empty = fitins_to_recorddict(FitIns(Parameters([], "numpy.ndarray"), {"round": 1}), keep_input=True)
-    client = client_app.client_of(request_and_context(small("fedpdm"))[1])
+    client = client_app.node_client(request_and_context(small("fedpdm"))[1])
     with pytest.raises(ReplyError, match=r"expected \d arrays, got 0"):
         answered(client, Message(empty, dst_node_id=1, message_type="train"))
 
@@ -179,4 +180,4 @@ def test_a_request_without_a_record_is_refused_in_a_sentence(missing):
     message, context = request_and_context(small("fedpdm"))
     del message.content[missing]
     with pytest.raises(ReplyError, match=f"the request must hold a record {missing}"):
-        answered(client_app.client_of(context), message)
+        answered(client_app.node_client(context), message)

@@ -11,16 +11,17 @@ from transcription import slow_run_of
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
 from twinflower.batches import Batches
+from twinflower.clients.records import record_of
 from twinflower.objectives import LOSSES, Batch, LinearModel
 from twinflower.randomness import participants
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.strategies.records import record_of
 
 
 def models_of(setup, grid):
     """The strategy's model after every round, and its rounds."""
-    strategy, models = setup.strategy(), []
+    strategy, models = strategy_of(setup), []
 
     def evaluate(round_, arrays):
         models.append(arrays["0"].numpy().copy())

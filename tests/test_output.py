@@ -7,17 +7,18 @@ from problems import small
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.strategies.records import record_of
 
 METHODS = ["fedpdm-private", "bsdp-rand-k", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"]
 
 
 def path_of(setup):
     """The model after every round."""
-    models, strategy = [], setup.strategy()
+    models, strategy = [], strategy_of(setup)
     strategy.start(
         InProcessGrid(setup),
         record_of([setup.start]),

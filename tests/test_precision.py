@@ -16,6 +16,7 @@ from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
 from twinflower.batches import LocalSchedule
 from twinflower.clients import CLIENTS, ContextLedger, FedPDMClient
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.norms import norms, outer_norms
 from twinflower.objectives import Batch, make_objective
@@ -23,13 +24,13 @@ from twinflower.privacy.guard import Guard
 from twinflower.regularisers import make_regulariser
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.folder import Checkpoints, write_run
+from twinflower.simulation.parties import client_of, guard_of, strategy_of
 from twinflower.simulation.resume import newest
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.records import record_of
 
 EPSILON = float(np.finfo(np.float32).eps)
 STEPS = 15  # at most, of a client in these runs
@@ -108,7 +109,7 @@ def test_the_sites_evaluate_in_single_precision(train):
 @every_variant
 def test_messages_and_kept_states_are_single(variant):
     setup = single(variant)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=5)
     assert not {*doubles(strategy.server)} - {"total"}
     for node in grid.contexts:
@@ -125,7 +126,7 @@ def test_the_wire_holds_half_the_bits_of_doubles(variant):
         server = algorithm.init_server(setup.start, 8, np.array(0, np.uint64))
         inbox = algorithm.broadcast(server, 1, np.array(1))
         request = algorithm.inbox.pack(inbox, d)
-        reply, _, _ = setup.client(1, Context(1, 1, {}, RecordDict(), {})).fit(request, {"round": 1})
+        reply, _, _ = client_of(setup, 1, Context(1, 1, {}, RecordDict(), {})).fit(request, {"round": 1})
         algorithm.upload.unpack(reply, d, inbox, dtype)
         for layout, arrays in ((algorithm.inbox, request), (algorithm.upload, reply)):
             assert 0 <= sum(8 * a.nbytes for a in arrays) - layout.bits(d, dtype) < 8
@@ -331,7 +332,7 @@ def test_a_client_computes_in_the_precision_of_its_start(dtype):
     rows = setup.shards.rows(0)
     rows = rows._replace(features=(rows.features / 2).astype(dtype))
     context = Context(1, 1, {}, RecordDict(), {})
-    guard = setup.guard(0, ContextLedger(context.state), "1")
+    guard = guard_of(setup, 0, ContextLedger(context.state), "1")
     kind = CLIENTS["fedpdm"]
     client = kind(context, setup.algorithm, setup.objective, rows, setup.start, 0, 8, guard=guard)
     assert client.shards.features.dtype == np.float64

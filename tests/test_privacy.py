@@ -18,6 +18,7 @@ from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
 from twinflower.batches import LocalSchedule, Shards, Workload
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
@@ -27,8 +28,10 @@ from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
 from twinflower.randomness import normals_by_round
+from twinflower.simulation.advice import warnings
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.privacy import spent
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -36,7 +39,6 @@ from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.setup import prepare, prepare_seeds
-from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,7 +190,7 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
         assert setup.plan.bounds.curvature == np.inf
         release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(180), 1)
         assert_allclose(release.sensitivity, 2 * 0.5 * 0.1 / rows, rtol=1e-12)
-        assert not any("curvature" in text for text in setup.warnings())
+        assert not any("curvature" in text for text in warnings(setup))
         data = setup.shards.rows(0)
         other = data._replace(features=data.features.copy(), labels=data.labels.copy())
         other.features[7], other.labels[7] = -data.features[7], (data.labels[7] + 5) % 10
@@ -203,14 +205,14 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
 
 def test_several_local_steps_without_a_public_curvature_say_why_and_what_to_do():
     setup = small("fedpdm-private", clip_norm=0.1, rho=0.5, step_size=0.5, local__max_steps=2, batch_size=0)
-    (advice,) = (text for text in setup.warnings() if "curvature" in text)
+    (advice,) = (text for text in warnings(setup) if "curvature" in text)
     assert "no public curvature" in advice
     assert (
         "local.max-steps = 1 has sensitivity 0.000556 instead of 0.175" in advice
     )  # 0.1 / 180, 0.1 (1 + 0.75)
     for keys in ({"local.max-steps": 1}, {"clip_norm": 0.0}, {"sensitivity": "norm"}):
         same = {"clip_norm": 0.1, "rho": 0.5, "step_size": 0.5, "local.max-steps": 2, "batch_size": 0} | keys
-        assert not any("curvature" in text for text in small("fedpdm-private", **same).warnings())
+        assert not any("curvature" in text for text in warnings(small("fedpdm-private", **same)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -744,7 +746,7 @@ def test_clipping_whole_batches_is_refused_where_a_guarantee_counts_on_every_rec
     setup = small("fedpdm", privacy__mode=mode, epsilon=8.0)
     objective = make_objective("softmax", 65, 10, clip_norm=0.5, clip="batch")
     with pytest.raises(SettingError, match="clip must be rows"):
-        replace(setup, objective=objective).client(0, InProcessGrid(setup).context(1))
+        client_of(replace(setup, objective=objective), 0, InProcessGrid(setup).context(1))
     for free in ("none", "as-published"):
         budget = {} if free == "none" else {"epsilon": 8.0}
         assert np.any(inprocess.train(small("fedpdm", privacy__mode=free, **budget, **keys)).model)
@@ -852,7 +854,7 @@ def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
 @pytest.mark.parametrize("first_round", ["sampled", "all"])
 def test_a_clients_ledger_is_the_servers_account(first_round):
     setup = small("fedpdm-private", rounds=6, first_round=first_round)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
     for node in range(1, 9):
         charges = grid.client(node).guard.ledger.charges()
@@ -865,7 +867,7 @@ def test_a_clients_ledger_is_the_servers_account(first_round):
 
 def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
     setup = small("fedpdm-private")
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     replies = []
 
     class Listening(InProcessGrid):
@@ -888,7 +890,7 @@ def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
 
 def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     setup = small("fedpdm-private", clients__per_round=0, rounds=4)
-    grid, strategy = InProcessGrid(setup), setup.strategy()
+    grid, strategy = InProcessGrid(setup), strategy_of(setup)
     poor = grid.client(3)
     poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.multipliers[2] ** 2))
     strategy.start(grid, record_of([setup.start]), num_rounds=4)

@@ -30,6 +30,7 @@ from twinflower.simulation import evaluation
 from twinflower.simulation.charged import Charged
 from twinflower.simulation.folder import Checkpoints, read_summary, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
+from twinflower.simulation.parties import client_of, strategy_of
 from twinflower.simulation.privacy import accounts, spent
 from twinflower.simulation.report.sentences import evaluated as closing_line
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -521,7 +522,7 @@ def test_a_resumed_run_reports_and_spends_the_same(kind, round_, tmp_path):
 
 
 def client(setup, state_dir="", number=0):
-    return setup.client(number, Context(1, 1, {}, RecordDict(), {}), state_dir=str(state_dir))
+    return client_of(setup, number, Context(1, 1, {}, RecordDict(), {}), state_dir=str(state_dir))
 
 
 def test_a_round_is_evaluated_once_and_asked_again_gives_the_stored_number(tmp_path):
@@ -530,9 +531,9 @@ def test_a_round_is_evaluated_once_and_asked_again_gives_the_stored_number(tmp_p
     ledger = FileLedger(tmp_path / "a.ledger", "data", 100.0, 1e-4)
     guard = setup.plan.guard(0, ledger, run="1", split=evaluation.split(setup, 0))
     context = Context(1, 1, {}, RecordDict(), {})
-    first = setup.client(0, context, guard, str(tmp_path)).evaluate([setup.start], {"round": 2})
+    first = client_of(setup, 0, context, guard, str(tmp_path)).evaluate([setup.start], {"round": 2})
     context = Context(1, 1, {}, RecordDict(), {})
-    mine = setup.client(0, context, guard, str(tmp_path))
+    mine = client_of(setup, 0, context, guard, str(tmp_path))
     assert mine.evaluate([setup.start], {"round": 2}) == first
     with pytest.raises(ReplyError, match="another model was evaluated after round 2"):
         mine.evaluate([setup.start + 1], {"round": 2})
@@ -547,9 +548,9 @@ def test_what_is_charged_and_not_stored_is_not_drawn_again(tmp_path):
     setup = private()
     ledger = FileLedger(tmp_path / "a.ledger", "data", 100.0, 1e-4)
     guard = setup.plan.guard(0, ledger, run="1")
-    setup.client(0, Context(1, 1, {}, RecordDict(), {}), guard).evaluate([setup.start], {"round": 5})
+    client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), guard).evaluate([setup.start], {"round": 5})
     with pytest.raises(LedgerError, match="the evaluation after round 5 of this run was charged before"):
-        setup.client(0, Context(1, 1, {}, RecordDict(), {}), guard).evaluate([setup.start], {"round": 5})
+        client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), guard).evaluate([setup.start], {"round": 5})
 
 
 def test_rounds_that_are_not_planned_are_refused_and_not_charged():
@@ -592,7 +593,7 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     """Else one client could claim millions of rows, and its accuracy would be that of the run."""
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
-    strategy = setup.strategy()
+    strategy = strategy_of(setup)
     assert list(strategy.held_out) == setup.held.sizes.tolist()
     nodes = {client: client + 1 for client in range(setup.config.clients.count)}
     for round_, claimed, left_out in ((4, 0, []), (5, 1, [2])):
@@ -618,7 +619,7 @@ def test_a_ledger_recognises_the_rows_with_and_without_evaluation():
     """Its fingerprint is that of all rows of the client, wherever they lie."""
     without = private(evaluation__held_out=0.0, privacy__evaluation_share=0.0)
     for client_ in range(3):
-        rows = [setup._all_rows(client_) for setup in (private(), without)]
+        rows = [setup.all_rows(client_) for setup in (private(), without)]
         for one, other in zip(*rows, strict=True):
             assert_array_equal(one, other)
 
@@ -712,7 +713,7 @@ def test_the_papers_own_form_has_no_budget_for_it():
 def test_a_private_client_takes_no_held_out_rows_without_a_budget():
     setup = small("fedpdm-private")
     with pytest.raises(SettingError, match="needs a PrivateEvaluation"):
-        replace(setup, own_held=setup.shards.rows(0)).client(0, Context(1, 1, {}, RecordDict(), {}))
+        client_of(replace(setup, own_held=setup.shards.rows(0)), 0, Context(1, 1, {}, RecordDict(), {}))
 
 
 # ------------------------------------------------------------------------------------- what users see

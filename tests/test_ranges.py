@@ -31,11 +31,13 @@ from twinflower.objectives import Batch
 from twinflower.privacy.audit import replay
 from twinflower.privacy.ledger import BudgetSpent, read_ledger
 from twinflower.simulation import ranges
+from twinflower.simulation.advice import outlook
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.folder import Checkpoints, write_run
 from twinflower.simulation.forecast import forecast, noise_rows
 from twinflower.simulation.heldout import held_out
+from twinflower.simulation.parties import client_of, guard_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.deployment import deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -330,9 +332,9 @@ def test_the_plan_shows_the_counts(sites):
     assert told["private ranges"].startswith("of 2 columns, for 0.2 of the budget; a total count of 530 rows")
     assert "the counts for private ranges included, are 1.841-GDP" in told["guarantee"]
     assert noise_rows(setup)[0][:2] == ("counts for ranges", "0")
-    assert not [text for key, text in setup.outlook() if "private ranges" in text]
+    assert not [text for key, text in outlook(setup) if "private ranges" in text]
     noisy = prepare(parse(sites | PRIVATE | {"privacy.epsilon": 0.1}))
-    assert "many ranges will be wrong" in dict(noisy.outlook())["warning"]
+    assert "many ranges will be wrong" in dict(outlook(noisy))["warning"]
 
 
 # ------------------------------------------------------------------------------------------- the audit
@@ -400,7 +402,7 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
     released = []
     for client in range(3):
         columns = ranges.columns_of(setup, client)
-        guard = setup.guard(client, Free(), "run")
+        guard = guard_of(setup, client, Free(), "run")
         noisy = columns.counts(columns.open(guard, "run"))
         released.append(
             (noisy - columns.grid.counts(columns.rows.values).ravel()) / ranges.sigma(setup, client)
@@ -493,13 +495,13 @@ def test_who_sends_no_counts_is_left_out(sites, monkeypatch):
     )
 
 
-def client_of(setup):
-    return setup.client(0, Context(1, 1, {}, RecordDict(), {}))
+def first_client(setup):
+    return client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
 
 
 def test_requests_that_a_client_with_private_ranges_refuses(sites):
     setup = prepare(parse(sites | PRIVATE))
-    client = client_of(setup)
+    client = first_client(setup)
     with pytest.raises(ReplyError, match="a request must carry the ranges of 2 columns"):
         client.fit([setup.start], {"round": 1})
     first = client.fit([], {"round": 0})
@@ -515,7 +517,7 @@ def test_requests_that_a_client_with_private_ranges_refuses(sites):
 def test_a_run_without_private_ranges_counts_nothing(sites, tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA.replace('"private"', "[0, 1]"))
     with pytest.raises(ReplyError, match="a whole number from 1; got 0"):
-        client_of(prepare(parse(sites | PRIVATE))).fit([], {"round": 0})
+        first_client(prepare(parse(sites | PRIVATE))).fit([], {"round": 0})
 
 
 # ------------------------------------------------------------------------------------------ deployment

@@ -16,14 +16,15 @@ from grids import Deployed
 from problems import SMALL, VARIANTS, small
 
 from twinflower.clients import CLIENTS, SumClient
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, LinearModel
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
+from twinflower.simulation.parties import store_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import question
-from twinflower.strategies.records import record_of
 from twinflower.sums.discrete import seeded_words
 
 PRIVATE = [
@@ -82,7 +83,7 @@ def at_a_site(setup, rows, folder, objective=None):
     kind = SumClient if setup.sums else CLIENTS[setup.config.algorithm]
     return kind(
         Context(1, 1, {}, RecordDict(), {}), setup.algorithm, objective or setup.objective, rows, setup.start, 0,
-        setup.config.clients.count, setup.schedule, guard=guard, store=setup.store(0, str(folder / "states")),
+        setup.config.clients.count, setup.schedule, guard=guard, store=store_of(setup, 0, str(folder / "states")),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from problems import small
 from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
+from twinflower.clients.records import record_of
 from twinflower.data.schema import read_schema
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
@@ -27,7 +28,6 @@ from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import meet, question
-from twinflower.strategies.records import record_of
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
 START = np.zeros(6)

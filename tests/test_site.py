@@ -16,6 +16,7 @@ from twinflower.privacy.release import Release, Rounding
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
+from twinflower.simulation.parties import client_of, guard_of, ledger_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -40,12 +41,12 @@ def test_a_site_draws_secret_noise_and_writes_its_ledger(tmp_path):
     assert site.secret
     assert site.draws(1) is secret
     setup = private()
-    client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), site)
     (first,), _, metrics = client.fit([setup.start], {"round": 1})
     assert metrics == {"round": 1, "session": "1", "born": 1}
     (ledger,) = tmp_path.glob("*.ledger")
     assert len(ledger.read_text().splitlines()) == 2
-    other = setup.client(0, Context(2, 1, {}, RecordDict(), {}), guard(node, run="2"))
+    other = client_of(setup, 0, Context(2, 1, {}, RecordDict(), {}), guard(node, run="2"))
     (second,), _, _ = other.fit([setup.start], {"round": 1})
     assert not np.any(first == second)
 
@@ -115,7 +116,7 @@ def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_
     """x0 - eta g is rounded to a multiple of ulp(x0) before the noise is there, and with it again afterwards."""
     setup = small(variant, clients__per_round=0, epsilon=8.0, noise_multiplier=0.0, l2=0.1)
     site = guard(NODE | {"state-dir": str(tmp_path)}, setup)
-    client = setup.client(0, Context(1, 1, {}, RecordDict(), {}), site)
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), site)
     large, small_ = (requests(setup, size) for size in (x, 0.0))
     with pytest.raises(ReplyError, match="too large for the noise"):
         client.fit(large, {"round": 1})
@@ -186,7 +187,7 @@ def test_no_honest_run_is_taken_for_a_hostile_one(tmp_path, variant):
             if node_id not in self._clients:
                 site = read_site(node | {"partition-id": node_id - 1})
                 own = site_guard(self.setup, site, "1")
-                self._clients[node_id] = self.setup.client(node_id - 1, self.context(node_id), own)
+                self._clients[node_id] = client_of(self.setup, node_id - 1, self.context(node_id), own)
             return self._clients[node_id]
 
     result = run_strategy(setup, Sites(setup), "inprocess")
@@ -297,7 +298,7 @@ def test_rows_longer_than_the_public_bound_are_scaled_to_it(caplog):
     own.features[3] *= 1e3
     scaled = CLIENTS["fedpdm"](
         context, setup.algorithm, setup.objective, own, setup.start, 0, setup.config.clients.count, setup.schedule,
-        guard=setup.guard(0, setup.ledger(0, context), "1"),
+        guard=guard_of(setup, 0, ledger_of(setup, 0, context), "1"),
     ).shards.rows(0)  # fmt: skip
     assert "rows outside their public bounds were scaled" in caplog.text
     np.testing.assert_allclose(scaled.features, rows.features, rtol=1e-12)

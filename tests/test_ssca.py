@@ -16,18 +16,19 @@ from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
 from twinflower.batches import LocalSchedule, Workload
+from twinflower.clients.records import record_of
 from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
 from twinflower.networks import make_model
 from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.regularisers import L1
+from twinflower.simulation.parties import strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
-from twinflower.strategies.records import record_of
 from twinflower.work import LocalWork, no_noise
 
 SIZES = [20, 13, 31, 20, 8]
@@ -172,7 +173,7 @@ def test_zero_weights_of_a_network_are_refused(problem):
     setup = small("ssca", objective__name="swish-network", hidden_units=4)
     assert setup.start.any()
     with pytest.raises(RunError, match="all gradients are 0"):
-        setup.strategy().start(InProcessGrid(setup), record_of([0 * setup.start]), num_rounds=2)
+        strategy_of(setup).start(InProcessGrid(setup), record_of([0 * setup.start]), num_rounds=2)
 
 
 def test_a_gradient_of_zero_elsewhere_is_no_reason_to_stop():

@@ -14,6 +14,7 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.ledger import BudgetSpent, FileLedger
+from twinflower.simulation.parties import client_of, store_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 
@@ -108,7 +109,7 @@ def test_a_full_disk_costs_nothing_and_leaves_nothing(tmp_path, monkeypatch):
     setup, context = small("fedpdm-private", clients__per_round=0), Context(1, 1, {}, RecordDict(), {})
     ledger, store = (
         FileLedger(tmp_path / "ledger", "data", 1e6, 1e-4),
-        setup.store(0, str(tmp_path / "states")),
+        store_of(setup, 0, str(tmp_path / "states")),
     )
     client = CLIENTS["fedpdm"](
         context, setup.algorithm, setup.objective, setup.shards.rows(0), setup.start, 0, 8, setup.schedule,
@@ -230,7 +231,7 @@ def inbox(round_):
 
 
 def site(tmp_path, run=1):
-    return SETUP.client(1, Context(run, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
+    return client_of(SETUP, 1, Context(run, 1, {}, RecordDict(), {}), state_dir=str(tmp_path))
 
 
 def test_a_new_process_goes_on_and_repeats_what_is_not_settled(tmp_path):

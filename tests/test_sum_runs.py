@@ -19,6 +19,7 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger, SumClient
+from twinflower.clients.records import record_of
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.objectives import make_objective
@@ -37,7 +38,6 @@ from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies import SumStrategy
-from twinflower.strategies.records import record_of
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.masks import simulated
@@ -110,6 +110,10 @@ class Ward(InProcessGrid):
         super().__init__(study, exact_wire)  # type: ignore[arg-type]
         self.received: dict[tuple[int, int], np.ndarray] = {}
         self.told: list[str] = []
+
+    def new_client(self, node: int, context: Any) -> Any:
+        """The study's."""
+        return self.setup.client(node - 1, context)  # type: ignore[attr-defined]
 
     def request(self, message: Message, site: int, round_: int) -> Message:
         """What the site gets instead."""

@@ -537,3 +537,11 @@ def test_a_smaller_site_pays_more_and_the_largest_move_sets_the_noise():
     assert plan.mu.max() == pytest.approx(1.0, rel=1e-12)
     np.testing.assert_allclose(plan.mu, 25 / np.array(SIZES), rtol=1e-6)
     assert SHARE == 2.0**SHARE_BITS
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300, -np.inf])
+def test_a_value_that_is_no_number_has_the_cells_of_the_range(value):
+    """NaN has no cell of its own, and what a processor makes of it is not the same everywhere."""
+    grid = Grid(0.5, 3)
+    end = -grid.most if value < 0 else grid.most
+    assert grid.encode(np.array([value, 1.0])).tolist() == [end, 2]

@@ -21,6 +21,7 @@ from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.ledger import Charge, FileLedger, LedgerError, read_ledger
 from twinflower.privacy.release import gradient_release, norm_sensitivity
 from twinflower.privacy.unit import ONE_RECORD, Unit
+from twinflower.simulation.advice import warnings
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site, sentence
 from twinflower.simulation.forecast import forecast
@@ -270,12 +271,12 @@ def test_a_group_column_is_no_feature_and_predictions_do_not_need_it(tmp_path):
 
 
 def test_a_table_with_more_rows_of_a_person_than_the_run_protects_is_refused(run, tmp_path):
-    assert prepare(parse(run | GROUP)).warnings() == []
+    assert warnings(prepare(parse(run | GROUP))) == []
     (tmp_path / "site-1.csv").write_text(table(30, each=4))
     with pytest.raises(DataError, match=r"site-1.csv has 4 rows with the same patient, and group-size is 3"):
         prepare(parse(run | GROUP | {"rounds": 3}))
     prepare(parse(run | {"privacy.protects": "site"}))
-    (warning,) = prepare(parse(run)).warnings()
+    (warning,) = warnings(prepare(parse(run)))
     assert "the guarantee protects single records: set privacy.protects = group" in warning
 
 

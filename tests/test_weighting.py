@@ -9,6 +9,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.central import minimise
 from twinflower.errors import SettingError
 from twinflower.objectives import Batch
+from twinflower.simulation.advice import warnings
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import check, parse, parse_run_config
 from twinflower.simulation.tune import held_out
@@ -148,9 +149,9 @@ def test_a_small_client_whose_noise_dominates_is_named_before_the_run(trust):
     keys = UNEQUAL | {"clients.per-round": 0, "batch-size": 0} | trust
     keys |= {} if trust else {"noise-multiplier": 2.0, "epsilon": 0.0}
     by_clients, by_rows = (small("fedpdm-private", weighting=w, **keys) for w in ("clients", "rows"))
-    (advice,) = (text for text in by_clients.warnings() if "clients.weighting = rows" in text)
+    (advice,) = (text for text in warnings(by_clients) if "clients.weighting = rows" in text)
     assert "client 3 has 12 rows" in advice
-    assert not any("clients.weighting" in text for text in by_rows.warnings())
+    assert not any("clients.weighting" in text for text in warnings(by_rows))
     said = float(advice.split(" has ")[2].split(" times")[0])
     if trust:  # the planned noise of a sum, in units of the weights
         plans = [setup.sums.sigmas[0] for setup in (by_clients, by_rows)]
@@ -168,4 +169,4 @@ def test_a_small_client_whose_noise_dominates_is_named_before_the_run(trust):
         ratio = draws.mean(1).std() / (draws @ (sizes / sizes.sum())).std()
         assert said == pytest.approx(ratio, rel=0.05)
     equal = small("fedpdm-private", clients__per_round=0)
-    assert not any("clients.weighting" in text for text in equal.warnings())
+    assert not any("clients.weighting" in text for text in warnings(equal))

@@ -34,6 +34,7 @@ from twinflower.sums.masks import Identity
 
 from .. import evaluation
 from ..identity import read_identity
+from ..parties import client_of
 from ..settings import parse_run_config
 from ..setup import Setup, prepare_node
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
@@ -41,10 +42,10 @@ from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 def client_fn(context: Context) -> Client:
     """The client of this node, as Flower's."""
-    return client_of(context).to_client()
+    return node_client(context).to_client()
 
 
-def client_of(context: Context) -> AlgorithmClient:
+def node_client(context: Context) -> AlgorithmClient:
     """The client of this node."""
     _use_one_thread(len(sys.modules))
     client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
@@ -65,7 +66,7 @@ def _use_one_thread(modules: int) -> None:
 def _simulated_client(context: Context) -> AlgorithmClient:
     number, count = (int(context.node_config[key]) for key in PARTITION)
     setup = _simulated_setup(tuple(context.run_config.items()), count)
-    return setup.client(number, context, shared=True)
+    return client_of(setup, number, context, shared=True)
 
 
 @lru_cache(maxsize=2)  # a process of the engine serves many nodes, and gets every message by itself
@@ -93,7 +94,7 @@ def _site_client(context: Context) -> AlgorithmClient:
     setup = prepare_node(config).at_site(site.partition_id)
     guard = site_guard(setup, site, str(context.run_id))
     identity = _identity(site) if setup.sums else None
-    return setup.client(site.partition_id, context, guard, site.state_dir, identity)
+    return client_of(setup, site.partition_id, context, guard, site.state_dir, identity)
 
 
 @lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger
@@ -178,4 +179,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(client_of)])
+app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(node_client)])

@@ -29,6 +29,7 @@ from twinflower.clients import AlgorithmClient
 from twinflower.clients.messages import answered
 
 from ..folder import Checkpoints, run_folder
+from ..parties import client_of
 from ..record import Progress, Result
 from ..resume import in_process, require_states
 from ..settings.experiment import Curve, Experiment
@@ -115,8 +116,12 @@ class InProcessGrid(Grid):
     def client(self, node: int) -> AlgorithmClient:
         """The client of the node, created on first use."""
         if node not in self._clients:
-            self._clients[node] = self.setup.client(node - 1, self.context(node))
+            self._clients[node] = self.new_client(node, self.context(node))
         return self._clients[node]
+
+    def new_client(self, node: int, context: Context) -> AlgorithmClient:
+        """A client of the node with this context."""
+        return client_of(self.setup, node - 1, context)
 
     def _directly(self, message: Message) -> Message:
         return Message(answered(self.client(message.metadata.dst_node_id), message), reply_to=message)
@@ -125,7 +130,7 @@ class InProcessGrid(Grid):
         node = message.metadata.dst_node_id
 
         def client_fn(context: Context) -> Client:
-            return self.setup.client(node - 1, context).to_client()
+            return self.new_client(node, context).to_client()
 
         return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
 

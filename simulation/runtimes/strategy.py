@@ -7,13 +7,14 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.abilities import client_models
+from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
-from twinflower.strategies.records import record_of
 
 from .. import evaluation, ranges
 from ..checkpoint import of_strategy, to_strategy
 from ..folder import Checkpoints
+from ..parties import strategy_of
 from ..record import Progress, Recorder, Result
 from ..resume import newest
 from ..setup import Setup
@@ -32,7 +33,7 @@ def run_strategy(
     With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
-    strategy = setup.strategy(deployed=runtime == "deployment")
+    strategy = strategy_of(setup, deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
     if setup.held:
         strategy.evaluates = evaluation.released(setup).__contains__ if setup.plan else recorder.wants

@@ -1,0 +1,161 @@
+"""What a user should know before a run: forecasts, properties of the graph, and warnings."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from twinflower.algorithms.abilities import Forecasts
+from twinflower.algorithms.base import LocalMethod
+from twinflower.arrays import Index
+from twinflower.batches import LocalSchedule, Workload
+from twinflower.data.sets import Data
+from twinflower.objectives import LinearModel
+from twinflower.privacy.plan import Plan
+from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox
+from twinflower.sums.runs import SumsPlan
+from twinflower.topologies import spectrum, suggested_rho
+
+from . import ranges
+from .settings import Config
+from .setup import Setup
+
+_MUCH = 2.0  # times the noise of a mean over all rows
+
+
+def outlook(setup: Setup) -> list[tuple[str, str]]:
+    """The method's forecast for its private run as (name, text) rows, and warnings.
+
+    With `evaluation.reference = true` the forecast uses the actual distance between the start and the optimum.
+    """
+    if setup.plan is None:
+        return []
+    run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
+    advice = uncoupled(*run) + small_sites(*run) + ranges.advice(setup)
+    return _expected(setup, setup.plan) + [("warning", text) for text in advice]
+
+
+def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
+    away = float(((setup.optimum - setup.start) ** 2).sum()) if setup.config.evaluation.reference else None
+    workload = setup.schedule.workload(int(setup.partition.sizes.min()))
+    if not isinstance(setup.method, Forecasts):
+        return []
+    return setup.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, setup.start, away)
+
+
+def graph(setup: Setup) -> list[tuple[str, str]]:
+    """Properties of the graph as (name, value) rows, with a suggested rho if the loss has a public curvature."""
+    if not setup.neighbours:
+        return []
+    loss = setup.objective.loss if isinstance(setup.objective, LinearModel) else None
+    curvature = loss.curvature_bound * setup.config.data.row_norm**2 if loss else 0.0
+    rows = [
+        (name.replace("_", " "), f"{value:.4g}")
+        for name, value in spectrum(setup.neighbours)._asdict().items()
+    ]
+    if 0 < curvature < np.inf:
+        rows.append(("suggested rho", f"{suggested_rho(setup.neighbours, curvature):.3g}"))
+    return rows
+
+
+def warnings(setup: Setup) -> list[str]:
+    """Warnings about settings that are allowed but probably not intended."""
+    return [
+        *_flat_start(setup),
+        *_scaled_columns(setup),
+        *_people(setup),
+        *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
+    ]
+
+
+def _flat_start(setup: Setup) -> list[str]:
+    """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
+    weight = {} if setup.start.any() or not setup.has_rows else _weight_at_zero(setup.config)
+    slope = setup.slope_at_zero if weight else 0.0
+    return [
+        f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
+        "and the model may stay exactly zero"
+        for key, value in weight.items()
+        if value >= slope > 0
+    ]
+
+
+def _scaled_columns(setup: Setup) -> list[str]:
+    """A warning if columns are scaled by statistics of the data, which the privacy guarantee does not cover."""
+    data = setup.config.data
+    scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
+    if setup.plan is None or not setup.plan.provable or not setup.dataset.standardised:
+        return []
+    return [
+        f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
+    ]
+
+
+def _people(setup: Setup) -> list[str]:
+    """A warning if a person may have several rows, and the guarantee is for one of them."""
+    schema = setup.dataset.schema
+    if setup.plan is None or schema is None or not schema.group or setup.plan.unit.rows != 1:
+        return []
+    return [
+        f"warning: the schema has a group column, '{schema.group}', and the guarantee protects single records: set "
+        "privacy.protects = group and privacy.group-size"
+    ]
+
+
+def _weight_at_zero(config: Config) -> dict[str, float]:
+    """The key and the weight of an l1 penalty, which has a kink at 0 in every entry; empty for other penalties."""
+    h = config.regulariser
+    if isinstance(h, L1AndL2):
+        return {"regulariser.l1": h.l1}
+    return {"regulariser.weight": h.weight} if isinstance(h, L1Norm | L1NormInBox) else {}
+
+
+def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
+    """Advice for a run with several local steps whose sensitivity comes from the norm bound; empty if none applies."""
+    workload = max((schedule.workload(int(m)) for m in sizes), key=lambda workload: workload.steps)
+    if (
+        plan.mode != "public-state"
+        or not isinstance(algorithm, LocalMethod)
+        or algorithm.sensitivity != "coupled"
+    ):
+        return []
+    if workload.steps == 1 or math.isfinite(plan.bounds.curvature):
+        return []
+    now, one = (
+        algorithm.release(plan.bounds, p, 1).sensitivity for p in (workload, workload._replace(steps=1))
+    )
+    return [
+        "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
+        f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
+        f"instead of {now:.3g}"
+    ]
+
+
+def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
+    """Advice for a run whose mean over the clients has much more noise than a mean over all rows would have, because of
+    clients with few rows; empty if none applies.
+
+    A client's noise is proportional to 1 / its number of rows. The mean over the clients gives it the same weight as
+    any other; in the mean over all rows its weight is proportional to that number.
+    """
+    if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
+        return []
+    spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
+    if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
+        noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
+    else:
+        sigmas = plan.multipliers * spreads
+        noise, by_rows = np.linalg.norm(sigmas), np.linalg.norm(sizes / sizes.mean() * sigmas)
+    if noise < _MUCH * by_rows:
+        return []
+    number = int(spreads.argmax())
+    return [
+        f"client {number} has {sizes[number]} rows, so few that the mean over the clients has {noise / by_rows:.2g} "
+        "times the noise of a mean over all rows: set clients.weighting = rows, or leave small clients out"
+    ]
+
+
+def _spread(plan: Plan, algorithm: LocalMethod, workload: Workload) -> float:
+    """The standard deviation of the noise in a round's end point, up to a factor that all clients share."""
+    noises = workload.steps if plan.mode == "gradient" else 1
+    return algorithm.release(plan.bounds, workload, 1).spread * math.sqrt(noises)

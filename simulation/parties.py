@@ -1,0 +1,128 @@
+"""The parties of a run: its clients, with what each of them gets (guard, ledger, store, masks), and its server."""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Context
+
+from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
+from twinflower.clients.ledger import ContextLedger, SeededLedger
+from twinflower.clients.store import FileStore
+from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
+from twinflower.privacy.mechanism import Draws, seeded
+from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
+from twinflower.sums.masks import Identity, simulated
+from twinflower.sums.runs import SumsPlan
+
+from . import evaluation, ranges
+from .setup import Setup
+
+
+def guard_of(setup: Setup, number: int, ledger: Ledger, run: str) -> Guard | None:
+    """The guard of one simulated client, with the same seeded noise as in the cohort; None without privacy."""
+    if setup.plan is None:
+        return None
+    seed = setup.config.seed
+    if isinstance(setup.plan, SumsPlan):
+        return setup.plan.seeded_guard(
+            number, ledger, seed, run=run, row_norm=setup.row_norm, split=evaluation.split(setup, number)
+        )
+
+    def draws(round_: int) -> Draws:
+        return seeded(seed, number, round_)
+
+    return setup.plan.simulated_guard(
+        number, ledger, draws, run=run, row_norm=setup.row_norm, split=evaluation.split(setup, number)
+    )
+
+
+def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
+    """The ledger of one simulated client, in output.state-dir or else in Flower's context."""
+    config = setup.config
+    if not config.output.state_dir or setup.plan is None:
+        return ContextLedger(context.state)
+    path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
+    rows = setup.all_rows(number)
+    budget = (setup.plan.epsilon_limit, setup.plan.delta)
+    data = fingerprint([rows.features.data, rows.labels.data])
+    return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
+
+
+def store_of(setup: Setup, number: int, folder: str) -> FileStore | None:
+    """The file store in this folder that keeps one client's state across restarts; None without a folder."""
+    if not folder:
+        return None
+    settings = f"{setup.algorithm} {setup.objective.d} {setup.start.sum()!r}"
+    owner = f"{number} {hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+    return FileStore(
+        Path(folder).expanduser() / f"{setup.config.data.name}-{number}.state".replace(":", "-"), owner
+    )
+
+
+def client_of(
+    setup: Setup,
+    number: int,
+    context: Context,
+    guard: Guard | None = None,
+    state_dir: str | None = None,
+    identity: Identity | None = None,
+    shared: bool = False,
+) -> AlgorithmClient:
+    """The NumPyClient of partition `number` with Flower's context.
+
+    A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
+    shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
+    than a round of a few steps.
+    """
+    store = store_of(setup, number, setup.config.output.state_dir if state_dir is None else state_dir)
+    guard = guard or guard_of(setup, number, ledger_of(setup, number, context), str(context.run_id))
+    kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
+    if setup.sums:
+        kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
+    columns = ranges.columns_of(setup, number)
+    return kind(
+        context,
+        setup.algorithm,
+        setup.objective,
+        setup.shards if shared and columns is None else setup.shards.rows(number),
+        setup.start,
+        number,
+        setup.config.clients.count,
+        setup.schedule,
+        setup.config.seed,
+        guard,
+        store,
+        setup.held_out(number),
+        columns,
+        evaluation.of_client(setup, number, guard),
+    )
+
+
+def _masks(
+    setup: Setup, number: int, context: Context, identity: Identity | None, store: FileStore | None
+) -> Masks | None:
+    """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
+    if identity is None and not getattr(setup.config.privacy, "masks", False):
+        return None
+    identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
+    keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
+    return Masks(identity, keys, setup.config.agreement)
+
+
+def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:
+    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do."""
+    clients, server = setup.config.clients, setup.config.server
+    kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
+    if setup.sums:
+        kind = partial(SumStrategy, masks=deployed or getattr(setup.config.privacy, "masks", False))
+    return kind(
+        setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
+        min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
+        first_round=clients.first_round, loss_bound=setup.config.evaluation.loss_bound,
+        held_out=setup.held.sizes.tolist() if setup.held else (),
+    )  # fmt: skip
