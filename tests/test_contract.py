@@ -339,7 +339,7 @@ def public_and_steady(variant):
     return prepare(parse(SMALL, known, steady, {"rounds": 600}))
 
 
-@pytest.mark.parametrize("variant", filter(keeps_a_state, VARIANTS))
+@pytest.mark.parametrize("variant", list(filter(keeps_a_state, VARIANTS)))
 def test_lost_replies_do_not_change_where_a_run_ends(variant):
     """A client that has lost a reply is one step ahead of what the server has counted."""
     setup = public_and_steady(variant)
