@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twinflower.errors import require
 from twinflower.strategies import Round
-from twinflower.strategies.star import Snapshot
+from twinflower.strategies.rounds import Snapshot
 
 Leaves = list[NDArray[Any]]
 

@@ -13,10 +13,11 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .relay import RelayStrategy
+from .rounds import Round
 from .scaffold import Scaffold
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
-from .star import Round, StarStrategy
+from .star import StarStrategy
 from .sums import SumStrategy
 from .zcdp_nfl import ZCDPNFL
 

@@ -4,16 +4,17 @@ In every round the strategy samples partitions with the run's own seeded generat
 each, and checks every reply. It passes the valid replies, in ascending partition order, to the algorithm's
 `server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
 client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
-Clients in the server's process can do without messages (`direct`).
+`roster` knows which node is which client's, `replies` which replies are valid, and `evaluation` reads what sites say
+about a model.
 """
 
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO, WARNING
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,67 +23,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, NeedsClientState, NeedsEveryClient
+from twinflower.algorithms.abilities import Closes, NeedsEveryClient
 from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import DOUBLE, Index, all_finite
 from twinflower.clients.records import record_of
-from twinflower.errors import AbsentError, ReplyError, RunError, require
+from twinflower.errors import AbsentError, RunError, require
 from twinflower.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
 from .evaluation import evaluation_requests, evaluations
-from .nodes import meet, note_partition, question, short
+from .nodes import meet
 from .ranges import Agreement
-from .replies import Arrays, Reply, reply_of
-
-
-class Round(NamedTuple):
-    """Statistics of one round.
-
-    asked: the clients that got a request. accepted: the number of replies used. rejected: for every other client, the
-    reason. uplink_bits: of the accepted replies. downlink_bits: of the requests. local_steps, stopped: means over the
-    clients that report them, otherwise nan. seconds: from the requests to the new model.
-    """
-
-    round: int
-    asked: tuple[int, ...]
-    accepted: int
-    rejected: dict[int, str]
-    uplink_bits: int
-    downlink_bits: int
-    local_steps: float
-    stopped: float
-    seconds: float = 0.0
-
-
-class Snapshot(NamedTuple):
-    """What a strategy needs to resume a run.
-
-    round: the last completed round. session: the name of the training session. server: the algorithm's server state.
-    rounds: the statistics of all rounds. born: the round in which each client's state began. ranges: those that the
-    clients agreed on, empty without private ranges.
-    """
-
-    round: int
-    session: str
-    server: Any
-    rounds: list[Round]
-    born: dict[int, int]
-    ranges: bytes = b""
-
-
-_NO_REPLY = "no reply"
-_GREETING = 10.0  # seconds for a node that joins a running training to report its partition
-_PAUSE = 0.2  # seconds between two looks at which nodes are present
-
-
-_Good = dict[int, tuple[Any, Any]]  # upload and metrics, by client
-
-
-class _Asked(NamedTuple):
-    client: int
-    inbox: Any
+from .replies import NO_REPLY, Asked, Inspector, Valid, reply_of
+from .roster import Roster
+from .rounds import Round, Snapshot, incomplete, mean_of, too_few_replies
 
 
 class StarStrategy(Strategy):
@@ -136,7 +91,6 @@ class StarStrategy(Strategy):
         self.retries = retries
         self.min_replies = min_replies
         self.void_rounds = void_rounds
-        self.max_norm = max_norm
         self.first_round = first_round
         self.evaluates = evaluates
         self.loss_bound = loss_bound
@@ -147,13 +101,9 @@ class StarStrategy(Strategy):
         self._ranges = b""
         self.server: Any = None
         self.rounds: list[Round] = []
-        self._nodes: dict[int, int] = {}
-        self._asked: dict[int, _Asked] = {}
-        self._born: dict[int, int] = {}
-        self._strangers: set[int] = set()
-        self._waiting: dict[int, int] = {}
-        self._session = ""
-        self._dtype = DOUBLE
+        self.roster = Roster({})
+        self.inspector = Inspector(algorithm, 0, DOUBLE, "", max_norm)
+        self._asked: dict[int, Asked] = {}
         self._first = 0
         self._void = 0
         self._began = 0.0
@@ -185,7 +135,7 @@ class StarStrategy(Strategy):
         self._grid, self._send = grid, partial(grid.send_and_receive, timeout=timeout)
         self.begin(meet(grid, self.num_clients, self.node_timeout), start)
         if self.agreement and not self._ranges:
-            asked = self._send, self._nodes, self._session, self.retries + 1, self.min_replies
+            asked = self._send, self.roster.nodes, self.session, self.retries + 1, self.min_replies
             self._ranges = self.agreement.reach(*asked)
         if not self._first and self.evaluates(0):
             self.aggregate_evaluate(
@@ -201,22 +151,22 @@ class StarStrategy(Strategy):
 
         nodes: partition -> node. start (d,): the public starting point, whose type is that of all messages.
         """
-        self.num_clients = len(nodes)
-        self._dtype = start.dtype
+        self.num_clients, self.roster = len(nodes), Roster(nodes)
         self._check_sample()
-        self._nodes = nodes
         self.rounds.clear()
-        self._born.clear()
-        self._waiting.clear()
-        self._session, self._first, self._ranges = secrets.token_hex(8), 0, b""
+        self._first, self._ranges = 0, b""
         self.server = self.algorithm.init_server(start, self.num_clients, np.array(self.seed, np.uint64))
+        entries = int(self.algorithm.model(self.server).shape[-1])
+        self.inspector = Inspector(
+            self.algorithm, entries, start.dtype, secrets.token_hex(8), self.inspector.max_norm
+        )
         if self._snapshot:
             self._restore(self._snapshot)
 
     @property
-    def _entries(self) -> int:
-        """d, the number of entries of the model."""
-        return int(self.algorithm.model(self.server).shape[-1])
+    def session(self) -> str:
+        """The name of the training session."""
+        return self.inspector.session
 
     def resume(self, snapshot: Snapshot) -> None:
         """Make the next `start` continue from this snapshot."""
@@ -225,7 +175,7 @@ class StarStrategy(Strategy):
     def snapshot(self) -> Snapshot:
         """The state that `resume` needs; may be called after any round."""
         return Snapshot(
-            self.done, self._session, self.server, list(self.rounds), dict(self._born), self._ranges
+            self.done, self.session, self.server, list(self.rounds), dict(self.inspector.born), self._ranges
         )
 
     @property
@@ -234,17 +184,16 @@ class StarStrategy(Strategy):
         return self.rounds[-1].round if self.rounds else self._first
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._first, self._session, self.server = snapshot.round, snapshot.session, snapshot.server
+        self._first, self.server, self._ranges = snapshot.round, snapshot.server, snapshot.ranges
         self.rounds.extend(snapshot.rounds)
-        self._born |= snapshot.born
-        self._ranges = snapshot.ranges
+        self.inspector.session, self.inspector.born = snapshot.session, dict(snapshot.born)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one message to the node of every sampled partition."""
         self._began = time.perf_counter()
-        self._meet_again(grid)
+        self.roster.update(grid)
         server_round += self._first
         k = self.clients_per_round or self.num_clients
         clients = participants(self.seed, server_round, self.num_clients, k, self.first_round)
@@ -257,52 +206,13 @@ class StarStrategy(Strategy):
         """
         settled = server_round - 1 if self.settled is None else self.settled
         ranges = {"ranges": self._ranges} if self._ranges else {}
-        return {"round": server_round, "session": self._session, "settled": settled, **ranges}
-
-    def _meet_again(
-        self, grid: Grid, silent: Set[int] = frozenset(), patience: float = _GREETING
-    ) -> Set[int]:
-        """Recognise nodes that have returned under a new id by the partition that they report.
-
-        silent: clients whose old node is not waited for, because it does not reply. patience: seconds to wait for the
-        reports. Returns the ids of all nodes.
-        """
-        present = set(grid.get_node_ids())
-        new = sorted(present - self._strangers - set(self._nodes.values()))
-        questions = list(map(question, new))  # a list, because Flower's grid iterates over its messages twice
-        for reply in grid.send_and_receive(questions, timeout=patience) if new else ():
-            self._strangers.add(reply.metadata.src_node_id)
-            if not reply.has_error():
-                self._welcome(reply, present)
-        self._let_in(present, silent)
-        return present
-
-    def _welcome(self, reply: Message, present: Set[int]) -> None:
-        """Add a new node to the waiting list of the partition that it reports."""
-        found: dict[int, int] = {}
-        try:
-            note_partition(reply, found, self.num_clients)
-        except RunError as error:
-            log(WARNING, "ignored: %s", error)
-        for partition, node in found.items():
-            self._waiting[partition] = node
-            if self._nodes[partition] in present:
-                log(WARNING, "a second node for client %s waits until the first is gone", partition)
-
-    def _let_in(self, present: Set[int], silent: Set[int]) -> None:
-        """Replace nodes that are gone or silent by waiting ones. Flower notices only after a while that a node was
-        killed."""
-        for partition, node in list(self._waiting.items()):
-            if node not in present:
-                del self._waiting[partition]
-            elif self._nodes[partition] not in present or partition in silent:
-                log(WARNING, "client %s is back on another node", partition)
-                self._nodes[partition] = self._waiting.pop(partition)
+        return {"round": server_round, "session": self.session, "settled": settled, **ranges}
 
     def _requests(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
         """Return the messages to the nodes of clients (K,), and record them in `_asked`."""
         inboxes = unstack(self.algorithm.broadcast(self.server, server_round, clients), len(clients))
-        self._asked = {self._nodes[c]: _Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
+        nodes = self.roster.nodes
+        self._asked = {nodes[c]: Asked(int(c), i) for c, i in zip(clients, inboxes, strict=True)}
         return self._messages(self._asked, server_round, config)
 
     def _messages(self, nodes: Iterable[int], server_round: int, config: Mapping[str, Any]) -> list[Message]:
@@ -323,7 +233,7 @@ class StarStrategy(Strategy):
     ) -> RecordDict:
         same = tuple(map(id, inbox))  # _asked keeps the arrays alive, so no id is reused
         if same not in records:
-            records[same] = record_of(self.algorithm.inbox.pack(inbox, self._entries))
+            records[same] = record_of(self.algorithm.inbox.pack(inbox, self.inspector.entries))
         return RecordDict({"fitins.parameters": records[same], "fitins.config": ConfigRecord(dict(config))})
 
     def aggregate_train(
@@ -331,7 +241,7 @@ class StarStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the server state with the valid ones, and return the model."""
         server_round += self._first
-        good, rejected = self.check_replies(server_round, replies, set(self._asked))
+        good, rejected = self.inspector.sorted(replies, self._asked, set(self._asked), server_round)
         if isinstance(self.algorithm, NeedsEveryClient):
             self._ask_again(server_round, good, rejected)
         for client, reason in sorted(rejected.items()):
@@ -339,7 +249,7 @@ class StarStrategy(Strategy):
         clients = sorted(good)
         self.rounds.append(self._account(server_round, [good[c][1] for c in clients], rejected))
         if isinstance(self.algorithm, NeedsEveryClient) and rejected:
-            raise AbsentError(_incomplete(server_round, rejected, self.algorithm.name, self.retries))
+            raise AbsentError(incomplete(server_round, rejected, self.algorithm.name, self.retries))
         if self._enough(server_round, len(good), rejected):
             uploads = stack([good[c][0] for c in clients])
             self.server = self.algorithm.server_update(self.server, uploads, np.array(clients), server_round)
@@ -356,7 +266,7 @@ class StarStrategy(Strategy):
             return True
         self._void += 1
         if self._void > self.void_rounds:
-            raise RunError(_too_few_replies(server_round, good, rejected, self.min_replies))
+            raise RunError(too_few_replies(server_round, good, rejected, self.min_replies))
         log(
             WARNING,
             "round %s: %s good replies, fewer than server.min-replies: it changes nothing",
@@ -372,7 +282,7 @@ class StarStrategy(Strategy):
         round_ = server_round + self._first
         if not self.evaluates(round_):
             return []
-        return evaluation_requests(self._nodes.values(), arrays, round_, self._session)
+        return evaluation_requests(self.roster.nodes.values(), arrays, round_, self.session)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`, `estimated` in a private
@@ -381,7 +291,7 @@ class StarStrategy(Strategy):
         if not self.evaluates(round_):
             return None
         private = self.algorithm.privacy != "none"
-        sites, rejected = evaluations(replies, self._nodes, round_, private, self.held_out)
+        sites, rejected = evaluations(replies, self.roster.nodes, round_, private, self.held_out)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
         self.site_metrics = estimated(sites, self.loss_bound) if private else pooled(sites)
@@ -394,32 +304,23 @@ class StarStrategy(Strategy):
             f"got {self.clients_per_round}",
         )
 
-    def _ask_again(self, server_round: int, good: _Good, rejected: dict[int, str]) -> None:
+    def _ask_again(self, server_round: int, good: Valid, rejected: dict[int, str]) -> None:
         """Repeat the request to rejected clients up to `retries` times; updates good and rejected."""
         config = self._stamp(server_round)
         for _ in range(self.retries):
             if not rejected:
                 return
-            self._find({client for client, reason in rejected.items() if reason == _NO_REPLY})
+            if self._grid:
+                silent = {client for client, reason in rejected.items() if reason == NO_REPLY}
+                self.roster.find(self._grid, silent, self.node_timeout)
+                self._asked = {self.roster.nodes[asked.client]: asked for asked in self._asked.values()}
             log(WARNING, "round %s: asking clients %s again", server_round, sorted(rejected))
-            nodes = {self._nodes[client] for client in rejected}
+            nodes = {self.roster.nodes[client] for client in rejected}
             replies = self._send(self._messages(sorted(nodes), server_round, config))
-            more, reasons = self.check_replies(server_round, replies, nodes)
+            more, reasons = self.inspector.sorted(replies, self._asked, nodes, server_round)
             good |= more
             rejected.clear()
             rejected |= reasons
-
-    def _find(self, silent: Set[int]) -> None:
-        """Wait until the nodes of these clients are present, for at most node_timeout, and update the addresses of the
-        round's requests."""
-        deadline = time.monotonic() + self.node_timeout
-        while self._grid and silent:
-            left = max(deadline - time.monotonic(), _GREETING)
-            present = self._meet_again(self._grid, silent, left)
-            if {self._nodes[client] for client in silent} <= present or time.monotonic() > deadline:
-                break
-            time.sleep(_PAUSE)
-        self._asked = {self._nodes[asked.client]: asked for asked in self._asked.values()}
 
     def _close(self, server_round: int) -> None:
         """Send all clients the inbox after the last round; a client that misses it lacks only its last point."""
@@ -430,70 +331,11 @@ class StarStrategy(Strategy):
             if node not in done:
                 log(WARNING, "client %s did not get the last point", client.client)
 
-    def check_replies(
-        self, server_round: int, replies: Iterable[Message], nodes: Set[int]
-    ) -> tuple[_Good, dict[int, str]]:
-        """Check the replies of the given nodes.
-
-        Returns the upload and metrics of every client with a valid reply, and the reason for every other client.
-        """
-        good: _Good = {}
-        rejected = {self._asked[node].client: _NO_REPLY for node in nodes}
-        for reply in map(reply_of, replies):
-            asked = self._asked.get(reply.node) if reply.node in nodes else None
-            if asked is None or rejected.get(asked.client) != _NO_REPLY:
-                reason = reply.error or "a second reply, or one that was not requested"
-                log(WARNING, "round %s: ignored: %s", server_round, reason)
-                continue
-            try:
-                good[asked.client] = self._checked(reply, asked, server_round)
-                rejected.pop(asked.client, None)
-            except ReplyError as error:
-                rejected[asked.client] = short(error)
-        return good, rejected
-
-    def _checked(self, reply: Reply, asked: _Asked, server_round: int) -> tuple[Any, Any]:
-        """The upload and metrics of a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
-        if reply.error:
-            raise ReplyError(reply.error)
-        metrics = reply.metrics
-        if metrics.get("refused") is True:
-            raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
-        stamp = metrics.get("round")
-        if type(stamp) is not int or stamp != server_round:
-            raise ReplyError(f"the reply belongs to round {stamp!r}, not {server_round}")
-        if metrics.get("session", self._session) != self._session:
-            raise ReplyError("the reply belongs to another run")
-        upload = self.algorithm.upload.unpack(reply.arrays, self._entries, asked.inbox, self._dtype)
-        self._check_norms(reply.arrays)
-        self._check_birth(asked.client, metrics.get("born"))
-        return upload, dict(metrics)
-
-    def _check_norms(self, arrays: Arrays) -> None:
-        if self.max_norm < math.inf and any(np.linalg.norm(array) > self.max_norm for array in arrays):
-            raise ReplyError(f"an array is longer than server.max-norm, {self.max_norm:g}")
-
-    def _check_birth(self, client: int, born: Any) -> None:
-        """Detect a client whose state was lost and began again, from the round `born` in which it began.
-
-        Clients that are not `AlgorithmClient`s need not report it. Raises ReplyError if the algorithm needs the state.
-        """
-        known = self._born.get(client)
-        if type(born) is not int or born == known:
-            return
-        if known is not None and isinstance(self.algorithm, NeedsClientState):
-            raise ReplyError(
-                f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
-            )
-        if known is not None:
-            log(WARNING, "client %s has lost its state and starts afresh in round %s", client, born)
-        self._born[client] = born
-
     def _account(self, server_round: int, metrics: list[dict[str, Any]], rejected: dict[int, str]) -> Round:
         layouts = self.algorithm.upload, self.algorithm.inbox
-        up, down = (layout.bits(self._entries, self._dtype) for layout in layouts)
+        up, down = (layout.bits(self.inspector.entries, self.inspector.dtype) for layout in layouts)
         asked, accepted = tuple(a.client for a in self._asked.values()), len(metrics)
-        steps, stopped = _mean(metrics, "local-steps"), _mean(metrics, "stopped")
+        steps, stopped = mean_of(metrics, "local-steps"), mean_of(metrics, "stopped")
         return Round(
             server_round,
             asked,
@@ -506,33 +348,5 @@ class StarStrategy(Strategy):
         )
 
 
-def _mean(metrics: list[dict[str, Any]], key: str) -> float:
-    """The mean of a metric over the clients that report a valid number, nan if none does."""
-    values = [m.get(key) for m in metrics]
-    sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
-    return float(np.mean(sane)) if sane else float("nan")
-
-
-def _incomplete(server_round: int, rejected: dict[int, str], method: str, retries: int) -> str:
-    client, reason = min(rejected.items())
-    return (
-        f"round {server_round}: {len(rejected)} clients did not answer after {retries} more requests, and {method} "
-        f"needs all of them, the run stops (client {client}: {reason})"
-    )
-
-
 def _nowhere(messages: list[Message]) -> Iterable[Message]:
     raise RunError("the strategy has no grid yet: call start")
-
-
-def _too_few_replies(server_round: int, good: int, rejected: dict[int, str], wanted: int) -> str:
-    client, reason = min(rejected.items(), default=(0, _NO_REPLY))
-    if good:
-        return (
-            f"round {server_round}: {good} good replies, fewer than server.min-replies = {wanted}, the run stops "
-            f"(client {client}: {reason})"
-        )
-    return (
-        f"round {server_round}: none of the {len(rejected)} replies could be used, the run stops "
-        f"(client {client}: {reason})"
-    )

@@ -37,8 +37,9 @@ class SumStrategy(StarStrategy):
             f"trust sum needs all clients in every round; got {self.clients_per_round} of {self.num_clients}",
         )
         require(
-            self.max_norm == float("inf"),
-            f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}",
+            self.inspector.max_norm == float("inf"),
+            "trust sum cannot limit the norm of a single message, which nobody sees; got "
+            f"{self.inspector.max_norm:g}",
         )
         self.masks = masks
         self._roster = b""
@@ -63,7 +64,7 @@ class SumStrategy(StarStrategy):
     def _gather(self) -> bytes:
         """Collect the key messages of all sites, in the order of the sites; AbsentError if one is missing."""
         found: dict[int, bytes] = {}
-        missing = dict.fromkeys(self._nodes, "no reply")
+        missing = dict.fromkeys(self.roster.nodes, "no reply")
         for _ in range(self.retries + 1):
             for reply in self._send([self._key_question(client) for client in sorted(missing)]):
                 self._note_key(reply, found, missing)
@@ -72,17 +73,19 @@ class SumStrategy(StarStrategy):
             log(WARNING, "asking clients %s for their key messages again", sorted(missing))
         client, reason = min(missing.items())
         raise AbsentError(
-            f"{len(missing)} of {len(self._nodes)} sites sent no key message, and a sum needs all of them, the run "
-            f"stops (client {client}: {reason})"
+            f"{len(missing)} of {len(self.roster.nodes)} sites sent no key message, and a sum needs all of them, the "
+            f"run stops (client {client}: {reason})"
         )
 
     def _key_question(self, client: int) -> Message:
-        config = ConfigRecord({"session": self._session})
-        return Message(RecordDict({"getpropertiesins.config": config}), self._nodes[client], "get_properties")
+        config = ConfigRecord({"session": self.session})
+        return Message(
+            RecordDict({"getpropertiesins.config": config}), self.roster.nodes[client], "get_properties"
+        )
 
     def _note_key(self, reply: Message, found: dict[int, bytes], missing: dict[int, str]) -> None:
         """Store the key message of a reply in `found`, or the reason why there is none in `missing`."""
-        clients = {node: client for client, node in self._nodes.items()}
+        clients = {node: client for client, node in self.roster.nodes.items()}
         client = clients.get(reply.metadata.src_node_id)
         if client not in missing:
             return

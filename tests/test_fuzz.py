@@ -197,7 +197,9 @@ def test_replies(variant, share):
         content, broken = copy(draw, reply.content, "fitres.parameters", "fitres.metrics")
         told = Message(content=content, metadata=reply.metadata)
         with Peak() as peak:
-            good, rejected = strategy.check_replies(1, [told], {reply.metadata.src_node_id})
+            good, rejected = strategy.inspector.sorted(
+                [told], strategy._asked, {reply.metadata.src_node_id}, 1
+            )
         assert peak.taken < ROOM
         assert len(good) + len(rejected) == 1
         for reason in rejected.values():
@@ -309,7 +311,7 @@ def test_a_long_or_forged_reason_makes_one_short_line():
     one.metadata.__dict__["_message_id"] = "1"
     forged = "boom\nround 1: client 0 accepted\x1b[2J" + "x" * 10**6
     reply = Message(Error(3, forged), reply_to=one)
-    _, rejected = strategy.check_replies(1, [reply], {one.metadata.dst_node_id})
+    _, rejected = strategy.inspector.sorted([reply], strategy._asked, {one.metadata.dst_node_id}, 1)
     (reason,) = rejected.values()
     assert len(reason) <= 1000
     assert reason.isprintable()

@@ -39,6 +39,7 @@ from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.evaluation import evaluations
+from twinflower.strategies.roster import Roster
 from twinflower.sums.plan import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
@@ -607,7 +608,7 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
             reply = Message(RecordDict(content), reply_to=Message(RecordDict(), node, "evaluate"))
             reply.metadata.__dict__["_src_node_id"] = node
             replies.append(reply)
-        strategy._nodes, strategy.evaluates = nodes, lambda round_: True
+        strategy.roster, strategy.evaluates = Roster(nodes), lambda round_: True
         with caplog.at_level(logging.WARNING):
             found = strategy.aggregate_evaluate(round_, replies)
         rows = sum(size for client_, size in enumerate(strategy.held_out) if client_ not in left_out)

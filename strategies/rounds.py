@@ -1,0 +1,72 @@
+"""What a strategy keeps of its rounds, and sentences about rounds that fail."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .replies import NO_REPLY
+
+
+class Round(NamedTuple):
+    """Statistics of one round.
+
+    asked: the clients that got a request. accepted: the number of replies used. rejected: for every other client, the
+    reason. uplink_bits: of the accepted replies. downlink_bits: of the requests. local_steps, stopped: means over the
+    clients that report them, otherwise nan. seconds: from the requests to the new model.
+    """
+
+    round: int
+    asked: tuple[int, ...]
+    accepted: int
+    rejected: dict[int, str]
+    uplink_bits: int
+    downlink_bits: int
+    local_steps: float
+    stopped: float
+    seconds: float = 0.0
+
+
+class Snapshot(NamedTuple):
+    """What a strategy needs to resume a run.
+
+    round: the last completed round. session: the name of the training session. server: the algorithm's server state.
+    rounds: the statistics of all rounds. born: the round in which each client's state began. ranges: those that the
+    clients agreed on, empty without private ranges.
+    """
+
+    round: int
+    session: str
+    server: Any
+    rounds: list[Round]
+    born: dict[int, int]
+    ranges: bytes = b""
+
+
+def mean_of(metrics: list[dict[str, Any]], key: str) -> float:
+    """The mean of a metric over the clients that report a valid number, nan if none does."""
+    values = [m.get(key) for m in metrics]
+    sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
+    return float(np.mean(sane)) if sane else float("nan")
+
+
+def incomplete(server_round: int, rejected: dict[int, str], method: str, retries: int) -> str:
+    """The sentence for a round that lacks clients although the method needs all."""
+    client, reason = min(rejected.items())
+    return (
+        f"round {server_round}: {len(rejected)} clients did not answer after {retries} more requests, and {method} "
+        f"needs all of them, the run stops (client {client}: {reason})"
+    )
+
+
+def too_few_replies(server_round: int, good: int, rejected: dict[int, str], wanted: int) -> str:
+    """The sentence for a round with fewer valid replies than wanted."""
+    client, reason = min(rejected.items(), default=(0, NO_REPLY))
+    if good:
+        return (
+            f"round {server_round}: {good} good replies, fewer than server.min-replies = {wanted}, the run stops "
+            f"(client {client}: {reason})"
+        )
+    return (
+        f"round {server_round}: none of the {len(rejected)} replies could be used, the run stops "
+        f"(client {client}: {reason})"
+    )
