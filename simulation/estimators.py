@@ -25,7 +25,7 @@ from twinflower.data.ranges import Grid, Unscaled
 from twinflower.data.schema import PRIVATE, Number, Range, Schema, Target
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
-from twinflower.networks import NETWORKS
+from twinflower.networks import NETWORKS, NetworkObjective
 from twinflower.objectives import LOSSES
 from twinflower.settings import settings_of
 from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
@@ -101,7 +101,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             raise RunError(result.failure)
         if result.setup.ranges:
             inputs = _scaled_by(inputs, [own for _, own in result.setup.ranges])
-        hidden = getattr(setup.config.objective, "hidden_units", 0)
+        objective = setup.config.objective
+        hidden = objective.hidden_units if isinstance(objective, NetworkObjective) else 0
         self.model_ = trained(
             result.model, setup.config.objective.name, inputs, hidden_units=hidden, **label,
         )  # fmt: skip

@@ -339,7 +339,7 @@ def _assembled(config: Config, data: Dataset, graph: Callable[[Config], Neighbou
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
-    for_ranges = getattr(config.data, "range_share", 0.0) if data.unscaled else 0.0
+    for_ranges = config.data.range_share if data.unscaled and not isinstance(config.data, Data) else 0.0
     held_sizes = held.sizes if held else None
     plan = make_plan(config, algorithm, objective, schedule, division.sizes, for_ranges, held_sizes)
     algorithm = through_sums(algorithm, plan, schedule, division.sizes)

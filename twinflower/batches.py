@@ -17,7 +17,7 @@ import numpy as np
 from .arrays import Array, Index, Labels, Mask, of_clients
 from .errors import require
 from .norms import norms
-from .objectives import Batch, Objective
+from .objectives import Batch, Objective, Penalised
 from .randomness import permutations
 
 _BLOCK = 4096  # rows whose norms are computed at once
@@ -71,7 +71,7 @@ class Shards:
 
     def prepared(self, objective: Objective) -> "Shards":
         """The same shards, with the rows' norms stored if the objective clips gradients row by row."""
-        if self.lengths is not None or not getattr(objective, "clips_rows", False):
+        if self.lengths is not None or not (isinstance(objective, Penalised) and objective.clips_rows):
             return self
         blocks = np.array_split(np.arange(len(self.labels)), -(-len(self.labels) // _BLOCK) or 1)
         with np.errstate(all="ignore"):  # squares may overflow

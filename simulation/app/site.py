@@ -51,7 +51,7 @@ from flwr.app import Context, Error, Message
 from flwr.common.logger import log
 
 from twinflower.data.schema import read_schema
-from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES
+from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
@@ -189,7 +189,7 @@ class Site:
 
     def _check_shape(self, data: Any) -> None:
         """Raise SettingError if the run's columns or classes differ from those of the node config."""
-        asked = getattr(data, "schema_digest", "")
+        asked = data.schema_digest if isinstance(data, OwnData | TableData) else ""
         require(
             bool(self.schema) or not asked,
             'a run with data.schema-digest needs --node-config "schema=PATH" on every node: the file all sites share',

@@ -112,6 +112,11 @@ class Config:
         return self.privacy.unit if isinstance(self.privacy, Gradient) else ONE_RECORD
 
     @property
+    def masks(self) -> bool:
+        """Whether a simulated run of sums masks its messages."""
+        return isinstance(self.privacy, Gradient) and self.privacy.masks
+
+    @property
     def released(self) -> list[int]:
         """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
         every = self.evaluation.release_every or self.rounds
