@@ -101,8 +101,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             raise RunError(result.failure)
         if result.setup.ranges:
             inputs = _scaled_by(inputs, [own for _, own in result.setup.ranges])
-        objective = setup.config.objective
-        hidden = objective.hidden_units if isinstance(objective, NetworkObjective) else 0
+        chosen = setup.config.objective
+        hidden = chosen.hidden_units if isinstance(chosen, NetworkObjective) else 0
         self.model_ = trained(
             result.model, setup.config.objective.name, inputs, hidden_units=hidden, **label,
         )  # fmt: skip
