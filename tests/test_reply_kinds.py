@@ -8,6 +8,7 @@ server sees: the kind of the reply, its shapes, its metrics, its text, and the c
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,12 +17,16 @@ from grids import Deployed
 from problems import SMALL, VARIANTS, small
 
 from twinflower.clients import CLIENTS, SumClient
+from twinflower.clients.counts import PrivateEvaluation
 from twinflower.clients.records import record_of
+from twinflower.data.ranges import pack_ranges
+from twinflower.data.schema import Range
 from twinflower.errors import ReplyError, SettingError
 from twinflower.objectives import Batch, LinearModel
+from twinflower.privacy.counts import count_release
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
-from twinflower.simulation.parties import store_of
+from twinflower.simulation.parties import client_of, store_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import question
@@ -234,6 +239,97 @@ def test_no_record_decides_what_kind_of_answer_there_is(variant, tmp_path):
         rounds = sum(numbers(answer) for answer, _ in found)
         answered, longer = answered + (rounds > 0), longer + (rounds > 1)
     assert answered >= 5 and longer >= 2
+
+
+MODELS = (0.0, 5e-324, 1.0, 1e50, 1e100, 1e155, 1.7e308)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-100, 1.0, 1e100])
+def test_no_record_decides_what_an_evaluation_answers(bound, tmp_path):
+    """On held-out rows, with hostile models, repeated requests, other models and rounds that are not planned."""
+    keys = {"evaluation.held-out": 0.2, "privacy.evaluation-share": 0.5, "evaluation.release-every": 2}
+    setup = small("fedpdm-private", **keys, **({"evaluation.loss-bound": bound} if bound else {}))
+    plan, draw = setup.plan.evaluation, np.random.default_rng(0)
+    assert plan
+    for number, (size, value) in enumerate(product(MODELS, VALUES)):
+        rows, other = neighbouring(draw, setup)
+        other.features[0] = value
+        x = size * draw.choice([-1.0, 1.0], setup.objective.d)
+        answers = []
+        for place, held_out in enumerate((rows, other)):
+            ledger = FileLedger(tmp_path / f"{number}-{place}.ledger", "data", 1e9, 1e-4)
+            guard = replace(setup.plan.guard(0, ledger, run="1", split="s"), draws=lambda r: seeded(0, 0, -r))
+            evaluation = PrivateEvaluation(
+                guard.counting(plan.multiplier, guard.draws), count_release(1), bound, plan.rounds
+            )
+            client = CLIENTS["fedpdm"](
+                Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective, rows, setup.start, 0, 8,
+                setup.schedule, guard=guard, held_out=held_out, evaluation=evaluation,
+            )  # fmt: skip
+            asked = [(x, 2), (x, 2), (2 * x + 1, 2), (x, 3), (x, 4)]
+            found = [
+                heard(lambda c=client, m=model, r=round_: c.evaluate([m], {"round": r}))
+                for model, round_ in asked
+            ]
+            answers.append((found, [replace(charge, time=0.0) for charge in ledger.charges()]))
+        assert [kind for kind, _ in answers[0][0]] == [kind for kind, _ in answers[1][0]]
+        assert answers[0][1] == answers[1][1] and len(answers[0][1]) == 2
+        pairs = zip(answers[0][0], answers[1][0], strict=True)
+        assert all(abs(a - b) <= 1 + 1e-3 for (kind, a), (_, b) in pairs if kind == "number")
+
+
+def heard(ask):
+    """The kind of an evaluation's answer, and its noisy sum, or the text of an error."""
+    try:
+        _, rows, metrics = ask()
+        return f"number of {rows}" if not np.isfinite(metrics["value"]) else "number", metrics["value"]
+    except ReplyError as error:
+        return str(error), 0.0
+
+
+@pytest.mark.parametrize("half", [1e-100, 1e-3, 1.0, 1e50, 9e99])
+def test_no_record_decides_what_a_client_with_private_ranges_answers(half, tmp_path):
+    """Counts in round 0, hostile ranges after that; cells of any size a table may hold."""
+    (tmp_path / "schema.toml").write_text(TABLE)
+    cells = ["0", "5e-324", "1e-200", "3.5", "-1e50", "1e100", "-1e100", ""]
+    kinds = []
+    for number, (cell, other) in enumerate(product(cells, repeat=2)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rows = [f"{cell},{other},1", *(f"{0.1 * row},{-row},{row % 2}" for row in range(9))]
+        for site in (0, 1):
+            (folder / f"{site}.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+        keys = {
+            "data.name": "tables",
+            "data.files": str(folder / "*.csv"),
+            "data.schema": str(tmp_path / "schema.toml"),
+        }
+        keys |= {"objective.name": "logistic", "rounds": 3, "privacy.mode": "public-state", "epsilon": 8.0}
+        setup = prepare(parse(keys))
+        ledger = FileLedger(folder / "0.ledger", "data", 1e9, 1e-4)
+        guard = replace(
+            setup.plan.guard(0, ledger, run="1", row_norm=setup.row_norm), draws=lambda r: seeded(0, 0, r)
+        )
+        client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), guard)
+        ranges = pack_ranges([Range(-half, half), Range(half / 2, 2.1 * half)])
+        asked = [([], {"round": 0}), *(([setup.start], {"round": r, "ranges": ranges}) for r in (1, 2))]
+        found = [
+            seen(lambda arrays=arrays, config=config: client.fit(arrays, config)) for arrays, config in asked
+        ]
+        kinds.append((found, [replace(charge, time=0.0) for charge in ledger.charges()]))
+    assert all(kind == kinds[0] for kind in kinds)
+    assert all(map(numbers, kinds[0][0]))
+
+
+TABLE = """
+version = 1
+[label]
+column = "y"
+classes = [0, 1]
+[columns]
+a = { range = "private", missing = "zero" }
+b = { range = "private", missing = "indicator" }
+"""
 
 
 # ----------------------------------------------------------------------------------- attacks that once worked
