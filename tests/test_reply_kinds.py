@@ -267,10 +267,7 @@ def test_no_record_decides_what_an_evaluation_answers(bound, tmp_path):
                 setup.schedule, guard=guard, held_out=held_out, evaluation=evaluation,
             )  # fmt: skip
             asked = [(x, 2), (x, 2), (2 * x + 1, 2), (x, 3), (x, 4)]
-            found = [
-                heard(lambda c=client, m=model, r=round_: c.evaluate([m], {"round": r}))
-                for model, round_ in asked
-            ]
+            found = [heard(partial(client.evaluate, [m], {"round": r})) for m, r in asked]
             answers.append((found, [replace(charge, time=0.0) for charge in ledger.charges()]))
         assert [kind for kind, _ in answers[0][0]] == [kind for kind, _ in answers[1][0]]
         assert answers[0][1] == answers[1][1] and len(answers[0][1]) == 2
@@ -287,7 +284,7 @@ def heard(ask):
         return str(error), 0.0
 
 
-@pytest.mark.parametrize("half", [1e-100, 1e-3, 1.0, 1e50, 9e99])
+@pytest.mark.parametrize("half", [2e-100, 1e-3, 1.0, 1e50, 2e99])
 def test_no_record_decides_what_a_client_with_private_ranges_answers(half, tmp_path):
     """Counts in round 0, hostile ranges after that; cells of any size a table may hold."""
     (tmp_path / "schema.toml").write_text(TABLE)
@@ -311,11 +308,9 @@ def test_no_record_decides_what_a_client_with_private_ranges_answers(half, tmp_p
             setup.plan.guard(0, ledger, run="1", row_norm=setup.row_norm), draws=lambda r: seeded(0, 0, r)
         )
         client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), guard)
-        ranges = pack_ranges([Range(-half, half), Range(half / 2, 2.1 * half)])
+        ranges = pack_ranges([Range(-half, half), Range(half, 4 * half)])
         asked = [([], {"round": 0}), *(([setup.start], {"round": r, "ranges": ranges}) for r in (1, 2))]
-        found = [
-            seen(lambda arrays=arrays, config=config: client.fit(arrays, config)) for arrays, config in asked
-        ]
+        found = [seen(partial(client.fit, *request)) for request in asked]
         kinds.append((found, [replace(charge, time=0.0) for charge in ledger.charges()]))
     assert all(kind == kinds[0] for kind in kinds)
     assert all(map(numbers, kinds[0][0]))
