@@ -151,6 +151,6 @@ class Guard:
 
 def _moderate(array: Array) -> Array:
     """The numbers clipped to 1e100 in size, with 0 in place of NaN; the array itself if that changes nothing."""
-    if array.dtype.kind != "f" or (np.abs(array) <= LARGEST).all():
+    if array.dtype.kind != "f" or (np.abs(array, dtype=np.float64) <= LARGEST).all():
         return array
     return np.clip(np.nan_to_num(array, nan=0.0), -LARGEST, LARGEST)
