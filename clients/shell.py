@@ -1,10 +1,10 @@
 """The client side shared by all algorithms: a Flower NumPyClient around an algorithm's `client_update`.
 
 The client state, in particular the dual variables, is stored only at the client: in Flower's `context.state`, or on the
-site's disk (`store`). A round computes first and writes last, so the state is
-unchanged if anything fails. The last reply is stored, so that a repeated request gets the same numbers and no dual is
-updated twice. A client with neither state nor noise computes the same reply again where it would be stored in Flower's
-context. A request for a round that is no longer stored is refused.
+site's disk (`store`). A round computes first and writes last, so the state is unchanged if anything fails. The last
+reply is stored, so that a repeated request gets the same numbers and no dual is updated twice. (In Flower's context the
+reply of a client without state and noise is not stored: computed again, it is the same.) A request for a round that is
+no longer stored is refused.
 """
 
 import math
@@ -50,7 +50,7 @@ Arrays = list[NDArray[Any]]
 
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
-_NOT_SCALED: object = object()  # equal to the ranges of no request
+_NOT_SCALED: object = object()  # differs from the ranges in any request
 _STATE, _REPLY = "state.", "reply."  # prefixes of the names of kept arrays
 _DONE, _NPY = Status(Code.OK, "Success"), "numpy.ndarray"
 

@@ -109,11 +109,6 @@ class Declared:
         """The part after the last dot."""
         return self.name.rpartition(".")[2]
 
-    @property
-    def is_choice(self) -> bool:
-        """Whether the key selects an entry of a registry."""
-        return self.name in CHOICES
-
     def missing(self, choices: Choices) -> str | None:
         """The first choice that makes this key ineffective; None if the key has an effect."""
         return next((c for c, entries in self.owners.items() if kind_of(choices[c]) not in entries), None)

@@ -29,11 +29,11 @@ class NeedsClientState(ABC):  # noqa: B024
 
 
 class Settles(ABC):
-    """A client's state needs less memory once the server has counted the client's last reply."""
+    """A client's state has values that are needed only until the server has counted the client's last reply."""
 
     @abstractmethod
     def settled(self, state: Any) -> Any:
-        """The state with empty arrays, (..., 0), in place of those that are then never read."""
+        """The state without these values: empty arrays (..., 0) in their place."""
 
 
 class SumsUp(ABC):

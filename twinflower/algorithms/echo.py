@@ -1,12 +1,12 @@
 """Client variables whose mean the server tracks: an update is valid once the server has counted the reply.
 
 SCAFFOLD's server holds the mean of all c_i, FedDyn's the mean of all duals. If a client's reply is lost or rejected,
-the client has already updated its own variable, but the server has not: without a remedy the mean would stay wrong for
-the rest of the run. So a client keeps two values, its variable before and after its last reply, and every request
-echoes the last round in which the server counted that client's reply. The client discards an update that the echo does
-not confirm. The mean over all clients of `confirmed` then equals the server's variable after any sequence of missing
-rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the client (`rounds` drops these
-where no reply can be lost).
+the client has already updated its own variable, but the server has not updated the mean, which would stay wrong for the
+rest of the run. So a client stores its variable both before and after its last reply, and every request names the last
+round in which the server counted a reply of this client: the echo. If that is not the round of the client's last reply,
+the client returns to the variable before it. The mean over all clients of `confirmed` then equals the server's variable
+after any sequence of missing rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the
+client (`rounds` drops these where no reply can be lost).
 
 A client that loses its whole state (a new node without the stored state) would start from zero, and the mean would be
 off by the lost value. Therefore these methods are `abilities.NeedsClientState`, and the server rejects the replies of

@@ -1,7 +1,7 @@
 """The noise of a run in which the server sees only sums: planned before the run, charged round by round.
 
 Every site computes the same plan from public settings and the public numbers of rows. The plan gives two privacy costs
-for each site: against the server together with all sites but `honest`, and against all other parties together.
+for each site: against a server that colludes with all but `honest` sites, and against all other parties together.
 """
 
 import math
@@ -91,7 +91,7 @@ class SumPlan:
 
     @cached_property
     def costs(self) -> Array:
-        """The cost mu^2 (T, N) of each round against the server and all sites but `honest`."""
+        """The cost mu^2 (T, N) of each round against a server that colludes with all but `honest` sites."""
         return self._costs(spread(self.honest))
 
     @cached_property
@@ -114,7 +114,7 @@ class SumPlan:
 
     @property
     def factor(self) -> float:
-        """The ratio of mu against all other parties to mu against all but `honest` sites.
+        """The ratio of `mu_alone` to `mu`.
 
         It is sqrt(honest), apart from the cost of discrete noise.
         """
@@ -125,7 +125,7 @@ class SumPlan:
 
     @property
     def mu(self) -> Array:
-        """mu (N,) of all rounds together, against the server and all sites but `honest`."""
+        """mu (N,) of all rounds together, against a server that colludes with all but `honest` sites."""
         return np.sqrt(self.costs.sum(0))  # type: ignore[no-any-return]
 
     @property
@@ -134,7 +134,7 @@ class SumPlan:
         return np.sqrt(self.costs_alone.sum(0))  # type: ignore[no-any-return]
 
     def epsilon(self, delta: float) -> float:
-        """The largest epsilon of any site at delta, against the server and all sites but `honest`."""
+        """The largest epsilon of any site at delta, against a server that colludes with all but `honest` sites."""
         return sum_epsilon(float(self.mu.max()), delta, self.honest, self.entries * self.rounds)
 
     def epsilon_alone(self, delta: float) -> float:
@@ -252,7 +252,7 @@ def lost_site(plan: SumPlan, delta: float, evaluation: CountPlan | None = None) 
     The client takes part in at most one whole run and then in a second one, planned for the same target, at most as
     many honest sites and the same evaluations, so mu grows by at most sqrt(2). The two runs may divide the rows
     differently, but a record costs at most the larger of training and evaluation in each. The first epsilon holds
-    against the server and all sites but `honest`, the second against all other parties together.
+    against a server that colludes with all but `honest` sites, the second against all other parties together.
     """
     numbers = 2 * plan.entries * plan.rounds
     mu, alone = (math.sqrt(2) * largest_mu(each, evaluation) for each in (plan.mu, plan.mu_alone))
