@@ -53,8 +53,8 @@ def incomplete(server_round: int, rejected: dict[int, str], method: str, retries
     """The sentence for a round that lacks clients although the method needs all."""
     client, reason = min(rejected.items())
     return (
-        f"round {server_round}: {len(rejected)} clients did not answer after {retries} more requests, and {method} "
-        f"needs all of them, the run stops (client {client}: {reason})"
+        f"round {server_round}: {method} needs all clients, and {len(rejected)} did not answer even after {retries} "
+        f"more requests: the run stops (client {client}: {reason})"
     )
 
 

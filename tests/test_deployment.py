@@ -561,9 +561,9 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
         said = [
             line
             for line in running.place.log("flwr-run").read_text().splitlines()
-            if "needs all of them" in line
+            if "needs all clients" in line
         ]
-        assert said and all("1 clients did not answer" in line and "client 2" in line for line in said)
+        assert said and all("1 did not answer" in line and "client 2" in line for line in said)
         before = [replies(store) for store in stores]
         running.start_node(2, 3, own[2])
         running.flwr("run", str(app), "ours", "--stream", "--run-config", str(folder / "resume.toml"))

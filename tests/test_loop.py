@@ -165,7 +165,9 @@ def test_a_method_that_needs_every_client_stops_where_a_reply_is_lost(problem):
         algorithm, problem, LocalSchedule(0, 1), 5, lost=lambda t, clients: (clients == 4) & (t == 2)
     )
     assert next(steps).round == 1
-    with pytest.raises(RunError, match="round 2: 1 replies are lost, and ldp-primal-dual needs all of them"):
+    with pytest.raises(
+        RunError, match="round 2: ldp-primal-dual needs all clients, and the replies of 1 are lost"
+    ):
         next(steps)
 
 

@@ -69,7 +69,7 @@ def test_a_client_that_stays_away_ends_the_run_in_one_sentence():
     result = run_strategy(setup, grid, "inprocess")
     assert result.model is None
     assert result.failure == (
-        "round 3: 1 clients did not answer after 3 more requests, and fedpdm needs all of them, the run stops "
+        "round 3: fedpdm needs all clients, and 1 did not answer even after 3 more requests: the run stops "
         "(client 4: error 1: lost on the way)"
     )
     assert grid.asked.count((5, 3)) == 4

@@ -218,7 +218,7 @@ class _Loop:
         if missing.any() and isinstance(self.algorithm, NeedsEveryClient):
             name = self.algorithm.name
             raise RunError(
-                f"round {at.round}: {missing.sum()} replies are lost, and {name} needs all of them"
+                f"round {at.round}: {name} needs all clients, and the replies of {missing.sum()} are lost"
             )
         return places[~missing]
 
