@@ -27,7 +27,7 @@ from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise
 
 MOST_SITES = 1000
-"""Each pair of sites has a mask, and each site checks the key messages of all others."""
+"""The largest number of sites in a sum. (The cost grows with it: a mask for each pair of sites.)"""
 
 
 @dataclass(frozen=True)
