@@ -153,19 +153,17 @@ def _needs_messages(curve: Curve) -> str:
 
     These settings are about replies, about ledgers on disk, and about masks.
     """
-    items = curve.config.items()
-    needs = [key for key in _MESSAGES_ONLY if items.get(key, DEFAULTS[key]) != DEFAULTS[key]]
-    needs += ["output.state-dir"] * bool(
-        curve.config.privacy.mode != "none" and curve.config.output.state_dir
-    )
-    return f"{needs[0]} = {items[needs[0]]}" if needs else ""
+    items, private = curve.config.items(), curve.config.privacy.mode != "none"
+    keys = (*_MESSAGES_ONLY, "output.state-dir") if private else _MESSAGES_ONLY
+    needs = (f"{key} = {items[key]}" for key in keys if items.get(key, DEFAULTS[key]) != DEFAULTS[key])
+    return next(needs, "")
 
 
 def _check_messages(plan: Experiment) -> None:
     """Raise SettingError for settings that have no effect on the runtime cohort, which has no messages."""
-    for setting in filter(None, map(_needs_messages, plan.curves)):
-        require(
-            False,
-            f"{setting} has no effect with runtime cohort, which has no replies, ledgers or masks: leave out "
-            "--runtime, or this setting",
-        )
+    setting = next(filter(None, map(_needs_messages, plan.curves)), "")
+    require(
+        not setting,
+        f"{setting} has no effect with runtime cohort, which has no replies, ledgers or masks: leave out --runtime, "
+        "or this setting",
+    )

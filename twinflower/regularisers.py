@@ -258,8 +258,7 @@ class FiniteOnPart(OnPart):
 
     def subgradient_bound(self, d: int) -> tuple[float, float]:
         """See `Subdifferentiable`."""
-        kinks, slope = self.inner.subgradient_bound(sum(end - first for first, end in self.spans))
-        return kinks, slope
+        return self.inner.subgradient_bound(sum(end - first for first, end in self.spans))
 
 
 def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:

@@ -1,6 +1,6 @@
 """The `inprocess` runtime: the actual strategy and clients over an in-process Flower `Grid`.
 
-Messages are Flower's, in wire format. With exact_wire = True they also pass through Flower's own `ClientApp`. This
+Messages are Flower's. With exact_wire = True they are also serialised and pass through Flower's own `ClientApp`. This
 runtime is for tests, faults, ledgers on disk and debugging; `cohort` computes the same numbers, up to rounding, faster.
 
 This is the only module that uses Flower's private API (marked "private"); a test checks that it still works.

@@ -89,11 +89,8 @@ class Guard:
         row_norm is scaled to that norm. What becomes of a row depends on that row alone. Nothing raises an error,
         because an error would reveal something about a row.
         """
-        features, labels, bound = (
-            _moderate(rows.features),
-            _moderate(rows.labels),
-            min(self.row_norm, LARGEST),
-        )
+        features, labels = _moderate(rows.features), _moderate(rows.labels)
+        bound = min(self.row_norm, LARGEST)
         with np.errstate(over="ignore"):  # squares may overflow
             lengths = norms(np.asarray(features, float))
         long = lengths > bound * (1 + _RELATIVE)

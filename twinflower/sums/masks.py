@@ -180,10 +180,10 @@ def roster_of(announcements: Sequence[bytes]) -> bytes:
 
 def _check(part: bytes, number: int, key: bytes, session: str, settings: str) -> None:
     """Raise ReplyError unless `part` is the announcement of this site for this session and these settings."""
-    told_session, told_number, told_settings, _ = _HEAD.unpack_from(part)
+    claimed_session, claimed_number, claimed_settings, _ = _HEAD.unpack_from(part)
     _refuse(
-        told_number != number,
-        f"place {number} of the list of sites holds a key message of site {told_number}",
+        claimed_number != number,
+        f"place {number} of the list of sites holds a key message of site {claimed_number}",
     )
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(part[_HEAD.size :], _PURPOSE + part[: _HEAD.size])
@@ -191,8 +191,10 @@ def _check(part: bytes, number: int, key: bytes, session: str, settings: str) ->
         raise ReplyError(
             f"the key message of site {number} is not signed by the key that this site's peers file has for it"
         ) from None
-    _refuse(told_session != _digest(session), f"the key message of site {number} belongs to another session")
-    _refuse(told_settings != _digest(settings), f"site {number} runs with other settings than this site")
+    _refuse(
+        claimed_session != _digest(session), f"the key message of site {number} belongs to another session"
+    )
+    _refuse(claimed_settings != _digest(settings), f"site {number} runs with other settings than this site")
 
 
 def _exchange(secret: X25519PrivateKey, part: bytes) -> bytes:
@@ -214,7 +216,7 @@ def _digest(text: str | bytes) -> bytes:
 
 
 def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
-    """The first `count` words of a ChaCha20 key stream. The nonce is constant, because each key is used only once."""
+    """`count` words of a ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
     key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
