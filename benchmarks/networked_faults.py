@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from twinflower.errors import RunError
+from twinflower.problems.topologies import FILE, TOPOLOGIES, spectrum
 from twinflower.rounds import Problem, rounds
 from twinflower.settings import settings_of
+from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import Setup, prepare
-from twinflower.topologies import FILE, TOPOLOGIES, spectrum
 
 CLIENTS, GOAL, MOST = 50, 1e-6, 2000
 Fate = Callable[[int], tuple[np.ndarray, np.ndarray]]

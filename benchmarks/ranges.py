@@ -19,9 +19,9 @@ from sklearn.datasets import load_breast_cancer
 
 from twinflower.data.features import completed
 from twinflower.data.sets import Dataset
+from twinflower.simulation.runs.setup import Setup, prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import Setup, prepare, prepare_rows
 
 SEEDS, HELD_OUT = range(10), 114
 RUN = {"objective.name": "logistic", "regulariser.name": "none", "evaluation.every": 30}

@@ -30,13 +30,13 @@ import numpy as np
 from problems import VARIANTS, small
 
 from twinflower.errors import DataError
-from twinflower.simulation.folder import read_rows
-from twinflower.simulation.record import Result
+from twinflower.simulation.results.folder import read_rows
+from twinflower.simulation.results.record import Result
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import Engine, engine
 from twinflower.simulation.settings import Config
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 ROUNDS = 3

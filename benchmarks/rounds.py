@@ -29,11 +29,11 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import reuse_freed_memory
 from twinflower.data.sets import Dataset
-from twinflower.simulation.parties import strategy_of
+from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import Config, parse
-from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH = 100, 30, 600, 10, 785, 10, 10
 RHO, ETA, BETA, L1 = 10.0, 0.04, 0.5, 1e-3
@@ -206,7 +206,7 @@ def methods_table(rounds: int) -> list[str]:
 
 def flower_line(rounds: int) -> str:
     """Flower's stock engine on the digits job with as many rounds; start-up is reported separately."""
-    from twinflower.simulation.folder import read_rows
+    from twinflower.simulation.results.folder import read_rows
     from twinflower.simulation.runtimes.engine import engine
 
     config = parse({"clients.count": 10, "rounds": rounds, "evaluation.every": 1, "local.max-steps": STEPS})

@@ -25,11 +25,11 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
+from twinflower.problems.topologies import adjacency
 from twinflower.randomness import normals
+from twinflower.simulation.runs.setup import Setup, prepare, prepare_seeds
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import Setup, prepare, prepare_seeds
-from twinflower.topologies import adjacency
 
 CLIENTS, ROWS, FEATURES = 20, 100, 23
 L2, GAMMA, RHO, CLIP = 0.1, 0.25, 0.1, 1.0

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.messages import Vector
 from twinflower.data.sets import Dataset
+from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, ROWS, FEATURES, HIDDEN, CLASSES = 10, 600, 784, 128, 10
 A1, A2, ALPHA, TAU = 0.9, 0.9, 0.3, 0.1

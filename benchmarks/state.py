@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.store import write_whole
-from twinflower.simulation.parties import client_of
+from twinflower.simulation.runs.parties import client_of
 
 ROUNDS = 100
 

@@ -25,9 +25,9 @@ import scipy.optimize  # noqa: F401  the plan imports it, and that takes as long
 from flwr.app import Context, RecordDict
 
 from twinflower.data.schema import read_schema
-from twinflower.simulation.parties import client_of
+from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.setup import prepare_node
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare_node
 
 COLUMNS = 100  # with the label
 NAMES = [*(f"x{place}" for place in range(COLUMNS - 1)), "y"]

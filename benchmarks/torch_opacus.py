@@ -53,11 +53,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from twinflower import algorithms, clients, strategies
-from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger
-from twinflower.objectives import Bounds
 from twinflower.privacy import gdp_mu
 from twinflower.privacy.plan import Plan, Target
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Bounds
 from twinflower.torch import ModuleObjective
 
 SITES, RHO = 10, 0.1

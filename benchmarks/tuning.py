@@ -4,8 +4,9 @@
 
 Ten step sizes of FedAvg with one full-batch step per round, on digits and Adult with 10 clients. "Free" trains every
 candidate with the noise of the whole budget, scores it by its exact accuracy on held-out training rows, and charges
-nothing for that. "Charged" spends a share of the budget on successive halving (`twinflower.simulation.charged`), and
-the rest on the final run. "Default" is the method's default step size with the whole budget.
+nothing for that. "Charged" spends a share of the budget on successive halving
+(`twinflower.simulation.tuning.charged`), and the rest on the final run. "Default" is the method's default step size with
+the whole budget.
 """
 
 import argparse
@@ -17,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
-from twinflower.simulation.tune import read_tuning, tune
+from twinflower.simulation.tuning.grid import read_tuning, tune
 
 EPSILONS, SEEDS = (2.0, 8.0), range(100, 110)
 SHARES = {"charged, 10%": 0.1, "charged, 30%": 0.3, "free": 0.0}

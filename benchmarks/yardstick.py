@@ -29,8 +29,8 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import DOUBLE, PRECISIONS, reuse_freed_memory
 from twinflower.data.sets import Dataset
+from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import Setup, prepare
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH, STEP = 100, 30, 600, 10, 784, 10, 10, 0.1
 METHODS: dict[str, dict[str, Any]] = {

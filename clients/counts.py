@@ -10,11 +10,11 @@ from flwr.common.logger import log
 
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
-from twinflower.objectives import Batch, Objective
 from twinflower.privacy.counts import summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Release, Rounding
+from twinflower.problems.interfaces import Batch, Objective
 from twinflower.work import Noise
 
 from .store import Kept, StateStore

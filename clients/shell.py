@@ -33,12 +33,13 @@ from numpy.typing import NDArray
 from twinflower.algorithms.abilities import AveragesModels, Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import DOUBLE, all_finite
-from twinflower.batches import LocalSchedule, Shards
 from twinflower.errors import ReplyError, SettingError, require
-from twinflower.evaluation import evaluate
-from twinflower.objectives import Batch, ChecksRows, Objective, check_clipping
+from twinflower.models.evaluation import evaluate
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import BudgetSpent
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.interfaces import Batch, ChecksRows, Objective
+from twinflower.problems.objectives import check_clipping
 from twinflower.wire import checked, from_npy, to_npy
 from twinflower.work import LocalWork, Noise, Report, no_noise
 

@@ -21,10 +21,11 @@ import numpy as np
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_true_sensitivities
-from twinflower.batches import LocalSchedule
-from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.plot_style import COLOURS, shade
 
 DELTA, RHO, ETA, ROUNDS, TRIALS = 1e-4, 10.0, 0.04, 60, 20_000

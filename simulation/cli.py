@@ -58,10 +58,10 @@ def list_() -> None:
     from twinflower.algorithms import ALGORITHMS
     from twinflower.data.partition import PARTITIONERS
     from twinflower.data.sets import DATASETS
-    from twinflower.networks import OBJECTIVES
-    from twinflower.regularisers import REGULARISERS
+    from twinflower.problems.networks import OBJECTIVES
+    from twinflower.problems.regularisers import REGULARISERS
+    from twinflower.problems.topologies import TOPOLOGIES
     from twinflower.sparsifiers import SPARSIFIERS
-    from twinflower.topologies import TOPOLOGIES
 
     from .report.console import titled
     from .settings.experiment import title_of
@@ -119,7 +119,7 @@ def run(
     """Run an experiment, every curve with every seed, and draw its figure."""
     from . import running
     from .report.terminal import Terminal
-    from .resume import interrupted
+    from .results.resume import interrupted
 
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
@@ -150,9 +150,9 @@ def tune_(
     data_dir: DataDir = "",
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
-    from .folder import write_text
     from .report.console import say
-    from .tune import read_tuning, tune
+    from .results.folder import write_text
+    from .tuning.grid import read_tuning, tune
 
     overrides = _overrides(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
@@ -173,8 +173,8 @@ def deploy(
 ) -> None:
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
     from . import running
-    from .folder import logs_folder
     from .report.terminal import Terminal
+    from .results.folder import logs_folder
 
     plan = _plan(experiment, set_, data_dir, "")
     folder = running.new_rehearsal(plan, out)
@@ -224,10 +224,10 @@ def privacy(
         _deliver(_statement(experiment, set_, data_dir, ledger), out, "statement")
         return
     require(ledger is None and out is None, "--ledger and --out belong to --statement")
-    from .advice import outlook
-    from .forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
     from .report.console import say, table, titled
-    from .setup import prepare
+    from .runs.advice import outlook
+    from .runs.forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
+    from .runs.setup import prepare
 
     curves = _plan(experiment, set_, data_dir, "").curves
     if len(curves) == 1:
@@ -249,10 +249,10 @@ def graph(
     data_dir: DataDir = "",
 ) -> None:
     """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
-    from .advice import graph as properties
     from .report.console import say, titled
     from .report.figures import draw_graph
-    from .setup import prepare
+    from .runs.advice import graph as properties
+    from .runs.setup import prepare
 
     setups = [prepare(curve.config) for curve in _plan(experiment, set_, data_dir, "").curves]
     networked = next((setup for setup in setups if setup.neighbours), None)
@@ -270,7 +270,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
 ) -> None:
     """Predict the labels of new rows, in the order of the rows."""
-    from twinflower.trained import load, predictions
+    from twinflower.models.trained import load, predictions
 
     names, predicted = predictions(load(model), rows)
     text = io.StringIO()
@@ -318,8 +318,8 @@ def identity(
     ],
 ) -> None:
     """Create a site's key for runs in which the server sees only sums; print the public key for the peers file."""
-    from .identity import make_key
     from .report.console import say
+    from .runs.identity import make_key
 
     say(make_key(file.expanduser()))
 
@@ -390,8 +390,8 @@ def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
 
 def _deliver(text: str, out: Path | None, name: str) -> None:
     """Print a text, or write it to a file and print what it is and where."""
-    from .folder import write_text
     from .report.console import say
+    from .results.folder import write_text
 
     if out is None:
         print(text, end="")
@@ -405,7 +405,7 @@ def _statement(path: Path, set_: list[str] | None, data_dir: str, ledgers: Path 
     from .report.html.case import Case
     from .report.html.render import markdown
     from .report.html.statement import page
-    from .setup import prepare
+    from .runs.setup import prepare
 
     require(not (path.is_dir() and set_), f"the run in {path} stays as it was: leave out --set")
     curves = [] if path.is_dir() else _plan(path, set_, data_dir, "").curves

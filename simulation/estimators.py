@@ -25,14 +25,14 @@ from twinflower.data.ranges import Grid, Unscaled
 from twinflower.data.schema import PRIVATE, Number, Range, Schema, Target
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
-from twinflower.networks import NETWORKS, NetworkObjective
-from twinflower.objectives import LOSSES
+from twinflower.models.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
+from twinflower.problems.networks import NETWORKS, NetworkObjective
+from twinflower.problems.objectives import LOSSES
 from twinflower.settings import settings_of
-from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
+from .runs.setup import prepare_rows
 from .runtimes import cohort
 from .settings import parse
-from .setup import prepare_rows
 
 try:
     from sklearn.utils.validation import validate_data
@@ -264,9 +264,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
     random_state   seed of the division into sites, the batches and the noise
 
-    Attributes after `fit`: `model_` (a `twinflower.trained.TrainedClassifier`), `coef_`, `intercept_`, `classes_`,
-    `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`. A private
-    fit treats the classes in y and the number of rows of each site as public.
+    Attributes after `fit`: `model_` (a `twinflower.models.trained.TrainedClassifier`), `coef_`, `intercept_`,
+    `classes_`, `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`.
+    A private fit treats the classes in y and the number of rows of each site as public.
     """
 
     model_: TrainedClassifier

@@ -8,23 +8,16 @@ from pathlib import Path
 from twinflower.data.sets import OWN
 from twinflower.errors import require
 
-from .folder import (
-    claimed,
-    clear_runtime,
-    new_folder,
-    require_new,
-    write_experiment,
-    write_runtime,
-)
 from .report.html.write import report_begun, report_experiment
-from .resume import begun, runtime_of
+from .results.folder import claimed, clear_runtime, new_folder, require_new, write_experiment, write_runtime
+from .results.resume import begun, runtime_of
+from .runs.setup import prepare_seeds, prepare_server
 from .runtimes import RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
 from .runtimes.processes import cores
 from .settings import Value
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Curve, Experiment
-from .setup import prepare_seeds, prepare_server
 
 # Runs the remaining runs of a plan in this folder; returns an error message for each failure.
 Run = Callable[[Experiment, Path, Observer], list[str]]

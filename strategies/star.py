@@ -28,11 +28,11 @@ from twinflower.algorithms.algorithm import Algorithm, stack, unstack
 from twinflower.arrays import DOUBLE, Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, require
-from twinflower.evaluation import estimated, pooled
+from twinflower.models.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.wire import from_npy
 
-from .evaluation import evaluation_requests, evaluations
+from .evaluation_messages import evaluation_requests, evaluations
 from .nodes import meet
 from .ranges import Agreement
 from .replies import NO_REPLY, Asked, Inspector, Valid, reply_of
@@ -53,8 +53,8 @@ class StarStrategy(Strategy):
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
     the others. evaluates: in which rounds, from 0, all clients evaluate the model on their held-out rows; the result of
     the last of these rounds is in `site_metrics`. loss_bound: of private clients that release clipped losses
-    (`twinflower.evaluation.estimated`), 0 for those that release counts. held_out: how many rows each client holds out,
-    if this is known; a client that reports another number is left out.
+    (`twinflower.models.evaluation.estimated`), 0 for those that release counts. held_out: how many rows each client
+    holds out, if this is known; a client that reports another number is left out.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -285,8 +285,8 @@ class StarStrategy(Strategy):
         return evaluation_requests(self.roster.nodes.values(), arrays, round_, self.session)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the weighted means of the sites' metrics (`twinflower.evaluation.pooled`, `estimated` in a private
-        run); None for a round that is not evaluated at the sites."""
+        """Return the weighted means of the sites' metrics (`twinflower.models.evaluation.pooled`, `estimated` in a
+        private run); None for a round that is not evaluated at the sites."""
         round_ = server_round + self._first
         if not self.evaluates(round_):
             return None

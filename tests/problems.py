@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.batches import Shards
 from twinflower.clients import AlgorithmClient
-from twinflower.objectives import Batch, LinearModel, make_objective
+from twinflower.problems.batches import Shards
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import LinearModel, make_objective
 from twinflower.rounds import Problem, rounds, sampled
+from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.catalogue import DEFAULTS
 from twinflower.simulation.settings.reader import chosen, resolve
-from twinflower.simulation.setup import Setup, prepare
 from twinflower.work import Report
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.

@@ -12,23 +12,32 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from transcription import slow_run_of
 
-from twinflower.batches import LocalSchedule
 from twinflower.clients.records import record_of
 from twinflower.data.partition import partition
 from twinflower.data.sets import load_dataset
 from twinflower.errors import RunError
-from twinflower.objectives import LOSSES, LinearModel
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.objectives import LOSSES, LinearModel
+from twinflower.problems.regularisers import (
+    L1,
+    REGULARISERS,
+    Ball,
+    Box,
+    ElasticNet,
+    GroupL1,
+    WeightedL1Box,
+    Zero,
+)
 from twinflower.randomness import participants
-from twinflower.regularisers import L1, REGULARISERS, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.settings import settings_of
-from twinflower.simulation.advice import warnings
-from twinflower.simulation.folder import write_run
-from twinflower.simulation.parties import strategy_of
-from twinflower.simulation.record import Recorder
+from twinflower.simulation.results.folder import write_run
+from twinflower.simulation.results.record import Recorder
+from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.simulation.setup import prepare_seeds
 
 # ------------------------------------------------------------------------------- a client with a bad row
 

@@ -12,14 +12,15 @@ from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaff
 from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.echo import confirmed
 from twinflower.algorithms.local import reach
-from twinflower.batches import LocalSchedule, Shards, Workload
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
-from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy.release import coupled_sensitivity, gradient_release
+from twinflower.problems.batches import LocalSchedule, Shards, Workload
+from twinflower.problems.interfaces import Bounds
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
 from twinflower.randomness import participants
-from twinflower.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
-from twinflower.simulation.parties import strategy_of
+from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.work import LocalWork, no_noise
 

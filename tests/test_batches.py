@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from twinflower import batches
-from twinflower.batches import Batches, LocalSchedule, Shards
 from twinflower.data.features import Deferred
 from twinflower.errors import SettingError
-from twinflower.objectives import make_objective
+from twinflower.problems import batches
+from twinflower.problems.batches import Batches, LocalSchedule, Shards
+from twinflower.problems.objectives import make_objective
 
 RAGGED, EQUAL = [7, 12, 3, 1, 10], [8, 8, 8]
 WALKS = [

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.simulation.runtimes.cohort import Cohort
-from twinflower.topologies import TOPOLOGIES
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

@@ -7,10 +7,11 @@ from scipy.optimize import root
 from sklearn.linear_model import ElasticNet as SkElasticNet
 from sklearn.linear_model import LogisticRegression
 
-from twinflower.central import minimise
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch, make_objective
-from twinflower.regularisers import L1, ZERO, ElasticNet, WeightedL1Box
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ZERO, ElasticNet, WeightedL1Box
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(60, 8)) * np.logspace(0, -1.5, 8)

@@ -11,20 +11,20 @@ from numpy.testing import assert_allclose
 from scipy.stats import chi2
 
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.counts import Accuracy, correct
 from twinflower.privacy.halving import Halving, Stage, stages
 from twinflower.privacy.ledger import Charge
 from twinflower.privacy.unit import ONE_RECORD, Unit
-from twinflower.simulation.charged import Charged, plan_of
-from twinflower.simulation.heldout import split
-from twinflower.simulation.parties import ledger_of
+from twinflower.problems.interfaces import Batch
+from twinflower.simulation.runs.parties import ledger_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
-from twinflower.simulation.tune import read_tuning, tune
+from twinflower.simulation.tuning.charged import Charged, plan_of
+from twinflower.simulation.tuning.grid import read_tuning, tune
+from twinflower.simulation.tuning.validation import split
 
 STEPS = [0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 4.0]
 FILE = f"""

@@ -18,16 +18,16 @@ from twinflower.privacy import Budget
 from twinflower.privacy.ledger import Charge, FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
-from twinflower.simulation.advice import warnings
 from twinflower.simulation.app import server_app
-from twinflower.simulation.columns import COLUMNS
-from twinflower.simulation.folder import claimed, in_use, new_folder, read_rows
-from twinflower.simulation.record import _risen
 from twinflower.simulation.report.compare import HEADINGS, comparison
+from twinflower.simulation.results.columns import COLUMNS
+from twinflower.simulation.results.folder import claimed, in_use, new_folder, read_rows
+from twinflower.simulation.results.record import _risen
+from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "experiments" / "digits.toml")
@@ -633,7 +633,7 @@ cli.main()
 
 def test_a_lock_ends_with_its_process_and_a_file_left_behind_means_nothing(tmp_path):
     code = (
-        "import sys, pathlib; from twinflower.simulation.folder import claimed\n"
+        "import sys, pathlib; from twinflower.simulation.results.folder import claimed\n"
         "with claimed(pathlib.Path(sys.argv[1])):\n    print('mine', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -15,6 +15,7 @@ from problems import VARIANTS, run_config, small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.settings import Setting, above, build, changed, check_settings, kebab, settings_of, snake
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import check, parse, parse_run_config, parse_text, reference
 from twinflower.simulation.settings.catalogue import (
     CATALOGUE,
@@ -27,7 +28,6 @@ from twinflower.simulation.settings.catalogue import (
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.settings.renamed import _RENAMED
 from twinflower.simulation.settings.toml import to_tables, to_toml
-from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).parent.parent
 

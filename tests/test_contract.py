@@ -13,19 +13,19 @@ from twinflower.algorithms.abilities import NeedsEveryClient
 from twinflower.algorithms.algorithm import stack, unstack
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
-from twinflower.batches import LocalSchedule
 from twinflower.clients import CLIENTS
 from twinflower.clients.records import record_of
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, seeded
+from twinflower.problems.batches import LocalSchedule
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 from twinflower.sums.plan import SimulatedSums
 from twinflower.work import LocalWork, no_noise

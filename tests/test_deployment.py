@@ -30,16 +30,16 @@ from twinflower.clients.sums import FileKeys, Masks
 from twinflower.data.schema import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
-from twinflower.simulation.folder import read_summary
-from twinflower.simulation.identity import read_identity
-from twinflower.simulation.parties import store_of
+from twinflower.simulation.results.folder import read_summary
+from twinflower.simulation.runs.identity import read_identity
+from twinflower.simulation.runs.parties import store_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess, janitor
 from twinflower.simulation.runtimes.deployment import Deployment, deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import acquainted, rehearse
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.sums.grid import add
 from twinflower.sums.masks import roster_of
 

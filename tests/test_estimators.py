@@ -15,9 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import twinflower
 from twinflower import FederatedClassifier, FederatedRegressor
 from twinflower.errors import RunError, SettingError
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 
 
 @parametrize_with_checks(

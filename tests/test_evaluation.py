@@ -12,15 +12,16 @@ from problems import VARIANTS, small
 from twinflower.clients.records import record_of
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
-from twinflower.evaluation import COLUMNS, Evaluation, evaluate, pooled
-from twinflower.objectives import Batch, make_objective
-from twinflower.simulation.folder import Checkpoints
-from twinflower.simulation.parties import client_of, strategy_of
+from twinflower.models.evaluation import COLUMNS, Evaluation, evaluate, pooled
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
+from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 
 HELD = {"evaluation__held_out": 0.3}
 PUBLIC = [

@@ -14,7 +14,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
-from twinflower.simulation.parties import strategy_of
+from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies.nodes import meet

@@ -7,10 +7,10 @@ from problems import bits_of, central_optimum, convex_problem, last, random_shar
 from transcription import slow_run
 
 from twinflower.algorithms import BSDPFedPDM, FedPDM
-from twinflower.batches import LocalSchedule
-from twinflower.objectives import make_objective
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ElasticNet
 from twinflower.randomness import participants
-from twinflower.regularisers import L1, ElasticNet
 from twinflower.sparsifiers import index_bits
 from twinflower.work import Report, no_noise
 

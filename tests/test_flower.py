@@ -23,12 +23,12 @@ from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
 from twinflower.simulation.app import polling
-from twinflower.simulation.folder import read_rows
+from twinflower.simulation.results.folder import read_rows
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.strategies import FedPDM
 from twinflower.strategies.nodes import question
 
@@ -175,7 +175,7 @@ def test_a_nodes_process_imports_no_more_than_it_needs():
     text = (
         "import sys, twinflower.simulation.app.client_app\n"
         "from twinflower.simulation.settings import parse\n"
-        "from twinflower.simulation.setup import prepare\n"
+        "from twinflower.simulation.runs.setup import prepare\n"
         "prepare(parse({'data.name': 'digits', 'clients.count': 3, 'privacy.mode': 'public-state', 'epsilon': 8.0}))\n"
         "print(*(name for name in ('sklearn', 'matplotlib', 'pandas', 'ray', 'torch') if name in sys.modules))"
     )

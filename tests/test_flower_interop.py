@@ -21,10 +21,10 @@ from twinflower.clients import for_flower_strategies
 from twinflower.clients.records import record_of
 from twinflower.data.flower_datasets import divide_with
 from twinflower.errors import RunError, SettingError
-from twinflower.evaluation import evaluate as at_site
-from twinflower.evaluation import pooled
+from twinflower.models.evaluation import evaluate as at_site
+from twinflower.models.evaluation import pooled
 from twinflower.simulation.app import client_app
-from twinflower.simulation.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of, strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 
 NO_PROX = {"regulariser__name": "none", "clients__per_round": 0}

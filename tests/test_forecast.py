@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from problems import small
 
 from twinflower.privacy.mechanism import GaussianNoise
-from twinflower.simulation.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
+from twinflower.simulation.runs.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 from twinflower.simulation.runtimes import inprocess
 
 SIZES = {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}

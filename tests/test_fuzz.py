@@ -15,7 +15,7 @@ from problems import VARIANTS, small
 
 from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
-from twinflower.simulation.parties import strategy_of
+from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import meet, note_partition
 from twinflower.wire import from_npy, to_npy

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.simulation import cli
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.settings import parse_run_config
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "hospitals"
 

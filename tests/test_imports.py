@@ -24,7 +24,10 @@ def loaded_by(code):
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["objectives", "networks", "regularisers", "batches", "work"])
+@pytest.mark.parametrize(
+    "module",
+    ["problems.objectives", "problems.networks", "problems.regularisers", "problems.batches", "work"],
+)
 def test_a_problem_loads_no_accountant(module):
     loaded = loaded_by(f"import twinflower.{module}")
     assert f"twinflower.{module}" in loaded
@@ -114,7 +117,7 @@ def test_no_module_needs_one_that_needs_it():
         name: set(imported(ast.parse(path.read_text()), package, found))
         for name, (path, package) in found.items()
     }
-    assert "twinflower.objectives" in graph["twinflower.batches"]
+    assert "twinflower.problems.objectives" in graph["twinflower.problems.batches"]
     assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # CycleError names a cycle
 
 

@@ -14,21 +14,22 @@ from problems import central_optimum, convex_problem, last, random_shards, small
 from twinflower.algorithms.algorithm import RunInfo, stack
 from twinflower.algorithms.ldp_outlook import look_out
 from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
-from twinflower.batches import LocalSchedule, Workload
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
-from twinflower.objectives import Bounds, make_objective
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
-from twinflower.regularisers import L1, ZERO, WeightedL1Box
-from twinflower.simulation.advice import outlook, warnings
-from twinflower.simulation.parties import strategy_of
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.interfaces import Bounds
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ZERO, WeightedL1Box
+from twinflower.simulation.runs.advice import outlook, warnings
+from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.simulation.setup import prepare
 
 N, D = 6, 5
 

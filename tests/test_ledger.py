@@ -45,8 +45,8 @@ from twinflower.privacy.ledger import (
 from twinflower.privacy.release import Release
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.parties import client_of, guard_of, ledger_of
 from twinflower.simulation.report.books import accounts, runs
+from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
 
 TESTS = Path(__file__).resolve().parent
 PLENTY = Budget(1e9)

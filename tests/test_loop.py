@@ -13,11 +13,11 @@ from problems import convex_problem, last, small
 
 from twinflower.algorithms import FedDyn, FedPDM, LDPPrimalDual, Scaffold
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.batches import LocalSchedule
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
 from twinflower.privacy.simulated import SimulatedNoise
-from twinflower.regularisers import L1
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds, sampled, start
 from twinflower.simulation.runtimes import inprocess
 

@@ -16,10 +16,7 @@ from scipy.optimize import minimize
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import confirmed
-from twinflower.batches import Batches, LocalSchedule, Workload
-from twinflower.central import minimise
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
-from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy.accountant import (
     classical_noise_multiplier,
     gdp_epsilon,
@@ -27,17 +24,21 @@ from twinflower.privacy.accountant import (
 )
 from twinflower.privacy.audit import neighbours as neighbouring
 from twinflower.privacy.audit import replay
-from twinflower.regularisers import L1, ZERO, ElasticNet
+from twinflower.problems.batches import Batches, LocalSchedule, Workload
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ZERO, ElasticNet
+from twinflower.problems.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 from twinflower.settings import settings_of
-from twinflower.simulation.folder import write_run
-from twinflower.simulation.privacy import spent
-from twinflower.simulation.record import own_columns
+from twinflower.simulation.results.folder import write_run
+from twinflower.simulation.results.record import own_columns
+from twinflower.simulation.runs.privacy import spent
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
-from twinflower.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 from twinflower.work import LocalWork
 
 N, D, WALK = 6, 5, LocalSchedule(0, 1)

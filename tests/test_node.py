@@ -15,12 +15,12 @@ from numpy.testing import assert_array_equal
 from problems import SMALL, VARIANTS, run_config, small
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from twinflower.batches import LocalSchedule
 from twinflower.clients.messages import answered
 from twinflower.data.features import Deferred
 from twinflower.errors import ReplyError
+from twinflower.problems.batches import LocalSchedule
 from twinflower.simulation.app import client_app, entry
-from twinflower.simulation.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of, strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy

@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 
 from twinflower.errors import SettingError
-from twinflower.objectives import LOSSES, Batch, majority_baseline, make_objective
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import LOSSES, majority_baseline, make_objective
 
 CLASSES = {"softmax": 4, "rowwise-logistic": 4, "logistic": 2, "least-squares": 0, "huber": 0, "absolute": 0}
 PENALTIES = [{}, {"l2": 0.3}, {"nonconvex": 0.7}, {"l2": 0.3, "nonconvex": 0.7}]

@@ -10,11 +10,12 @@ from transcription import slow_run_of
 
 from twinflower.algorithms import BSDPFedPDM
 from twinflower.algorithms.local import local_steps
-from twinflower.batches import Batches
 from twinflower.clients.records import record_of
-from twinflower.objectives import LOSSES, Batch, LinearModel
+from twinflower.problems.batches import Batches
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
-from twinflower.simulation.parties import strategy_of
+from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 

@@ -22,14 +22,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from twinflower.algorithms import FedPDM
-from twinflower.batches import LocalSchedule
-from twinflower.central import minimise
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch, Bounds
 from twinflower.privacy import gdp_mu
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.plan import Plan, Target
-from twinflower.regularisers import L1
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.regularisers import L1
 from twinflower.simulation.runtimes.engine import CONNECTION, furnish, start_superlink, write_connection
 from twinflower.simulation.runtimes.processes import free_ports, place_of_its_own
 

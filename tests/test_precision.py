@@ -14,23 +14,24 @@ from twinflower.algorithms.averaging import mean_of_senders, mean_over_clients
 from twinflower.algorithms.feddyn import FedDyn
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
-from twinflower.batches import LocalSchedule
 from twinflower.clients import CLIENTS, ContextLedger, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.norms import norms, outer_norms
-from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.guard import Guard
-from twinflower.regularisers import make_regulariser
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import make_regulariser
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation.folder import Checkpoints, write_run
-from twinflower.simulation.parties import client_of, guard_of, strategy_of
-from twinflower.simulation.resume import newest
+from twinflower.simulation.results.folder import Checkpoints, write_run
+from twinflower.simulation.results.resume import newest
+from twinflower.simulation.runs.parties import client_of, guard_of, strategy_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 
 EPSILON = float(np.finfo(np.float32).eps)
 STEPS = 15  # at most, of a client in these runs

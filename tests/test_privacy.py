@@ -17,28 +17,29 @@ from twinflower.algorithms import ISRLDP, SSCA, BSDPFedPDM, FedAvg, FedDyn, FedP
 from twinflower.algorithms.fedpdm import State
 from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
-from twinflower.batches import LocalSchedule, Shards, Workload
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
-from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
+from twinflower.problems.batches import LocalSchedule, Shards, Workload
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.objectives import make_objective
 from twinflower.randomness import normals_by_round
-from twinflower.simulation.advice import warnings
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.parties import client_of, strategy_of
-from twinflower.simulation.privacy import spent
+from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.privacy import spent
+from twinflower.simulation.runs.setup import prepare, prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare, prepare_seeds
 from twinflower.work import LocalWork, no_noise
 
 ROOT = Path(__file__).resolve().parent.parent

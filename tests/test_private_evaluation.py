@@ -14,31 +14,32 @@ from problems import small
 from scipy.stats import binomtest, chi2, norm
 
 from twinflower.algorithms import FedAvg
-from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
-from twinflower.evaluation import Released, estimated, private_columns
-from twinflower.intervals import LEVEL, share_interval
-from twinflower.objectives import Batch, make_objective
+from twinflower.models.evaluation import Released, estimated, private_columns
+from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.counts import CountPlan, summed
 from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerError, read_ledger, total_cost
 from twinflower.privacy.unit import ONE_RECORD, Unit
-from twinflower.simulation import evaluation
-from twinflower.simulation.charged import Charged
-from twinflower.simulation.folder import Checkpoints, read_summary, write_run
-from twinflower.simulation.forecast import forecast, noise_rows
-from twinflower.simulation.parties import client_of, strategy_of
-from twinflower.simulation.privacy import accounts, spent
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.sentences import evaluated as closing_line
+from twinflower.simulation.results.folder import Checkpoints, read_summary, write_run
+from twinflower.simulation.runs import held_out
+from twinflower.simulation.runs.forecast import forecast, noise_rows
+from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.privacy import accounts, spent
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
-from twinflower.strategies.evaluation import evaluations
+from twinflower.simulation.tuning.charged import Charged
+from twinflower.strategies.evaluation_messages import evaluations
 from twinflower.strategies.roster import Roster
 from twinflower.sums.plan import lost_site
 
@@ -61,7 +62,7 @@ def private(name="fedpdm-private", **keys):
 
 def at_sites(result):
     """The clients' columns of all evaluated rows of metrics.csv."""
-    rows = [[row[column] for column in evaluation.columns(result.setup)] for row in result.rows]
+    rows = [[row[column] for column in held_out.columns(result.setup)] for row in result.rows]
     return [row for row in rows if not np.isnan(row[0])]
 
 
@@ -295,10 +296,10 @@ def test_another_split_in_the_same_session_is_paid_in_full(tmp_path):
 
 def test_the_identity_of_a_split_depends_on_what_determines_it():
     setups = [private(), private(seed=6), private(evaluation__held_out=0.4), private(rounds=7)]
-    assert len({evaluation.split(setup, 0) for setup in setups}) == 4
-    assert evaluation.split(setups[0], 0) != evaluation.split(setups[0], 1)
-    assert len(evaluation.split(setups[0], 0)) == 64  # too long to look for two settings with the same one
-    assert evaluation.split(private(output__checkpoint_every=2), 0) == evaluation.split(setups[0], 0)
+    assert len({held_out.split(setup, 0) for setup in setups}) == 4
+    assert held_out.split(setups[0], 0) != held_out.split(setups[0], 1)
+    assert len(held_out.split(setups[0], 0)) == 64  # too long to look for two settings with the same one
+    assert held_out.split(private(output__checkpoint_every=2), 0) == held_out.split(setups[0], 0)
 
 
 def test_the_ledgers_of_a_run_hold_what_it_states(tmp_path):
@@ -481,7 +482,7 @@ def _held(setup):
 def test_the_noise_is_fresh_and_as_large_as_planned():
     setup = private(evaluation__release_every=1)
     counts, rounds = setup.plan.evaluation, range(1, 6)
-    sites = [evaluation._count(setup, counts, setup.start, client, t) for client in range(8) for t in rounds]
+    sites = [held_out._count(setup, counts, setup.start, client, t) for client in range(8) for t in rounds]
     exact = [summed(setup.objective, setup.start, setup.held_out(i))[0] for i in range(8) for t in rounds]
     drawn = np.array([(site.value - right) / site.sigma for site, right in zip(sites, exact, strict=True)])
     assert len(np.unique(drawn)) == len(drawn)
@@ -530,7 +531,7 @@ def test_a_round_is_evaluated_once_and_asked_again_gives_the_stored_number(tmp_p
     """Also after a restart of the client, whose noise is secret; a second model is refused, and charged nothing."""
     setup = private(evaluation__release_every=1)
     ledger = FileLedger(tmp_path / "a.ledger", "data", 100.0, 1e-4)
-    guard = setup.plan.guard(0, ledger, run="1", split=evaluation.split(setup, 0))
+    guard = setup.plan.guard(0, ledger, run="1", split=held_out.split(setup, 0))
     context = Context(1, 1, {}, RecordDict(), {})
     first = client_of(setup, 0, context, guard, str(tmp_path)).evaluate([setup.start], {"round": 2})
     context = Context(1, 1, {}, RecordDict(), {})

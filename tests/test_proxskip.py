@@ -9,11 +9,11 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.fedavg import FedAvg
 from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.proxskip import ProxSkip, State
-from twinflower.batches import LocalSchedule
 from twinflower.errors import SettingError
-from twinflower.objectives import make_objective
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.regularisers import L1, ZERO
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, ZERO
 from twinflower.simulation.runtimes import cohort
 
 MANY = LocalSchedule(0, 10_000)  # full batches; no cap that a coin could reach

@@ -15,7 +15,6 @@ from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer
 
 import twinflower
-from twinflower.batches import LocalSchedule
 from twinflower.data.ranges import (
     RESOLUTIONS,
     Grid,
@@ -27,24 +26,25 @@ from twinflower.data.ranges import (
 from twinflower.data.schema import Range, parse_schema
 from twinflower.data.tables import draft
 from twinflower.errors import DataError, ReplyError, SettingError
-from twinflower.objectives import Batch
 from twinflower.privacy.audit import replay
 from twinflower.privacy.ledger import BudgetSpent, read_ledger
-from twinflower.simulation import ranges
-from twinflower.simulation.advice import outlook
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.folder import Checkpoints, write_run
-from twinflower.simulation.forecast import forecast, noise_rows
-from twinflower.simulation.heldout import held_out
-from twinflower.simulation.parties import client_of, guard_of
+from twinflower.simulation.results.folder import Checkpoints, write_run
+from twinflower.simulation.runs import agreement
+from twinflower.simulation.runs.advice import outlook
+from twinflower.simulation.runs.forecast import forecast, noise_rows
+from twinflower.simulation.runs.parties import client_of, guard_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.deployment import deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
+from twinflower.simulation.tuning.validation import held_out
 
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
 SCHEMA = """
@@ -275,7 +275,7 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
     for client in range(3):
         workload = setup.schedule.workload(int(setup.partition.sizes[client]))
         moved = sensitivity(2, workload.replaced)
-        counts = (moved / ranges.sigma(setup, client)) ** 2
+        counts = (moved / agreement.sigma(setup, client)) ** 2
         for round_ in range(1, setup.config.rounds + 1):
             if client in setup.config.asked(round_):
                 release = setup.algorithm.release(plan.bounds, workload, round_)
@@ -283,7 +283,7 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
                 total[client] += release.touched * (release.sensitivity / sigma) ** 2
         total[client] += counts
         assert counts / total[client] == pytest.approx(setup.config.data.range_share)
-        assert plan.least_multiplier(client) <= ranges.sigma(setup, client) / moved * (1 + 1e-12)
+        assert plan.least_multiplier(client) <= agreement.sigma(setup, client) / moved * (1 + 1e-12)
     assert_allclose(plan.mu(plan.shares), np.sqrt(total), rtol=1e-12)
     asked = [(round_, setup.config.asked(round_)) for round_ in range(1, setup.config.rounds + 1)]
     assert_allclose(plan.shares_of(asked), plan.shares, rtol=1e-12)
@@ -401,11 +401,11 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
     setup = prepare(parse(sites | PRIVATE))
     released = []
     for client in range(3):
-        columns = ranges.columns_of(setup, client)
+        columns = agreement.columns_of(setup, client)
         guard = guard_of(setup, client, Free(), "run")
         noisy = columns.counts(columns.open(guard, "run"))
         released.append(
-            (noisy - columns.grid.counts(columns.rows.values).ravel()) / ranges.sigma(setup, client)
+            (noisy - columns.grid.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
         )
     squares, size = float(np.sum(np.square(released))), np.size(released)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
@@ -485,8 +485,8 @@ def test_who_sends_no_counts_is_left_out(sites, monkeypatch):
     monkeypatch.setattr(Deaf, "deaf", (2,))
     result = run_strategy(setup, Deaf(setup), "inprocess")
     assert not result.failure
-    counts = np.stack([ranges._counts(setup, client) for client in (0, 2)])
-    expected = ranges.found(setup, counts, np.array([0, 2]))
+    counts = np.stack([agreement._counts(setup, client) for client in (0, 2)])
+    expected = agreement.found(setup, counts, np.array([0, 2]))
     assert [own for _, own in result.setup.ranges] == list(expected)
     monkeypatch.setattr(Deaf, "deaf", (1, 2, 3))
     assert (
@@ -567,7 +567,7 @@ def test_a_site_charges_its_counts_to_its_ledger(sites, tmp_path):
     assert charges[0].cost / sum(charge.cost for charge in charges) == pytest.approx(0.2)
     assert sum(charge.cost for charge in charges) == pytest.approx(setup.plan.mu_limit**2)
     with pytest.raises(BudgetSpent, match="it does not begin, and nothing is spent"):
-        ranges.columns_of(setup, 0).open(guard, "2")
+        agreement.columns_of(setup, 0).open(guard, "2")
 
 
 @pytest.mark.deployment
@@ -602,7 +602,7 @@ def test_real_nodes_agree_on_ranges(sites, tmp_path):
 def test_a_site_s_policy_covers_its_counts(sites, tmp_path):
     """With nearly all of the budget for the counts, these have less noise than any round."""
     setup = prepare(parse(sites | PRIVATE | {"data.range-share": 0.9}))
-    least = ranges.sigma(setup, 0) / sensitivity(2)
+    least = agreement.sigma(setup, 0) / sensitivity(2)
     assert setup.plan.least_multiplier(0) == pytest.approx(least)
     node = {"partition-id": 0, "num-partitions": 3, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
     client_app.site_guard(setup, read_site(node | {"min-noise-multiplier": 0.99 * least}), "1")

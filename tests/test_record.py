@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from twinflower.regularisers import L1
+from twinflower.problems.regularisers import L1
 
 VARIANT = "fedpdm-private | cohort"
 

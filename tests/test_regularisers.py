@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.errors import SettingError
-from twinflower.regularisers import (
+from twinflower.problems.regularisers import (
     L1,
     REGULARISERS,
     Ball,

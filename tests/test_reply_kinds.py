@@ -22,13 +22,14 @@ from twinflower.clients.records import record_of
 from twinflower.data.ranges import pack_ranges
 from twinflower.data.schema import Range
 from twinflower.errors import ReplyError, SettingError
-from twinflower.objectives import Batch, LinearModel
 from twinflower.privacy.counts import count_release
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
-from twinflower.simulation.parties import client_of, store_of
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import LinearModel
+from twinflower.simulation.runs.parties import client_of, store_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import question
 from twinflower.sums.discrete import seeded_words
 

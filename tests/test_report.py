@@ -15,7 +15,6 @@ from pages import Page, command
 from twinflower.errors import DiskError
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.simulation import running
-from twinflower.simulation.folder import digest, read_rows
 from twinflower.simulation.report.html import wording
 from twinflower.simulation.report.html.case import Case
 from twinflower.simulation.report.html.charts import Axis
@@ -23,9 +22,10 @@ from twinflower.simulation.report.html.render import markdown
 from twinflower.simulation.report.html.sites import ranges
 from twinflower.simulation.report.html.statement import headline, page, statement
 from twinflower.simulation.report.html.write import report_experiment
+from twinflower.simulation.results.folder import digest, read_rows
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 STYLE = (ROOT / "simulation" / "report" / "html" / "style.css.md").read_text()

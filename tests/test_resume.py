@@ -21,13 +21,13 @@ from twinflower.errors import DataError, SettingError
 from twinflower.rounds import rounds
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
-from twinflower.simulation.checkpoint import flatten, unflatten
-from twinflower.simulation.folder import Checkpoints, read_rows, read_summary
 from twinflower.simulation.report.figures import redraw
+from twinflower.simulation.results.checkpoint import flatten, unflatten
+from twinflower.simulation.results.folder import Checkpoints, read_rows, read_summary
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_run_config
-from twinflower.simulation.setup import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
@@ -164,7 +164,7 @@ def command(*words, kill_at=0, how="SIGKILL"):
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
-import twinflower.simulation.folder as c
+import twinflower.simulation.results.folder as c
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):

@@ -18,15 +18,17 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.batches import LocalSchedule, Shards
 from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
-from twinflower.objectives import Batch, Huber, make_objective
 from twinflower.privacy import Budget
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import GaussianNoise
-from twinflower.regularisers import REGULARISERS, make_regulariser
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.losses import Huber
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import REGULARISERS, make_regulariser
 from twinflower.settings import settings_of
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site

@@ -18,11 +18,11 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.shell import AlgorithmClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.simulation.folder import read_rows, write_run
+from twinflower.simulation.results.folder import read_rows, write_run
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.simulation.setup import prepare
 from twinflower.strategies import STRATEGIES
 
 EVERYONE = {"clients.per-round": 0, "rounds": 4}

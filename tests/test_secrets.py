@@ -14,19 +14,19 @@ from grids import Deployed
 from numpy.testing import assert_array_equal
 from problems import small
 
-from twinflower import objectives
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.clients.records import record_of
 from twinflower.data.schema import read_schema
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
-from twinflower.simulation import setup
+from twinflower.problems import objectives
 from twinflower.simulation.app import client_app, site
+from twinflower.simulation.runs import setup
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.strategies.nodes import meet, question
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere

@@ -9,19 +9,19 @@ from problems import VARIANTS, run_config, small
 
 from twinflower.clients import CLIENTS
 from twinflower.errors import DataError, ReplyError, SettingError
-from twinflower.objectives import Bounds
 from twinflower.privacy.ledger import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Release, Rounding
+from twinflower.problems.interfaces import Bounds
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.parties import client_of, guard_of, ledger_of
+from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 
 SHAPE = {"num-features": 64, "num-classes": 10}  # of the digits
 NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}

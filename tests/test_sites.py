@@ -17,16 +17,16 @@ from twinflower.privacy import gdp_mu
 from twinflower.privacy.ledger import read_ledger, total_cost
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.folder import write_run
 from twinflower.simulation.report.figures import draw_run
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.sentences import row_line
+from twinflower.simulation.results.folder import write_run
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 
 SCHEMA = """
 [label]

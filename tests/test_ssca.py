@@ -15,20 +15,21 @@ from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
-from twinflower.batches import LocalSchedule, Workload
 from twinflower.clients.records import record_of
-from twinflower.constraints import parse_constraints
 from twinflower.errors import RunError, SettingError
-from twinflower.networks import make_model
-from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.regularisers import L1
-from twinflower.simulation.parties import strategy_of
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.constraints import parse_constraints
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.networks import make_model
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1
+from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.work import LocalWork, no_noise
 
 SIZES = [20, 13, 31, 20, 8]

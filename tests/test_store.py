@@ -14,7 +14,7 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.ledger import BudgetSpent, FileLedger
-from twinflower.simulation.parties import client_of, store_of
+from twinflower.simulation.runs.parties import client_of, store_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 

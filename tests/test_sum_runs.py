@@ -17,26 +17,26 @@ from scipy import stats
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
-from twinflower.batches import LocalSchedule
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.records import record_of
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
-from twinflower.objectives import make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import BudgetSpent, Charge, read_ledger
-from twinflower.regularisers import L1
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.folder import Checkpoints
-from twinflower.simulation.forecast import forecast
-from twinflower.simulation.identity import make_key, read_identity
+from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.runs.forecast import forecast
+from twinflower.simulation.runs.identity import make_key, read_identity
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.strategies import SumStrategy
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add

@@ -26,13 +26,14 @@ from twinflower.algorithms import (
 )
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
-from twinflower.batches import LocalSchedule
 from twinflower.errors import RunError, SettingError
-from twinflower.objectives import Batch, make_objective
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import log_delta
 from twinflower.privacy.audit import neighbours
-from twinflower.regularisers import L1
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.sums import discrete
 from twinflower.sums.accounting import SHARE, convolution_loss, noise_for, round_mu, spread, sum_epsilon

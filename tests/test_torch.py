@@ -27,20 +27,21 @@ from torch.nn import functional
 from torch_models import layers
 
 from twinflower.algorithms import FedPDM, Scaffold
-from twinflower.batches import LocalSchedule
 from twinflower.errors import SettingError
-from twinflower.networks import make_model
 from twinflower.norms import norms
-from twinflower.objectives import Batch, make_objective
 from twinflower.privacy.audit import replay
-from twinflower.regularisers import L1, Box, Subdifferentiable
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.networks import make_model
+from twinflower.problems.objectives import make_objective
+from twinflower.problems.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.folder import Checkpoints
+from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.torch import ModuleObjective
 from twinflower.torch import objective as objective_module
 

@@ -16,13 +16,13 @@ from twinflower.data.schema import parse_schema, read_schema
 from twinflower.data.sets import load_dataset
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
-from twinflower.objectives import Batch
+from twinflower.models.trained import Inputs, TrainedModel, trained
+from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
-from twinflower.simulation.folder import write_run
+from twinflower.simulation.results.folder import write_run
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
-from twinflower.trained import Inputs, TrainedModel, trained
 
 THREE = SCHEMA.replace('classes = { no = ["n"], yes = ["y"] }', "classes = [1, 2, 3]")
 NUMBER = SCHEMA.replace('classes = { no = ["n"], yes = ["y"] }', "range = [-10, 30]")

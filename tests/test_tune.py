@@ -10,10 +10,10 @@ from problems import small
 from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
 from twinflower.simulation.cli import tune_
+from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.setup import prepare_seeds
-from twinflower.simulation.tune import held_out, read_tuning, tune
+from twinflower.simulation.tuning.grid import held_out, read_tuning, tune
 
 FILE = """
 title = "Two methods"
@@ -265,7 +265,7 @@ def test_curves_without_a_label_keep_their_own_scores(file):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("twinflower.simulation.tune.tune", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("twinflower.simulation.tuning.grid.tune", lambda *_: pytest.fail("it ran"))
     with pytest.raises(SettingError, match="there is no such folder"):
         tune_(file, out=tmp_path / "nowhere" / "tuned.toml", data_dir="")
 

@@ -11,24 +11,25 @@ from problems import run_config, small
 
 from twinflower import FederatedClassifier
 from twinflower.algorithms import FedAvg, FedPDM, FedProx, LDPPrimalDual
-from twinflower.batches import LocalSchedule, Workload
 from twinflower.data.schema import parse_schema
 from twinflower.data.tables import check_groups, read_features
 from twinflower.errors import DataError, SettingError
-from twinflower.objectives import Batch, Bounds, make_objective
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.ledger import Charge, FileLedger, LedgerError, read_ledger
 from twinflower.privacy.release import gradient_release, norm_sensitivity
 from twinflower.privacy.unit import ONE_RECORD, Unit
-from twinflower.simulation.advice import warnings
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.objectives import make_objective
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site, sentence
-from twinflower.simulation.forecast import forecast
+from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.forecast import forecast
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.rehearsal import node_config
 from twinflower.simulation.settings import parse
-from twinflower.simulation.setup import prepare
 from twinflower.sums.audit import replay_sums
 
 ROWS, FEATURES, REACH = 12, 4, 1e3

@@ -6,13 +6,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.central import minimise
 from twinflower.errors import SettingError
-from twinflower.objectives import Batch
-from twinflower.simulation.advice import warnings
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch
+from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import check, parse, parse_run_config
-from twinflower.simulation.tune import held_out
+from twinflower.simulation.tuning.grid import held_out
 
 UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
 BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings == ("clients", "rows")]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.random import Generator, Philox
 
 from twinflower.algorithms import FedPDM
-from twinflower.batches import LocalSchedule, Shards
-from twinflower.objectives import Batch
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.interfaces import Batch
 from twinflower.randomness import participants, stream
 
 

@@ -20,10 +20,10 @@ import numpy as np
 from .algorithms.abilities import Closes, NeedsEveryClient, OnGraph, Settles
 from .algorithms.algorithm import Algorithm
 from .arrays import Array, Index, Mask, all_finite
-from .batches import Batches, Shards
 from .client_states import ClientStates, at_places
 from .errors import RunError
-from .objectives import Objective
+from .problems.batches import Batches, Shards
+from .problems.interfaces import Objective
 from .randomness import participants
 from .work import LocalWork, Noise, Report, no_noise
 

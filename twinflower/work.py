@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from .arrays import Array, Index, Mask, read_only
-from .batches import Batches
-from .objectives import Batch, Objective
+from .problems.batches import Batches
+from .problems.interfaces import Batch, Objective
 
 
 class Noise(Protocol):

@@ -32,11 +32,11 @@ from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity
 
-from .. import evaluation
-from ..identity import read_identity
-from ..parties import client_of
+from ..runs import held_out
+from ..runs.identity import read_identity
+from ..runs.parties import client_of
+from ..runs.setup import Setup, prepare_node
 from ..settings import parse_run_config
-from ..setup import Setup, prepare_node
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
@@ -129,7 +129,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
         return None
     return plan.guard(
         site.partition_id, _ledger(site), run=run, config=setup.config.digest, row_norm=setup.row_norm,
-        split=evaluation.split(setup, site.partition_id),
+        split=held_out.split(setup, site.partition_id),
     )  # fmt: skip
 
 

@@ -13,14 +13,14 @@ from twinflower.arrays import reuse_freed_memory
 from twinflower.errors import RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
-from ..folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
-from ..record import Result
 from ..report.html.write import report_begun, report_run
 from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guarantee, row_line, warnings
-from ..resume import require_resumable, require_state_dir
+from ..results.folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
+from ..results.record import Result
+from ..results.resume import require_resumable, require_state_dir
+from ..runs.setup import Setup, prepare_server
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
-from ..setup import Setup, prepare_server
 from .polling import PollingGrid
 
 app = ServerApp()

@@ -11,7 +11,7 @@ import numpy as np
 from twinflower.errors import require
 from twinflower.privacy import best_guess
 
-from ..folder import curve_of, read_summary, runs_below
+from ..results.folder import curve_of, read_summary, runs_below
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",

@@ -15,9 +15,9 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.transforms import ScaledTranslation
 
 from twinflower.errors import DiskError, SettingError, cause, require
-from twinflower.topologies import Neighbours, drawing
+from twinflower.problems.topologies import Neighbours, drawing
 
-from ..folder import (
+from ..results.folder import (
     figure_of,
     has_config,
     has_metrics,

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twinflower.intervals import LEVEL
+from twinflower.models.intervals import LEVEL
 
-from ..folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
-from ..record import Ending
+from ..results.folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
+from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import is_regression, spread
 

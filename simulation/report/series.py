@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.constraints import parse_constraints
+from twinflower.problems.constraints import parse_constraints
 
-from ..columns import SIGNED_COLUMNS
-from ..folder import has_metrics, has_model, read_rows, run_folder
+from ..results.columns import SIGNED_COLUMNS
+from ..results.folder import has_metrics, has_model, read_rows, run_folder
 from ..settings import Config
 from ..settings.experiment import Curve, Experiment
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import Progress, TaskID
 
-from ..record import Ending
+from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .sentences import closing, guarantee, row_line, warnings

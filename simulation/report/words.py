@@ -2,7 +2,7 @@
 
 import re
 
-from twinflower.objectives import LOSSES
+from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
 

@@ -18,23 +18,23 @@ from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index, reuse_freed_memory
-from twinflower.batches import Batches, LocalSchedule, Shards
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.strategies import Round
 from twinflower.sums.plan import SimulatedSums
 
-from .. import evaluation
-from ..checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
-from ..folder import Checkpoints, curve_folder, write_config
-from ..ranges import simulated
-from ..record import Progress, Recorder, Result, own_columns
-from ..resume import newest
+from ..results.checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
+from ..results.folder import Checkpoints, curve_folder, write_config
+from ..results.record import Progress, Recorder, Result, own_columns
+from ..results.resume import newest
+from ..runs import held_out
+from ..runs.agreement import simulated
+from ..runs.setup import Setup, prepare_seeds, with_sizes
 from ..settings.experiment import Curve, Experiment
-from ..setup import Setup, prepare_seeds, with_sizes
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
 
@@ -289,7 +289,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
-            recorder.evaluate(at.round, x, own | evaluation.simulated(recorder.setup, x, at.round))
+            recorder.evaluate(at.round, x, own | held_out.simulated(recorder.setup, x, at.round))
     if checkpoints and checkpoints.due(at.round):
         checkpoints.save(at.round, cohort.checkpoint(at, recorders))
 

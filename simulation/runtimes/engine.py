@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twinflower.errors import RunError
-from twinflower.topologies import FromFile
+from twinflower.problems.topologies import FromFile
 
 from ..report.sentences import FAILED_RESULTS, RESULTS
 from ..settings import DEFAULT_CLIENTS, PATHS, Config

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..record import Recorder, own_columns
+from ..results.record import Recorder, own_columns
 
 
 class Evaluator:

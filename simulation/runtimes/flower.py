@@ -5,8 +5,8 @@ from pathlib import Path
 
 from twinflower.errors import RunError
 
-from ..folder import run_folder
-from ..resume import left, on_flower
+from ..results.folder import run_folder
+from ..results.resume import left, on_flower
 from ..settings.experiment import Curve, Experiment
 from .engine import Engine, engine
 from .observer import Observer

@@ -28,12 +28,12 @@ from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.messages import answered
 
-from ..folder import Checkpoints, run_folder
-from ..parties import client_of
-from ..record import Progress, Result
-from ..resume import in_process, require_states
+from ..results.folder import Checkpoints, run_folder
+from ..results.record import Progress, Result
+from ..results.resume import in_process, require_states
+from ..runs.parties import client_of
+from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
-from ..setup import Setup, prepare_seeds
 from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy

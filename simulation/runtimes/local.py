@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..folder import Checkpoints, curve_folder, run_folder, write_run
-from ..record import Ending, Result
 from ..report.html.write import report_run
-from ..resume import left
+from ..results.folder import Checkpoints, curve_folder, run_folder, write_run
+from ..results.record import Ending, Result
+from ..results.resume import left
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
 

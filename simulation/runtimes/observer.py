@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from ..record import Ending
+from ..results.record import Ending
 from ..settings.experiment import Curve
 
 

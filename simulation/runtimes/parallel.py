@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from twinflower.errors import RunError, TwinflowerError
 
-from ..folder import Checkpoints, curve_folder
-from ..record import Ending
-from ..resume import left
+from ..results.folder import Checkpoints, curve_folder
+from ..results.record import Ending
+from ..results.resume import left
 from ..settings.experiment import Curve, Experiment
 from . import cohort, inprocess
 from .local import Train, run_part

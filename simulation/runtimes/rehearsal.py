@@ -12,11 +12,11 @@ from twinflower.data.tables import read_rows, table_files
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
 
-from ..folder import logs_folder
-from ..identity import make_key
+from ..results.folder import logs_folder
+from ..runs.identity import make_key
+from ..runs.setup import Setup, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
-from ..setup import Setup, prepare
 from .deployment import Deployment, deployment, node_name
 from .engine import Say, silent
 from .observer import Observer

@@ -11,13 +11,13 @@ from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
 
-from .. import evaluation, ranges
-from ..checkpoint import of_strategy, to_strategy
-from ..folder import Checkpoints
-from ..parties import strategy_of
-from ..record import Progress, Recorder, Result
-from ..resume import newest
-from ..setup import Setup
+from ..results.checkpoint import of_strategy, to_strategy
+from ..results.folder import Checkpoints
+from ..results.record import Progress, Recorder, Result
+from ..results.resume import newest
+from ..runs import agreement, held_out
+from ..runs.parties import strategy_of
+from ..runs.setup import Setup
 from .evaluator import Evaluator
 
 
@@ -36,8 +36,8 @@ def run_strategy(
     strategy = strategy_of(setup, deployed=runtime == "deployment")
     recorder = Recorder(setup, progress, rounds=strategy.rounds)
     if setup.held:
-        strategy.evaluates = evaluation.released(setup).__contains__ if setup.plan else recorder.wants
-    strategy.agreement = ranges.agreement(setup, recorder.scale)
+        strategy.evaluates = held_out.released(setup).__contains__ if setup.plan else recorder.wants
+    strategy.agreement = agreement.agreement(setup, recorder.scale)
     first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
 
     def evaluate(round_: int, arrays: ArrayRecord) -> None:
@@ -46,7 +46,7 @@ def run_strategy(
             return  # this round was evaluated before the checkpoint
         if recorder.wants(round_):
             found = strategy.site_metrics if strategy.evaluates(round_) else {}
-            evaluator.begin(round_, strategy.server, evaluation.row(setup, found))
+            evaluator.begin(round_, strategy.server, held_out.row(setup, found))
         if checkpoints and checkpoints.due(round_):
             evaluator.wait()
             checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
@@ -88,6 +88,6 @@ def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoin
     strategy.resume(snapshot)
     recorder.take_up(rows)
     if snapshot.ranges:
-        recorder.scale(ranges.read(setup, snapshot.ranges))
+        recorder.scale(agreement.read(setup, snapshot.ranges))
     strategy.settled = checkpoints.settled()
     return snapshot.round

@@ -13,10 +13,10 @@ from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import PRECISIONS
 from twinflower.data.partition import PARTITIONERS
 from twinflower.data.sets import SOURCES
-from twinflower.networks import OBJECTIVES, TORCH
-from twinflower.regularisers import REGULARISERS
+from twinflower.problems.networks import OBJECTIVES, TORCH
+from twinflower.problems.regularisers import REGULARISERS
+from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.settings import Key, Rule, Setting, Value, at_least, one_of, settings_of
-from twinflower.topologies import TOPOLOGIES
 
 from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 

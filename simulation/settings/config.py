@@ -10,17 +10,17 @@ import numpy as np
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained
 from twinflower.arrays import PRECISIONS, Index
-from twinflower.batches import LocalSchedule
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
-from twinflower.networks import TorchObjective
-from twinflower.objectives import LinearObjective
 from twinflower.privacy.unit import ONE_RECORD, Unit
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.networks import TorchObjective
+from twinflower.problems.objectives import LinearObjective
+from twinflower.problems.regularisers import Penalty
+from twinflower.problems.topologies import Topology
 from twinflower.randomness import participants
-from twinflower.regularisers import Penalty
 from twinflower.settings import Value, build, changed
-from twinflower.topologies import Topology
 
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
 from .sections import Clients, Evaluation, Gradient, Local, NoPrivacy, Output, Private, Server

@@ -18,8 +18,8 @@ With `ends = true` each run is shown as one point, its last row, and x may also 
 with the same `line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve for each value,
 all on one line.
 
-[grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tune` and do not affect a run. In sweeps and
-grids, keys may be written without their section, as on the command line.
+[grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tuning.grid` and do not affect a run. In
+sweeps and grids, keys may be written without their section, as on the command line.
 A file without a [run] table holds the settings of one run, such as the config.toml of a run folder.
 """
 
@@ -33,7 +33,7 @@ from typing import Any
 from twinflower.errors import SettingError, cause, require
 from twinflower.settings import Value, kebab
 
-from ..columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
+from ..results.columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
 from .catalogue import SECTIONS
 from .config import INCIDENTAL, Config, check, configured
 from .reader import Merged, counting_words, flatten, merge

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Mask
-from ..batches import Workload
-from ..objectives import Batch, Bounds, Objective
 from ..privacy.release import Rounding
+from ..problems.batches import Workload
+from ..problems.interfaces import Batch, Bounds, Objective
 
 
 class NeedsEveryClient(ABC):  # noqa: B024

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Seeds, of_clients
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import Release
-from ..regularisers import Regulariser
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import Regulariser
 from ..work import LocalWork, Report
 from .layout import Layout
 

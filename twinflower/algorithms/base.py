@@ -7,9 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Workload
 from ..errors import require
-from ..objectives import Bounds
 from ..privacy.release import (
     MOST_DRAWN,
     SENSITIVITIES,
@@ -20,7 +18,9 @@ from ..privacy.release import (
     loop_rounding,
     step_factor,
 )
-from ..regularisers import ZERO, Regulariser
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, one_of
 from ..work import LocalWork, no_noise
 from .abilities import BoundsRounding, SumsUp, length

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
 from ..errors import require
-from ..regularisers import Zero
+from ..problems.regularisers import Zero
 from ..work import LocalWork, Report
 from .abilities import AveragesModels
 from .messages import NOTHING, Nothing, Upload

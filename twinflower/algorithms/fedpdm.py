@@ -27,9 +27,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import Release
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 from ..work import LocalWork, Report
 from .averaging import Memory, empty_memory, mean_of_memory, remember
 from .fedpdm_settings import FedPDMSettings

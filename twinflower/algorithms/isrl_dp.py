@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import Release, gradient_release
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 from ..settings import Setting, one_of
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders

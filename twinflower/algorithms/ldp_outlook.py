@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..objectives import Bounds
+from ..problems.interfaces import Bounds
 
 _FORGOTTEN = 0.1  # share of the floor
 

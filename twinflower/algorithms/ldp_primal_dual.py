@@ -26,10 +26,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Workload
 from ..errors import require
-from ..objectives import Bounds
 from ..privacy.release import Rounding
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, Closes, KnowsClientModels, NeedsClientState, NeedsEveryClient, length
 from .algorithm import to_nodes

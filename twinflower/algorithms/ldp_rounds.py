@@ -8,12 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Workload
 from ..errors import SettingError, require
-from ..objectives import Bounds
 from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
 from ..privacy.release import Release
-from ..regularisers import ZERO, Regulariser
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import ZERO, Regulariser
 from ..settings import Rule, Setting, at_least, check_settings, one_of
 from .abilities import Forecasts, SumsUp
 from .algorithm import NO_INFO, RunInfo

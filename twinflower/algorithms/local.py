@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Batches
-from ..objectives import Batch, Objective, takes_scale
+from ..problems.batches import Batches
+from ..problems.interfaces import Batch, Objective, takes_scale
 from ..work import Noise, Report, no_noise
 
 Subgradient = Callable[[Array], Array]

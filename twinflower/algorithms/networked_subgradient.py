@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import Rounding
-from ..topologies import adjacency
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.topologies import adjacency
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, length
 from .layout import Layout, Point

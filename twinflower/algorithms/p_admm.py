@@ -20,10 +20,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Workload
 from ..errors import RunError, require
-from ..objectives import Bounds, LinearModel
 from ..privacy.release import Rounding
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.objectives import LinearModel
 from ..work import LocalWork
 from .abilities import RestrictsObjective, length
 from .echo import Tentative, confirmed

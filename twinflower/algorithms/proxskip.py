@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import SENSITIVITIES, Release, Rounding, loop_rounding
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import ZERO, Regulariser
 from ..randomness import stream
-from ..regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, check_settings
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array, Index
-from ..batches import Workload
 from ..errors import require
-from ..objectives import Bounds
 from ..privacy.accountant import classical_noise_multiplier
 from ..privacy.release import geometric_sum, step_factor
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 from .fedpdm_settings import FedPDMSettings
 
 

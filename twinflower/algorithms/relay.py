@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds, of_clients
-from ..batches import Workload
 from ..errors import RunError, SettingError, require
-from ..objectives import Bounds
 from ..privacy.allocation import allocation
 from ..privacy.release import Release
-from ..regularisers import ZERO, Regulariser, Subdifferentiable
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
+from ..problems.topologies import adjacency, compact, connected, degrees, sums
 from ..settings import SHARE, Setting, at_least, between, check_settings
-from ..topologies import adjacency, compact, connected, degrees, sums
 from .abilities import OnGraph, ServerMetrics
 from .algorithm import NO_INFO, RunInfo
 from .averaging import mean_over_clients

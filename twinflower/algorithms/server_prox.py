@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
-from ..regularisers import Subdifferentiable, Zero
+from ..problems.regularisers import Subdifferentiable, Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .base import LocalMethod

@@ -27,10 +27,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Workload
 from ..errors import require
-from ..objectives import Batch, Bounds, RowLosses
 from ..privacy.release import Release, Rounding, gradient_release
+from ..problems.batches import Workload
+from ..problems.interfaces import Batch, Bounds, RowLosses
 from .abilities import length
 from .messages import Nothing, Vector
 from .surrogates import Surrogates

@@ -14,12 +14,19 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array
-from ..batches import Workload
-from ..constraints import Constraint, check_classes, groups_of_a_record, parse_constraints, read_penalties
 from ..errors import require
-from ..objectives import Batch, Bounds, Penalised, RowLosses
 from ..privacy.release import Release, Rounding
-from ..regularisers import Zero
+from ..problems.batches import Workload
+from ..problems.constraints import (
+    Constraint,
+    check_classes,
+    groups_of_a_record,
+    parse_constraints,
+    read_penalties,
+)
+from ..problems.interfaces import Batch, Bounds, RowLosses
+from ..problems.objectives import Penalised
+from ..problems.regularisers import Zero
 from ..settings import Setting, at_least
 from .abilities import Constrained, RestrictsObjective
 from .messages import Vector
@@ -30,10 +37,10 @@ from .surrogates import Decay, Surrogates
 class CostBounds(Surrogates, Constrained, RestrictsObjective):
     """The settings of constrained SSCA: those of `surrogates.Surrogates`, and the following ones.
 
-    constraints: see `twinflower.constraints`. penalties: c, or an increasing list of penalties. tolerance: the excess
-    over a bound up to which the constraint counts as satisfied at the end. loss_clip: losses are clipped to [0,
-    loss_clip]; 0 = no clipping. The default step_decay is larger than the paper's 0.3, with which fewer runs satisfy
-    their constraints.
+    constraints: see `twinflower.problems.constraints`. penalties: c, or an increasing list of penalties. tolerance:
+    the excess over a bound up to which the constraint counts as satisfied at the end. loss_clip: losses are clipped to
+    [0, loss_clip]; 0 = no clipping. The default step_decay is larger than the paper's 0.3, with which fewer runs
+    satisfy their constraints.
     """
 
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds, within
-from ..objectives import Batch, losses_and_grads
+from ..problems.interfaces import Batch, losses_and_grads
 from .layout import Layout, Point
 from .messages import Vector
 from .multipliers import multipliers

@@ -24,11 +24,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..batches import Batches, Workload
 from ..errors import require
-from ..objectives import Batch, Bounds, Objective
 from ..privacy.release import Release, Rounding
-from ..regularisers import Regulariser
+from ..problems.batches import Batches, Workload
+from ..problems.interfaces import Batch, Bounds, Objective
+from ..problems.regularisers import Regulariser
 from ..sums.grid import Cells as CellArray
 from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..arrays import Array, Index, Mask, of_clients
 from ..errors import RunError
-from ..objectives import Batch
-from ..regularisers import ZERO, Regulariser
+from ..problems.interfaces import Batch
+from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..arrays import Array
-from ..batches import Workload
-from ..objectives import Bounds
 from ..privacy.release import Rounding
-from ..regularisers import Zero
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..problems.regularisers import Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .abilities import length

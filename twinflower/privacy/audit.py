@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..batches import LocalSchedule, Shards
-from ..objectives import Batch, Bounds, Objective
+from ..problems.batches import LocalSchedule, Shards
+from ..problems.interfaces import Batch, Bounds, Objective
 from ..work import LocalWork, Noise
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arrays import Array, Index, within
 from ..errors import require
-from ..objectives import Batch, Objective, RowLosses
+from ..problems.interfaces import Batch, Objective, RowLosses
 from .release import Release
 from .unit import Unit
 

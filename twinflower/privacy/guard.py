@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import ReplyError, require
 from ..norms import norms
-from ..objectives import Batch, Bounds
+from ..problems.interfaces import Batch, Bounds
 from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu

@@ -20,9 +20,9 @@ from ..algorithms.abilities import PlansNoise
 from ..algorithms.fedpdm import FedPDM
 from ..algorithms.published import PublishedRule, caveat, true_costs
 from ..arrays import Array, Index
-from ..batches import Workload
 from ..errors import require
-from ..objectives import Bounds
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 from ..settings import SMALLEST
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .counts import CountPlan, paid_twice

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..batches import Workload
-from ..objectives import Bounds
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
 
 MOST_DRAWN = 10.0
 """No draw of `mechanism.secret` is larger."""

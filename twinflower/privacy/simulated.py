@@ -7,8 +7,8 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
-from ..batches import LocalSchedule, Shards, Workload
-from ..objectives import Bounds
+from ..problems.batches import LocalSchedule, Shards, Workload
+from ..problems.interfaces import Bounds
 from .mechanism import CohortDraws, DrawsOfAll, GaussianNoise
 
 

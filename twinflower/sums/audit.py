@@ -14,8 +14,8 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm, stack, unstack
 from ..arrays import Array
-from ..batches import LocalSchedule, Shards
-from ..objectives import Batch, Bounds, Objective
+from ..problems.batches import LocalSchedule, Shards
+from ..problems.interfaces import Batch, Bounds, Objective
 from ..work import LocalWork
 
 

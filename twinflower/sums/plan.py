@@ -14,14 +14,14 @@ import numpy as np
 
 from ..algorithms.summed import Summed
 from ..arrays import Array, Index
-from ..batches import LocalSchedule, Workload
 from ..errors import require
-from ..objectives import Bounds
 from ..privacy.counts import CountPlan
 from ..privacy.guard import Guard
 from ..privacy.ledger import Charge
 from ..privacy.mechanism import Draws
 from ..privacy.release import Release
+from ..problems.batches import LocalSchedule, Workload
+from ..problems.interfaces import Bounds
 from .accounting import SHARE, noise_for, round_mu, spread, sum_epsilon
 from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise

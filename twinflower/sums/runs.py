@@ -9,10 +9,10 @@ import numpy as np
 
 from ..algorithms.summed import check_sums
 from ..arrays import Array, Index
-from ..batches import LocalSchedule
-from ..objectives import Bounds
 from ..privacy.ledger import Ledger
 from ..privacy.plan import Plan, Target
+from ..problems.batches import LocalSchedule
+from ..problems.interfaces import Bounds
 from .discrete import secret_words, seeded_words
 from .plan import SumGuard, SumPlan, largest_mu, plain_draws
 

@@ -26,8 +26,9 @@ from torch.nn.functional import cross_entropy
 from ..arrays import Array
 from ..errors import require
 from ..norms import clippable, norms
-from ..objectives import Batch, Bounds, Part, Penalised, Penalties, clipping, mean_over, score_of
-from ..regularisers import OnPart, Regulariser, on_part
+from ..problems.interfaces import Batch, Bounds, Part
+from ..problems.objectives import Penalised, Penalties, clipping, mean_over, score_of
+from ..problems.regularisers import OnPart, Regulariser, on_part
 from .checks import (
     check_loss,
     check_module,

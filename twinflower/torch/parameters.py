@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..arrays import Array
 from ..errors import require
-from ..regularisers import Span
+from ..problems.regularisers import Span
 
 State = Mapping[str, Tensor]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from twinflower.objectives import Batch
+from twinflower.problems.interfaces import Batch
 
 FEATURES = 20
 TRUTH = np.zeros(FEATURES)

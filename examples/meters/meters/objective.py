@@ -1,10 +1,11 @@
-"""Huber regression, written against `twinflower.objectives.Objective`."""
+"""Huber regression, written against `twinflower.problems.interfaces.Objective`."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from twinflower.objectives import Batch, Bounds, mean_over
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.objectives import mean_over
 
 
 @dataclass(frozen=True)

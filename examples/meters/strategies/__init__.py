@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from twinflower import algorithms, clients, strategies
-from twinflower.batches import LocalSchedule
-from twinflower.regularisers import L1
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.regularisers import L1
 
 WALK = LocalSchedule(batch_size=0, max_local_steps=4)  # 4 local steps a round, each on all rows
 

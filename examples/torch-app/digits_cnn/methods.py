@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from twinflower import algorithms, clients, strategies
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.batches import LocalSchedule
+from twinflower.problems.batches import LocalSchedule
 
 CLIP_NORM, DELTA = 1.0, 1e-4
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from twinflower.objectives import Batch
+from twinflower.problems.interfaces import Batch
 from twinflower.torch import ModuleObjective
 
 

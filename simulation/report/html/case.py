@@ -8,10 +8,10 @@ import numpy as np
 
 from twinflower.errors import require
 
-from ...folder import has_ended, read_clients, read_config, read_summary
-from ...privacy import accounts, spent
+from ...results.folder import has_ended, read_clients, read_config, read_summary
+from ...runs.privacy import accounts, spent
+from ...runs.setup import Setup
 from ...settings import Config
-from ...setup import Setup
 from .sites import Site
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...folder import (
+from ...results.folder import (
     digests,
     has_ended,
     has_metrics,

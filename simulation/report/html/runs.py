@@ -8,17 +8,10 @@ import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.data.sets import DATASETS, OWN
-from twinflower.intervals import LEVEL
+from twinflower.models.intervals import LEVEL
 
-from ...columns import POINT_COLUMNS
-from ...folder import (
-    has_ended,
-    read_clients,
-    read_config,
-    read_rejections,
-    read_rows,
-    read_summary,
-)
+from ...results.columns import POINT_COLUMNS
+from ...results.folder import has_ended, read_clients, read_config, read_rejections, read_rows, read_summary
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ..compare import is_regression

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from twinflower.errors import SettingError, require
 
-from ...folder import has_config, has_ended, is_experiment, read_plan, report_of, write_text
+from ...results.folder import has_config, has_ended, is_experiment, read_plan, report_of, write_text
 from ...settings import Config
 from ...settings.experiment import Experiment
 from ..compare import Comparison

@@ -8,16 +8,16 @@ import numpy as np
 from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
-from twinflower.batches import LocalSchedule, Workload
+from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.data.sets import Data
-from twinflower.objectives import LinearModel
+from twinflower.problems.objectives import LinearModel
 from twinflower.privacy.plan import Plan
-from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox
+from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.sums.runs import SumsPlan
-from twinflower.topologies import spectrum, suggested_rho
+from twinflower.problems.topologies import spectrum, suggested_rho
 
-from . import ranges
-from .settings import Config
+from . import agreement
+from ..settings import Config
 from .setup import Setup
 
 _MUCH = 2.0  # times the noise of a mean over all rows
@@ -31,7 +31,7 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
     if setup.plan is None:
         return []
     run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
-    advice = uncoupled(*run) + small_sites(*run) + ranges.advice(setup)
+    advice = uncoupled(*run) + small_sites(*run) + agreement.advice(setup)
     return _expected(setup, setup.plan) + [("warning", text) for text in advice]
 
 

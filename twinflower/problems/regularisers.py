@@ -14,8 +14,8 @@ from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 
-from .arrays import Array
-from .settings import Setting, above, at_least, check_settings, make
+from ..arrays import Array
+from ..settings import Setting, above, at_least, check_settings, make
 
 
 def _rounding(x: Array) -> float:

@@ -12,11 +12,11 @@ from twinflower.privacy.plan import Plan
 from twinflower.sums.plan import lost_site
 from twinflower.sums.runs import SumsPlan
 
-from . import evaluation
+from . import held_out
 from .advice import outlook
 from .privacy import spent
-from .ranges import planned, release_row
-from .settings import Config
+from .agreement import planned, release_row
+from ..settings import Config
 from .setup import Setup
 
 NOISE_HEADINGS = ("release", "round", "client", "noise multiplier", "sensitivity", "weight", "sigma")
@@ -95,7 +95,7 @@ def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
             (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
             for name, used in noise_used(setup).items()
         ]
-        + evaluation.release_row(setup)
+        + held_out.release_row(setup)
     )
 
 
@@ -127,7 +127,7 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
     return (
         rows
         + planned(setup)
-        + evaluation.planned(setup)
+        + held_out.planned(setup)
         + (_shared(plan) if isinstance(plan, SumsPlan) else [])
         + _cost(plan)
     )

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from twinflower.arrays import Index
-from twinflower.batches import Shards
 from twinflower.data.partition import Partition
 from twinflower.errors import require
-from twinflower.objectives import Batch
+from twinflower.problems.batches import Shards
+from twinflower.problems.interfaces import Batch
 from twinflower.randomness import stream
 
-from .setup import Setup
+from ..runs.setup import Setup
 
 
 def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:

@@ -42,18 +42,18 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.data.sets import OWN, TABLES
 from twinflower.errors import SettingError, require
-from twinflower.objectives import Batch
+from twinflower.problems.interfaces import Batch
 
+from ..results.record import Result
+from ..runs.setup import Setup, prepare, prepare_seeds
+from ..runtimes import cohort
+from ..settings import Config, Value
+from ..settings.config import configured
+from ..settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
+from ..settings.reader import chosen, counting_words, flatten, merge, resolve
+from ..settings.sections import Gradient
 from .charged import Charged
-from .heldout import held_out
-from .record import Result
-from .runtimes import cohort
-from .settings import Config, Value
-from .settings.config import configured
-from .settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
-from .settings.reader import chosen, counting_words, flatten, merge, resolve
-from .settings.sections import Gradient
-from .setup import Setup, prepare, prepare_seeds
+from .validation import held_out
 
 _HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}

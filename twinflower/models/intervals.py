@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from . import special
-from .arrays import Array
+from .. import special
+from ..arrays import Array
 
 LEVEL = 0.95
 """How often an interval covers the share, at least."""

@@ -23,7 +23,6 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, require
-from twinflower.objectives import Batch
 from twinflower.privacy import Budget, gdp_epsilon
 from twinflower.privacy.counts import Accuracy, correct, count_release, paid_twice
 from twinflower.privacy.guard import Guard
@@ -31,15 +30,16 @@ from twinflower.privacy.halving import Halving, stages
 from twinflower.privacy.ledger import BudgetSpent, Ledger
 from twinflower.privacy.mechanism import Draws
 from twinflower.privacy.plan import Plan
+from twinflower.problems.interfaces import Batch
 from twinflower.randomness import normals, stream
 from twinflower.rounds import Outcome
 
-from .heldout import split
-from .parties import ledger_of
-from .privacy import make_plan
-from .runtimes.cohort import Cohort
-from .settings import Config
-from .setup import Setup, prepare
+from ..runs.parties import ledger_of
+from ..runs.privacy import make_plan
+from ..runs.setup import Setup, prepare
+from ..runtimes.cohort import Cohort
+from ..settings import Config
+from .validation import split
 
 NO_SCORE = Accuracy(-np.inf, 0.0)
 

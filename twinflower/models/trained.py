@@ -25,15 +25,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import special
-from .arrays import Array
-from .data.features import completed
-from .data.files import read_bytes
-from .data.schema import Schema, Target, parse_schema
-from .data.tables import read_features, read_rows
-from .errors import DataError, TwinflowerError, cause, require
-from .networks import NETWORKS, make_model
-from .objectives import LOSSES, Batch, LinearModel, score_of
+from .. import special
+from ..arrays import Array
+from ..data.features import completed
+from ..data.files import read_bytes
+from ..data.schema import Schema, Target, parse_schema
+from ..data.tables import read_features, read_rows
+from ..errors import DataError, TwinflowerError, cause, require
+from ..problems.interfaces import Batch
+from ..problems.networks import NETWORKS, make_model
+from ..problems.objectives import LOSSES, LinearModel, score_of
 
 VERSION = 1
 _PROBABLE = ("softmax", "logistic")

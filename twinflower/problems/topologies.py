@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from .arrays import Array, Mask
-from .errors import SettingError, cause, require
-from .randomness import stream
-from .settings import Setting, above, at_least, between, check_settings, make
+from ..arrays import Array, Mask
+from ..errors import SettingError, cause, require
+from ..randomness import stream
+from ..settings import Setting, above, at_least, between, check_settings, make
 
 if TYPE_CHECKING:
     from scipy import sparse

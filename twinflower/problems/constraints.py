@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, Mask
-from .errors import require
+from ..arrays import Array, Mask
+from ..errors import require
+from ..settings import LARGEST, SMALLEST, moderate
+from .interfaces import Batch
 from .networks import Network
-from .objectives import Batch, LinearModel
-from .settings import LARGEST, SMALLEST, moderate
+from .objectives import LinearModel
 
 _FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
 

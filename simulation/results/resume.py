@@ -11,6 +11,10 @@ from typing import Any
 
 from twinflower.errors import DataError, require
 
+from ..runs.parties import store_of
+from ..runs.setup import Setup
+from ..settings import Config, Value
+from ..settings.experiment import Curve, Experiment
 from .checkpoint import Checkpoint
 from .folder import (
     Checkpoints,
@@ -26,10 +30,6 @@ from .folder import (
     state_folder,
     write_config,
 )
-from .parties import store_of
-from .settings import Config, Value
-from .settings.experiment import Curve, Experiment
-from .setup import Setup
 
 # --- what a command goes on with
 

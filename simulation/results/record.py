@@ -11,18 +11,18 @@ from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_m
 from twinflower.arrays import Array, Index
 from twinflower.data.schema import Range
 from twinflower.errors import RunError
-from twinflower.networks import NetworkObjective
-from twinflower.objectives import NamedModel
+from twinflower.models.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 from twinflower.privacy.plan import Plan
+from twinflower.problems.interfaces import NamedModel
+from twinflower.problems.networks import NetworkObjective
 from twinflower.strategies import Round
-from twinflower.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
 
-from .advice import warnings
+from ..runs.advice import warnings
+from ..runs.agreement import scaled
+from ..runs.held_out import released
+from ..runs.privacy import accounts, spent
+from ..runs.setup import Setup
 from .columns import SITE_COLUMNS
-from .evaluation import released
-from .privacy import accounts, spent
-from .ranges import scaled
-from .setup import Setup
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
 _FAR = 100.0  # an objective this many times its start is taken as divergence

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from twinflower.errors import ReplyError
-from twinflower.evaluation import Evaluation, Released
+from twinflower.models.evaluation import Evaluation, Released
 
 from .nodes import short
 

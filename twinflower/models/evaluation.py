@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array
+from ..arrays import Array
+from ..problems.interfaces import Batch, Objective
 from .intervals import share_interval
-from .objectives import Batch, Objective
 
 COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")

@@ -19,7 +19,7 @@ from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
 from twinflower.sums.masks import Identity, simulated
 from twinflower.sums.runs import SumsPlan
 
-from . import evaluation, ranges
+from . import agreement, held_out
 from .setup import Setup
 
 
@@ -30,14 +30,14 @@ def guard_of(setup: Setup, number: int, ledger: Ledger, run: str) -> Guard | Non
     seed = setup.config.seed
     if isinstance(setup.plan, SumsPlan):
         return setup.plan.seeded_guard(
-            number, ledger, seed, run=run, row_norm=setup.row_norm, split=evaluation.split(setup, number)
+            number, ledger, seed, run=run, row_norm=setup.row_norm, split=held_out.split(setup, number)
         )
 
     def draws(round_: int) -> Draws:
         return seeded(seed, number, round_)
 
     return setup.plan.simulated_guard(
-        number, ledger, draws, run=run, row_norm=setup.row_norm, split=evaluation.split(setup, number)
+        number, ledger, draws, run=run, row_norm=setup.row_norm, split=held_out.split(setup, number)
     )
 
 
@@ -84,7 +84,7 @@ def client_of(
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    columns = ranges.columns_of(setup, number)
+    columns = agreement.columns_of(setup, number)
     return kind(
         context,
         setup.algorithm,
@@ -99,7 +99,7 @@ def client_of(
         store,
         setup.held_out(number),
         columns,
-        evaluation.of_client(setup, number, guard),
+        held_out.of_client(setup, number, guard),
     )
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array
-from .errors import require
-from .objectives import Absolute, Batch, LinearModel, Model
+from ..arrays import Array
+from ..errors import require
+from .interfaces import Batch, Model
+from .losses import Absolute
+from .objectives import LinearModel
 from .regularisers import L1, Regulariser, Zero
 
 _MOST_STEPS = 100_000

@@ -13,17 +13,16 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from . import special
-from .arrays import Array
-from .errors import require
-from .norms import norms, outer_norms
+from .. import special
+from ..arrays import Array
+from ..errors import require
+from ..norms import norms, outer_norms
+from ..settings import Setting, at_least, make
+from .interfaces import Batch, Bounds, Model
+from .losses import Loss
 from .objectives import (
     LOSSES,
-    Batch,
-    Bounds,
     LinearObjective,
-    Loss,
-    Model,
     Penalised,
     Penalties,
     check_classes,
@@ -31,7 +30,6 @@ from .objectives import (
     forget,
     mean_over,
 )
-from .settings import Setting, at_least, make
 
 Activation = Callable[[Array], tuple[Array, Array]]
 
@@ -197,7 +195,7 @@ class TorchObjective(Penalties):
 
     def build(self, num_features: int, num_classes: int) -> Model:
         """The module as an objective, loaded by `twinflower.torch.load_objective`; num_features is not used."""
-        from .torch import load_objective  # an optional extra, and slow to import
+        from ..torch import load_objective  # an optional extra, and slow to import
 
         penalties = {
             "l2": self.l2,

@@ -2,8 +2,8 @@
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
-from twinflower.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.evaluation import INTERVAL
+from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
+from twinflower.models.evaluation import INTERVAL
 
 COLUMNS = (
     "round",

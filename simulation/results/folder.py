@@ -37,16 +37,16 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, DiskError, SettingError, require
-from twinflower.objectives import Model, NamedModel
+from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
 
+from ..settings import Config, Value
+from ..settings.experiment import Curve, Experiment, experiment_text, read_experiment
+from ..settings.toml import to_tables
 from .checkpoint import Checkpoint
 from .columns import COLUMNS, SITE_COLUMNS
 from .lock import held, holding
 from .record import Result, finite, trained_model
-from .settings import Config, Value
-from .settings.experiment import Curve, Experiment, experiment_text, read_experiment
-from .settings.toml import to_tables
 
 SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array, Index, Labels, Mask, of_clients
-from .errors import require
-from .norms import norms
-from .objectives import Batch, Objective, Penalised
-from .randomness import permutations
+from ..arrays import Array, Index, Labels, Mask, of_clients
+from ..errors import require
+from ..norms import norms
+from ..randomness import permutations
+from .interfaces import Batch, Objective
+from .objectives import Penalised
 
 _BLOCK = 4096  # rows whose norms are computed at once
 _TOGETHER = 2**17  # numbers of features computed at once, 1 MiB, for the cache; more if a step has more

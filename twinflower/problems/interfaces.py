@@ -1,0 +1,152 @@
+"""What an algorithm may ask of an objective, and the rows it is computed on."""
+
+from collections.abc import Sequence
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..arrays import Array, Labels
+from ..norms import norms
+
+
+class Batch(NamedTuple):
+    """Rows of one or many clients: features (..., b, n), labels (..., b).
+
+    weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
+    have different numbers of rows; padding rows have weight 0. lengths (..., b) are the rows' norms
+    if they have been computed before, else None.
+    """
+
+    features: Array
+    labels: Labels
+    weights: Array | None = None
+    lengths: Array | None = None
+
+    def norms(self) -> Array:
+        """Euclidean norms of the rows, (..., b)."""
+        return norms(self.features) if self.lengths is None else self.lengths
+
+
+class Bounds(NamedTuple):
+    """Public bounds on an objective that hold for every admissible row.
+
+    gradient: C, a bound on the norm of one record's data gradient. curvature: the curvature of any record's
+    data loss is in [0, curvature]; infinity if no bound is known. penalty: an interval that contains the
+    curvature of the smooth penalty, which does not depend on the data.
+    """
+
+    gradient: float
+    curvature: float
+    penalty: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def steepest(self) -> float:
+        """The factor c in ||gradient of the penalty at x|| <= c ||x||."""
+        return max(map(abs, self.penalty))
+
+
+class Objective(Protocol):
+    """The interface of a client's f_i that algorithms use. Leading axes are clients."""
+
+    @property
+    def d(self) -> int:
+        """Number of entries of a point."""
+
+    def value(self, x: Array, rows: Batch) -> Array:
+        """f_i(x) on the rows, (...,)."""
+
+    def grad(self, x: Array, rows: Batch) -> Array:
+        """Gradient of `value`, (..., d), a new array.
+
+        With a third argument `scale: float = 1.0` it returns scale times the gradient, which makes local steps faster;
+        objectives may leave this argument out.
+        """
+
+    def predict(self, x: Array, features: Array) -> Array:
+        """Predicted labels (..., b)."""
+
+    def score(self, x: Array, rows: Batch) -> Array:
+        """Accuracy of a classifier, R^2 of a regression, (...,)."""
+
+
+@runtime_checkable
+class RowLosses(Protocol):
+    """An objective that returns the loss of each row separately."""
+
+    def losses(self, x: Array, rows: Batch) -> Array:
+        """Data loss of each row, (..., b); `value` is their mean plus the penalty."""
+
+
+@runtime_checkable
+class WeightedGrads(RowLosses, Protocol):
+    """An objective that evaluates the model once for the losses and for gradients under several weightings."""
+
+    def losses_and_grads(
+        self, x: Array, rows: Batch, weightings: Sequence[Array]
+    ) -> tuple[Array, list[Array]]:
+        """`losses` (..., b), and `grad` (..., d) with each of the weightings (..., b) in place of the rows' weights."""
+
+
+@cache
+def takes_scale(kind: type) -> bool:
+    """Whether objectives of this type have a `grad` with the argument `scale`."""
+    try:
+        return "scale" in signature(kind.grad).parameters  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):  # set on the instance, or compiled without a signature
+        return False
+
+
+def losses_and_grads(
+    objective: Any, x: Array, rows: Batch, weightings: Sequence[Array]
+) -> tuple[Array, list[Array]]:
+    """See `WeightedGrads`; for other objectives with `losses`, the model is evaluated for each result."""
+    if isinstance(objective, WeightedGrads):
+        return objective.losses_and_grads(x, rows, weightings)
+    return objective.losses(x, rows), [objective.grad(x, rows._replace(weights=w)) for w in weightings]
+
+
+@runtime_checkable
+class ChecksRows(Protocol):
+    """An objective that checks its rows before a run."""
+
+    def check_rows(self, rows: Batch) -> None:
+        """SettingError for rows that the objective does not accept."""
+
+
+class Part(NamedTuple):
+    """A named parameter in a flat point: span (first, end), end exclusive, and its number of rows as a matrix."""
+
+    span: tuple[int, int]
+    rows: int
+
+
+@runtime_checkable
+class NamedModel(Protocol):
+    """A model with named parameters and its own file format."""
+
+    def parts(self, patterns: str) -> list[Part]:
+        """The parameters that match patterns such as "*.weight, head.bias"; SettingError if a pattern matches none."""
+
+    def save(self, x: Array, path: Path) -> None:
+        """Write the point x (d,) to a file in the model's own format."""
+
+
+class Model(Objective, RowLosses, Protocol):
+    """An objective with everything that is needed to configure a run."""
+
+    @property
+    def convex(self) -> bool:
+        """Whether the objective is convex, so that every stationary point is a minimiser."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the matrices in a flat point, in order; the last matrix has one row per output."""
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
+
+    def start(self, draw: np.random.Generator) -> Array:
+        """A public starting point (d,); `draw` is used by models for which zero is not a suitable start."""

@@ -1,0 +1,179 @@
+"""Losses of linear scores: values, slopes and predictions."""
+
+import math
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import special
+from ..arrays import Array, Labels
+from ..errors import require
+
+
+class Loss(Protocol):
+    """A loss of scores (..., b, outputs) against labels (..., b)."""
+
+    classifies: bool
+    slope_bound: float  # bound on the norm of a row's `slopes`
+    curvature_bound: float  # bound on the curvature of the loss in the scores
+    vector_slopes: bool  # whether a row's slope can have more than one nonzero entry
+
+    def outputs(self, num_classes: int) -> int:
+        """Number of scores per row; SettingError if the loss does not fit num_classes (0: regression)."""
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        """Loss of each row, (..., b)."""
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        """Derivative of the loss with respect to the scores, (..., b, outputs)."""
+
+    def predict(self, scores: Array) -> Array:
+        """Predicted labels (..., b) from scores (..., b, outputs)."""
+
+
+@lru_cache
+def _identity(outputs: int, dtype: np.dtype[Any]) -> Array:
+    return np.eye(outputs, dtype=dtype)
+
+
+@lru_cache
+def _minus_signs(dtype: np.dtype[Any]) -> Array:
+    """-s for the labels 0 and 1 of binary classification."""
+    return np.array([1.0, -1.0], dtype=dtype)
+
+
+def _one_hot(labels: Labels, scores: Array) -> Array:
+    """1.0 at each label and 0.0 elsewhere, like the scores (..., outputs); a look-up is several times faster than a
+    comparison."""
+    return _identity(scores.shape[-1], scores.dtype).take(labels, axis=0)
+
+
+class RowwiseLogistic:
+    """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (Li 2024 (41), Li 2023 (25)).
+
+    The papers call it logistic regression and predict the argmax of X a. Nothing decreases the scores of the
+    other classes, so a lower loss often comes with a lower accuracy; `Softmax` is the usual loss.
+    """
+
+    classifies = True
+    slope_bound, curvature_bound, vector_slopes = 1.0, 0.25, False
+
+    def outputs(self, num_classes: int) -> int:
+        return num_classes
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return (np.logaddexp(0.0, -scores) * _one_hot(labels, scores)).sum(-1)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return -special.expit(-scores) * _one_hot(labels, scores)
+
+    def predict(self, scores: Array) -> Array:
+        return scores.argmax(-1)
+
+
+class Softmax:
+    """Multinomial logistic regression: logsumexp(X a) - <X[y], a>."""
+
+    classifies = True
+    slope_bound, curvature_bound, vector_slopes = math.sqrt(2.0), 0.5, True
+
+    def outputs(self, num_classes: int) -> int:
+        return num_classes
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return special.logsumexp(scores, axis=-1) - (scores * _one_hot(labels, scores)).sum(-1)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        slopes = scores - np.maximum.reduce(scores, -1, keepdims=True)
+        np.exp(slopes, out=slopes)
+        slopes /= np.add.reduce(slopes, -1, keepdims=True)
+        slopes -= _one_hot(labels, scores)
+        return slopes
+
+    def predict(self, scores: Array) -> Array:
+        return scores.argmax(-1)
+
+
+class Logistic:
+    """Binary logistic regression ln(1 + exp(-s <x, a>)) with s = +1 for label 1 and -1 for label 0."""
+
+    classifies = True
+    slope_bound, curvature_bound, vector_slopes = 1.0, 0.25, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 2, f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return np.logaddexp(0.0, _minus_signs(scores.dtype).take(labels) * scores[..., 0])
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        flip = _minus_signs(scores.dtype).take(labels)[..., None]
+        slopes = flip * scores
+        special.expit(slopes, out=slopes)
+        slopes *= flip
+        return slopes
+
+    def predict(self, scores: Array) -> Array:
+        return (scores[..., 0] > 0).astype(np.int64)
+
+
+class Squared:
+    """Least squares (<x, a> - y)^2 / 2 for real labels."""
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = math.inf, 1.0, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'least-squares' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return 0.5 * (scores[..., 0] - labels) ** 2
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return scores - labels[..., None]
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
+class Absolute:
+    """Least absolute deviation |<x, a> - y| for real labels; its slope at the kink is 0."""
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = 1.0, math.inf, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'absolute' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return np.abs(scores[..., 0] - labels)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return np.sign(scores - labels[..., None])
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
+class Huber:
+    """r^2 / 2 up to |r| = 1 and |r| - 1/2 beyond, r = <x, a> - y, for real labels."""
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = 1.0, 1.0, False
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'huber' needs real labels; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return special.huber(1.0, scores[..., 0] - labels)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return np.clip(scores - labels[..., None], -1.0, 1.0)
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
