@@ -5,8 +5,8 @@
 Ten step sizes of FedAvg with one full-batch step per round, on digits and Adult with 10 clients. "Free" trains every
 candidate with the noise of the whole budget, scores it by its exact accuracy on held-out training rows, and charges
 nothing for that. "Charged" spends a share of the budget on successive halving
-(`twinflower.simulation.tuning.charged`), and the rest on the final run. "Default" is the method's default step size with
-the whole budget.
+(`twinflower.simulation.tuning.charged`), and the rest on the final run. "Default" is the method's default step size
+with the whole budget.
 """
 
 import argparse
