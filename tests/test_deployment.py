@@ -122,17 +122,8 @@ def wait_for(folder, round_, process, seconds=400):
 
 
 def processes(running, name):
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                name in (entry / "cmdline").read_text()
-                and f"FLWR_HOME={running.home}" in (entry / "environ").read_text()
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+    """The processes of a deployment with this word in their command line."""
+    return [p for p in janitor.family(running.home) if name in " ".join(p.cmdline())]
 
 
 def test_replies_that_are_wrong(tmp_path, app):
@@ -262,8 +253,8 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
         process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
         time.sleep(9)  # into the third or fourth round
-        for pid in processes(running, "flwr-serverapp"):
-            os.kill(pid, signal.SIGKILL)
+        for process_ in processes(running, "flwr-serverapp"):
+            process_.kill()
         assert (
             process.wait(timeout=300) == 0
         )  # Flower's exit status says nothing, as docs/deployment.md warns
@@ -394,8 +385,7 @@ def a_command(folder, *words):
 
 def everything_of(folder):
     """Live processes that have this temporary folder, with their descendants."""
-    living = dict(janitor._living())
-    return {p for home in folder.glob("twinflower-*") for p in janitor._family(home, living)}
+    return {process for home in folder.glob("twinflower-*") for process in janitor.family(home)}
 
 
 @pytest.fixture
@@ -442,7 +432,7 @@ def test_nothing_is_left_of_a_command_that_is_ended(short, phase, number):
     while (number == signal.SIGKILL) and time.monotonic() < deadline and [*short.glob("twinflower-*")]:
         time.sleep(0.1)
     assert not [*short.glob("twinflower-*")]
-    assert not members & dict(janitor._living()).keys()
+    assert not janitor.alive(members)
     if number != signal.SIGKILL:
         assert status == 128 + number
         assert out.read_text().splitlines()[-1].startswith("error: interrupted")
