@@ -279,7 +279,8 @@ def test_tls_and_registered_nodes_only(tmp_path):
     )
     setup = prepare(config)
     own = {"lifetime-epsilon": 8.1}
-    with deployment(secure=True) as running:
+    told = []
+    with deployment(secure=True, say=told.append) as running:
         for number in range(3):
             running.register(number)
             running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
@@ -287,7 +288,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
-        output = running.run(config, tmp_path / "run")
+        running.run(config, tmp_path / "run")
         nodes = running.flwr("supernode", "ls", "ours", "--format", "json")
         assert nodes.count('"online"') == 3
         log = running.log_of(3).lower()
@@ -302,7 +303,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
             assert sum(costs) == pytest.approx(setup.plan.mu_limit**2)
     summary = read_summary(tmp_path / "run")
     assert summary["finished"]
-    assert f"privacy: {summary['privacy']['guarantee']}" in output
+    assert f"privacy: {summary['privacy']['guarantee']}" in told
     assert "seeded" not in summary["privacy"]["guarantee"]
     note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
 

@@ -37,6 +37,7 @@ from ..runs.setup import Setup, prepare_seeds, with_sizes
 from ..settings.experiment import Curve, Experiment
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
+from .progress import say
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
 
@@ -272,7 +273,7 @@ def _together(
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
     """Run all remaining rounds and return the outcome of the last one."""
-    saved = newest(checkpoints)
+    saved = newest(checkpoints, say)
     begin = cohort.take_up(saved, recorders) if saved else cohort.start()
     if not saved:
         _note(cohort, begin, recorders, checkpoints)

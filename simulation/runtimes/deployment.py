@@ -25,9 +25,8 @@ from .engine import (
     start_superlink,
     write_connection,
 )
+from .flower_internals import QUICK_NODES
 from .processes import Tail, free_ports, place_of_its_own
-
-_LOOK_FOR_MESSAGES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # seconds; Flower's default is 1
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,6 @@ class Deployment(Engine):
         """The text of a node's log."""
         return self.place.log(node_name(number)).read_text(errors="replace")
 
-    def relevant(self, line: str) -> str:
-        """The part of a log line that the user should see, including the message that the node has connected."""
-        return "connected" if _CONNECTED in line else super().relevant(line)
-
-
-_CONNECTED = "SuperNode ID: "  # in a node's log
-
 
 def node_name(number: int) -> str:
     """Of its log."""
@@ -97,7 +89,7 @@ def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent
     """
     with place_of_its_own(logs) as place:
         furnish(place)
-        place.environment |= _LOOK_FOR_MESSAGES
+        place.environment |= QUICK_NODES
         (port,) = free_ports(1)
         say(f"starting a SuperLink on port {port}; logs: {place.logs}")
         words = _secured(place.home) if secure else ["--insecure"]
