@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import faulty_app
 import numpy as np
+import psutil
 import pytest
 from documents import documented, run_documented
 from flwr.app import Error, Message
@@ -121,9 +123,12 @@ def wait_for(folder, round_, process, seconds=400):
         time.sleep(0.1)
 
 
-def processes(running, name):
-    """The processes of a deployment with this word in their command line."""
-    return [p for p in janitor.family(running.home) if name in " ".join(p.cmdline())]
+def kill(running, name):
+    """Kill the processes of a deployment with this word in their command line."""
+    for process in janitor.family(running.home):
+        with suppress(psutil.NoSuchProcess):
+            if name in " ".join(process.cmdline()):
+                process.kill()
 
 
 def test_replies_that_are_wrong(tmp_path, app):
@@ -253,8 +258,7 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
         process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
         time.sleep(9)  # into the third or fourth round
-        for process_ in processes(running, "flwr-serverapp"):
-            process_.kill()
+        kill(running, "flwr-serverapp")
         assert (
             process.wait(timeout=300) == 0
         )  # Flower's exit status says nothing, as docs/deployment.md warns
