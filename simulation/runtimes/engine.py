@@ -27,7 +27,8 @@ _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()
 CONNECTION = "ours"
 _FLWR = "twinflower.simulation.runtimes.flwr_ready"  # importing it would import all of Flower's command line
-SUPERLINK, _FLWR_RUN = "superlink", "flwr-run"
+SUPERLINK, _FLWR_RUN = "superlink", "flwr-run"  # processes, and their logs
+_REPORTS = "reports.jsonl"
 _BUNDLED = re.compile(  # settings about a bundle's files, which exist only in a checkout
     r"^(fab-include = \[.*?^\]|fab-format-version = \d+|flwr-version-target = [^\n]*)\n",
     re.DOTALL | re.MULTILINE,
@@ -72,17 +73,12 @@ class Engine:
         """The folder used as FLWR_HOME."""
         return self.place.home
 
-    @property
-    def reports(self) -> Path:
-        """The file of the runs' reports."""
-        return _reports(self.place)
-
     def run(self, config: Config, folder: Path, app: Path | None = None) -> None:
         """Call `flwr run`, which writes the run folder; its lines are reported through `say` as they come.
 
         Raises RunError unless the run completed, or as soon as a required process ends.
         """
-        tail, ended = Tail(self.reports), None
+        tail, ended = Tail(self.home / _REPORTS), None
         process = self.begin(config, folder, app)
         while process.poll() is None:
             ended = self._look(tail) or ended
@@ -188,7 +184,7 @@ def furnish(place: Place) -> None:
     """Set up the folder as FLWR_HOME, without telemetry, update checks and installation of dependencies."""
     place.environment |= {
         "FLWR_HOME": str(place.home),
-        progress.FILE: str(_reports(place)),
+        progress.FILE: str(place.home / _REPORTS),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -196,10 +192,6 @@ def furnish(place: Place) -> None:
     }
     if _CHECKOUT:  # which need not be installed
         place.environment["PYTHONPATH"] = _prepended(_PROJECT, "PYTHONPATH")
-
-
-def _reports(place: Place) -> Path:
-    return place.home / "reports.jsonl"
 
 
 def _prepended(folder: Path, variable: str) -> str:
