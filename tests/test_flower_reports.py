@@ -35,7 +35,9 @@ def play(text, status=""):
     lines = []
     with place_of_its_own() as place:
         furnish(place)
-        (place.home / "reports.jsonl").write_text(f'["an earlier run", false, ""]\n["", true, "its failure"]\n')
+        (place.home / "reports.jsonl").write_text(
+            '["an earlier run", false, ""]\n["", true, "its failure"]\n'
+        )
         Played(place, 0, say=lines.append, text=text, status=status).run(None, None)
     return lines
 
