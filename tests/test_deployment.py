@@ -131,6 +131,16 @@ def kill(running, name):
                 process.kill()
 
 
+def kill_node(running, number):
+    """Kill the node and its children, as a power failure would."""
+    os.killpg(running.nodes[number].pid, signal.SIGKILL)
+    running.nodes.pop(number).wait()
+
+
+def log_of(running, name):
+    return running.place.log(name).read_text(errors="replace")
+
+
 def test_replies_that_are_wrong(tmp_path, app):
     """One run: client 1 does another thing wrong in every round; in the last but one nobody answers."""
     kinds = ["raises", "raises-late", *faulty_app.AFTER, "asked-twice"]
@@ -186,8 +196,8 @@ def test_nodes_that_die(tmp_path, app):
         start(running, 3, **own)
         process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
-        running.kill_node(1)
-        running.kill_node(2)
+        kill_node(running, 1)
+        kill_node(running, 2)
         time.sleep(5)
         running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
         running.start_node(2, 3)
@@ -295,7 +305,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
         running.run(config, tmp_path / "run")
         nodes = running.flwr("supernode", "ls", "ours", "--format", "json")
         assert nodes.count('"online"') == 3
-        log = running.log_of(3).lower()
+        log = log_of(running, "node-3").lower()
         assert "unauthenticated" in log or "not registered" in log or "permission" in log or "305" in log, (
             log[-2000:]
         )
@@ -371,7 +381,7 @@ def test_the_reason_of_a_site_reaches_the_server_without_privacy_only(tmp_path):
         assert "because" not in str(stopped.value)
         said = [
             line
-            for line in running.log_of(1).splitlines()
+            for line in log_of(running, "node-1").splitlines()
             if "row 2, column 'age': 'forty' is not a number" in line
         ]
         assert len(said) >= 2
@@ -520,12 +530,12 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
         wait_for(folder, 1, process, 1200)
-        running.kill_node(1)
+        kill_node(running, 1)
         time.sleep(5)
         running.start_node(1, 3, own[1])
         process.wait(timeout=1200)
         assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
-        assert "asking clients [1] again" in running.place.log("flwr-run").read_text()
+        assert "asking clients [1] again" in log_of(running, "flwr-run")
     assert all(done["rejected"] == {} and done["accepted"] == 3 for done in rounds_in(folder))
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     for number in range(3):
@@ -550,14 +560,10 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
         wait_for(folder, 1, process, 1200)
-        running.kill_node(2)
+        kill_node(running, 2)
         process.wait(timeout=1800)
         assert running.last_status() != "finished:completed"
-        said = [
-            line
-            for line in running.place.log("flwr-run").read_text().splitlines()
-            if "needs all clients" in line
-        ]
+        said = [line for line in log_of(running, "flwr-run").splitlines() if "needs all clients" in line]
         assert said and all("1 did not answer" in line and "client 2" in line for line in said)
         before = [replies(store) for store in stores]
         running.start_node(2, 3, own[2])

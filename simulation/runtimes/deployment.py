@@ -4,13 +4,11 @@ It uses a temporary folder and free ports, and everything is stopped and removed
 all connections use TLS with a temporary certificate authority, and only nodes with registered public keys may connect.
 """
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGKILL
 
 from ..settings import Value
 from ..settings.toml import to_toml
@@ -64,16 +62,6 @@ class Deployment(Engine):
         """Create the node's key pair and register its public key with the SuperLink."""
         public = make_node_key(self.home / f"node-{number}-key")
         self.flwr("supernode", "register", str(public), CONNECTION)
-
-    def kill_node(self, number: int) -> None:
-        """Send SIGKILL to the node and its children, to simulate a power failure."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.nodes[number].pid, SIGKILL)
-        self.nodes.pop(number).wait()
-
-    def log_of(self, number: int) -> str:
-        """The text of a node's log."""
-        return self.place.log(node_name(number)).read_text(errors="replace")
 
 
 def node_name(number: int) -> str:

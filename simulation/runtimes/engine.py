@@ -155,16 +155,17 @@ def _absolute(config: Config) -> Config:
     if isinstance(graph, FromFile):
         config = replace(config, topology=FromFile(_named_file("file", graph.name)))
     config = replace(config, objective=replace(objective, name=_named_file("torch", objective.name)))
-    return config.put({name: _from_here(str(items[name])) for name in PATHS if items.get(name)})
+    return config.put({name: from_here(str(items[name])) for name in PATHS if items.get(name)})
 
 
 def _named_file(kind: str, name: str) -> str:
     """KIND:PATH with an absolute path; any other name unchanged."""
     found, colon, path = name.partition(":")
-    return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else name
+    return f"{kind}:{from_here(path)}" if (found, colon) == (kind, ":") else name
 
 
-def _from_here(path: str) -> str:
+def from_here(path: str) -> str:
+    """The absolute path of a user's file."""
     return os.path.abspath(os.path.expanduser(path))
 
 
