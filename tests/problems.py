@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twinflower.algorithms import ALGORITHMS
 from twinflower.clients import AlgorithmClient
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
@@ -332,6 +333,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
+
+
+def first_variant(algorithm: str) -> str:
+    """The name of an algorithm's first entry in VARIANTS."""
+    names = [name for name, keys in VARIANTS.items() if keys["algorithm"] == algorithm]
+    assert names, f"add an entry for {algorithm} to VARIANTS in tests/problems.py"
+    return names[0]
+
+
+def variants_of(ability: type) -> list[str]:
+    """The entries of VARIANTS whose algorithm derives from this class, except those through sums."""
+    return [
+        name
+        for name, keys in VARIANTS.items()
+        if issubclass(ALGORITHMS[keys["algorithm"]], ability) and keys.get("trust") != "sum"
+    ]
+
 
 SMALL = {"clients.count": 8, "clients.per-round": 3, "rounds": 5, "batch-size": 10, "local.max-steps": 3}
 

@@ -79,10 +79,10 @@ def test_the_stopping_rule_is_reached():
 # ------------------------------------------------------------------------------------- the methods that it is
 
 
-def x0_of(algorithm, k=0, number=15, schedule=LocalSchedule(4, 5), **keys):
+def x0_of(algorithm, k=0, number=15, **keys):
     shards, objective = convex_problem()
     return np.array([
-        at.server.x0 for at in run(algorithm, shards, objective, schedule, number, k, **keys)
+        at.server.x0 for at in run(algorithm, shards, objective, LocalSchedule(4, 5), number, k, **keys)
     ])  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def test_a_constant_step_is_a_setting(train):
 FEATURES, ROWS = 4, 6
 
 
-def moves_of(algorithm, schedule=LocalSchedule(0, 5), number=8):
+def moves_of(algorithm, schedule=FULL, number=8):
     """Every reply is counted."""
     objective, (data, other) = make_objective("logistic", FEATURES, 2), neighbours(ROWS, FEATURES, 0.7)
     server = algorithm.init_server(np.zeros(FEATURES), 1, np.array(0, np.uint64))
