@@ -151,7 +151,7 @@ def tune_(
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
     from .report.console import say
-    from .results.folder import write_text
+    from .results.files import write_text
     from .tuning.grid import read_tuning, tune
 
     overrides = _overrides(None, str(Path(data_dir).absolute()) if data_dir else "")
@@ -174,15 +174,16 @@ def deploy(
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
     from . import running
     from .report.terminal import Terminal
-    from .results.folder import logs_folder
+    from .results import names
 
     plan = _plan(experiment, set_, data_dir, "")
     folder = running.new_rehearsal(plan, out)
     try:
         failures = running.rehearse(plan, folder, Terminal(plan, folder), secure)
     except KeyboardInterrupt as signal:
-        logs = logs_folder(folder)
-        _end(f"interrupted; all processes are ended, their logs are in {logs}", _status(signal))
+        _end(
+            f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}", _status(signal)
+        )
     _close(plan, folder, failures)
 
 
@@ -391,7 +392,7 @@ def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
 def _deliver(text: str, out: Path | None, name: str) -> None:
     """Print a text, or write it to a file and print what it is and where."""
     from .report.console import say
-    from .results.folder import write_text
+    from .results.files import write_text
 
     if out is None:
         print(text, end="")

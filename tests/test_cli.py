@@ -21,7 +21,8 @@ from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison
 from twinflower.simulation.results.columns import COLUMNS
-from twinflower.simulation.results.folder import claimed, in_use, new_folder, read_rows
+from twinflower.simulation.results.folder import claimed, in_use, new_folder
+from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare

@@ -22,8 +22,8 @@ from twinflower.rounds import rounds
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.figures import redraw
-from twinflower.simulation.results.checkpoint import flatten, unflatten
-from twinflower.simulation.results.folder import Checkpoints, read_rows, read_summary
+from twinflower.simulation.results.checkpoint import Checkpoints, flatten, unflatten
+from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -164,7 +164,7 @@ def command(*words, kill_at=0, how="SIGKILL"):
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
-import twinflower.simulation.results.folder as c
+import twinflower.simulation.results.checkpoint as c
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):

@@ -15,9 +15,12 @@ from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun, report_run
 from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guarantee, row_line, warnings
-from ..results.folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
+from ..results.checkpoint import Checkpoints
+from ..results.folder import claimed, new_folder
 from ..results.record import Result
-from ..results.resume import require_resumable, require_state_dir
+from ..results.resume import require_resumable, require_state_dir, write_resume
+from ..results.writing import write_config, write_run
+from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
@@ -77,7 +80,7 @@ def _run(grid: Grid, config: Config) -> None:
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the run folder; RunError if the run failed."""
-    _print(setup.report())
+    _print(described(setup))
     runtime = "flower" if _simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
     result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)

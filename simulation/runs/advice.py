@@ -8,16 +8,16 @@ import numpy as np
 from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
-from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.data.sets import Data
-from twinflower.problems.objectives import LinearModel
 from twinflower.privacy.plan import Plan
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
-from twinflower.sums.runs import SumsPlan
 from twinflower.problems.topologies import spectrum, suggested_rho
+from twinflower.sums.runs import SumsPlan
 
-from . import agreement
 from ..settings import Config
+from . import agreement
 from .setup import Setup
 
 _MUCH = 2.0  # times the noise of a mean over all rows
@@ -36,7 +36,11 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
 
 
 def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
-    away = float(((setup.optimum - setup.start) ** 2).sum()) if setup.config.evaluation.reference else None
+    away = (
+        float(((setup.central.optimum - setup.start) ** 2).sum())
+        if setup.config.evaluation.reference
+        else None
+    )
     workload = setup.schedule.workload(int(setup.partition.sizes.min()))
     if not isinstance(setup.method, Forecasts):
         return []
@@ -70,8 +74,8 @@ def warnings(setup: Setup) -> list[str]:
 
 def _flat_start(setup: Setup) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-    weight = {} if setup.start.any() or not setup.has_rows else _weight_at_zero(setup.config)
-    slope = setup.slope_at_zero if weight else 0.0
+    weight = {} if setup.start.any() or not setup.central.has_rows else _weight_at_zero(setup.config)
+    slope = setup.central.slope_at_zero if weight else 0.0
     return [
         f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
         "and the model may stay exactly zero"

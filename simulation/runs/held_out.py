@@ -8,12 +8,21 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
-from twinflower.models.evaluation import COLUMNS, Evaluation, Released, estimated, evaluate, pooled, private_columns
+from twinflower.models.evaluation import (
+    COLUMNS,
+    Evaluation,
+    Released,
+    estimated,
+    evaluate,
+    pooled,
+    private_columns,
+)
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
 
+from .rows import held_rows
 from .setup import Setup
 
 
@@ -54,14 +63,14 @@ def simulated(setup: Setup, x: Array, round_: int) -> dict[str, float]:
 
 
 def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
-    rows = setup.held_out(client)
+    rows = held_rows(setup, client)
     assert rows is not None
     return evaluate(setup.objective, x, rows)
 
 
 def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
-    rows = setup.held_out(client)
+    rows = held_rows(setup, client)
     assert rows is not None
     noise = GaussianNoise(plan.sigma(client), evaluation_draws(setup.config.seed, client)(-round_))
     (value,) = noise(summed(setup.objective, x, rows, plan.bound))

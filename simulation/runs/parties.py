@@ -20,6 +20,7 @@ from twinflower.sums.masks import Identity, simulated
 from twinflower.sums.runs import SumsPlan
 
 from . import agreement, held_out
+from .rows import all_rows, held_rows
 from .setup import Setup
 
 
@@ -47,7 +48,7 @@ def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
     if not config.output.state_dir or setup.plan is None:
         return ContextLedger(context.state)
     path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
-    rows = setup.all_rows(number)
+    rows = all_rows(setup, number)
     budget = (setup.plan.epsilon_limit, setup.plan.delta)
     data = fingerprint([rows.features.data, rows.labels.data])
     return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
@@ -97,7 +98,7 @@ def client_of(
         setup.config.seed,
         guard,
         store,
-        setup.held_out(number),
+        held_rows(setup, number),
         columns,
         held_out.of_client(setup, number, guard),
     )

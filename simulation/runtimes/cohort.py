@@ -27,10 +27,11 @@ from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, round
 from twinflower.strategies import Round
 from twinflower.sums.plan import SimulatedSums
 
-from ..results.checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
-from ..results.folder import Checkpoints, curve_folder, write_config
+from ..results.checkpoint import Checkpoint, Checkpoints, flatten, leaves_of, named, to_round, unflatten
+from ..results.folder import curve_folder
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
+from ..results.writing import write_config
 from ..runs import held_out
 from ..runs.agreement import simulated
 from ..runs.setup import Setup, prepare_seeds, with_sizes

@@ -12,7 +12,8 @@ from twinflower.data.sets import OWN, OwnData
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.counts import paid_twice
 
-from ...results.folder import digest, digests, environment, flat, read_environment
+from ...results.reading import digest, digests, flat, read_environment
+from ...results.writing import environment
 from ...settings import Config
 from ..books import HEADINGS as BOOK_HEADINGS
 from ..books import accounts as lifetimes
