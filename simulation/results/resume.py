@@ -182,6 +182,6 @@ def require_resumable(folder: Path, config: Config) -> None:
     require(has_config(folder), f"{folder} holds no config.toml: resume-from takes the folder of a run")
     require(not has_ended(folder), f"the run in {folder} has ended already")
     require(
-        config.same_run(read_config(folder).config),
+        not config.changed(read_config(folder).config.items()),
         f"the run in {folder} has other settings: go on with --run-config {resume_file(folder)}",
     )

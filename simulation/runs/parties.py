@@ -108,7 +108,7 @@ def _masks(
     setup: Setup, number: int, context: Context, identity: Identity | None, store: FileStore | None
 ) -> Masks | None:
     """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
-    if identity is None and not setup.config.masks:
+    if identity is None and not setup.config.privacy.masks:
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
     keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
@@ -120,7 +120,7 @@ def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
     if setup.sums:
-        kind = partial(SumStrategy, masks=deployed or setup.config.masks)
+        kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
     return kind(
         setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
         min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,

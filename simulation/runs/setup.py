@@ -187,9 +187,9 @@ def _check_held_out(config: Config, data: Dataset) -> None:
 
 def _check_people(config: Config) -> None:
     """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
-    if isinstance(config.data, TableData) and config.unit.size:
+    if isinstance(config.data, TableData) and config.privacy.unit.size:
         for file in table_files(config.data.files):
-            check_groups(file, schema_to_read(config.data), config.unit.size)
+            check_groups(file, schema_to_read(config.data), config.privacy.unit.size)
 
 
 def prepare_rows(config: Config, data: Dataset) -> Setup:

@@ -51,7 +51,6 @@ from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
 from ..settings.reader import chosen, counting_words, flatten, merge, resolve
-from ..settings.sections import Gradient
 from .charged import Charged
 from .validation import held_out
 
@@ -177,7 +176,7 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]",
     )
 
-    share = tune_share(config)
+    share = config.privacy.tune_share
     require(
         config.privacy.mode == "none" or config.data.name != TABLES or bool(share) or tuning.public,
         "tuning a private run looks at rows, which costs privacy: set privacy.tune-share, the part of the budget that "
@@ -193,11 +192,6 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         "with privacy.tune-share every candidate is charged once and scored by counts of correct predictions: set "
         f"[tune] by = 'accuracy' and one seed; got '{tuning.by}' and {tuning.seeds}",
     )
-
-
-def tune_share(config: Config) -> float:
-    """The part of the privacy budget that tuning takes; 0 if nothing is charged."""
-    return config.privacy.tune_share if isinstance(config.privacy, Gradient) else 0.0
 
 
 def _check_grids(tuning: Tuning) -> None:
@@ -270,7 +264,7 @@ def _scores(
 ) -> list[Score]:
     """The scores of a curve's points, charged if privacy.tune-share says so."""
     config = tuning.config(curve, {}, overrides)
-    if tune_share(config):
+    if config.privacy.tune_share:
         return _charged(tuning, curve, overrides, say)
     if config.privacy.mode != "none":
         rows = (

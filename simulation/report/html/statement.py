@@ -56,7 +56,7 @@ def headline(case: Case) -> str:
 
 
 def _words(case: Case) -> wording.Words:
-    return wording.words_for(case.config.unit)
+    return wording.words_for(case.config.privacy.unit)
 
 
 def _sentence(privacy: Mapping[str, Any]) -> str:
@@ -113,7 +113,7 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
 def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
     """What the evaluation on held-out rows costs; empty without one."""
     mu, how = privacy.get("mu_evaluation"), wording.IN_PARALLEL
-    if paid_twice(case.config.unit) == 2:
+    if paid_twice(case.config.privacy.unit) == 2:
         how = wording.IN_ADDITION
     return [wording.EVALUATED.format(mu=mu, how=how)] if mu else []
 
