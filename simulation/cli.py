@@ -154,7 +154,7 @@ def tune_(
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
-    write_text(path, tune(read_tuning(experiment, overrides), overrides, say))
+    write_text(path, tune(read_tuning(experiment, overrides), say))
     say(f"tuned: {path}")
 
 
