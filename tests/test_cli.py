@@ -745,7 +745,7 @@ def test_an_operating_system_error_without_a_file_is_still_a_sentence(call, monk
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("twinflower.simulation.settings.experiment.read_experiment", fail)
+    monkeypatch.setattr("twinflower.simulation.arguments.read_experiment", fail)
     assert call("run", DIGITS)[::2] == (1, "error: No space left on device\n")
 
 
