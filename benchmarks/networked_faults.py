@@ -74,7 +74,7 @@ def gone(clients: list[int], first: int) -> Fate:
 def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tuple[int | str, float]:
     """Rounds until the goal, and how far the model is from everybody's optimum in the end."""
     algorithm: Any = setup.algorithm
-    problem, best = Problem(setup.objective, setup.shards, setup.start), setup.optimum
+    problem, best = Problem(setup.objective, setup.shards, setup.start), setup.central.optimum
     steps = rounds(
         algorithm, problem, setup.schedule, most, lambda n: np.flatnonzero(fate(n)[0]),
         lost=lambda n, clients: ~fate(n)[1][clients],

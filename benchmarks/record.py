@@ -30,7 +30,7 @@ import numpy as np
 from problems import VARIANTS, small
 
 from twinflower.errors import DataError
-from twinflower.simulation.results.folder import read_rows
+from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import Result
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

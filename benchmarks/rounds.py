@@ -206,7 +206,7 @@ def methods_table(rounds: int) -> list[str]:
 
 def flower_line(rounds: int) -> str:
     """Flower's stock engine on the digits job with as many rounds; start-up is reported separately."""
-    from twinflower.simulation.results.folder import read_rows
+    from twinflower.simulation.results.reading import read_rows
     from twinflower.simulation.runtimes.engine import engine
 
     config = parse({"clients.count": 10, "rounds": rounds, "evaluation.every": 1, "local.max-steps": STEPS})

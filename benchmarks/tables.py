@@ -26,6 +26,7 @@ from flwr.app import Context, RecordDict
 
 from twinflower.data.schema import read_schema
 from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare_node
 from twinflower.simulation.settings import parse
 
@@ -60,7 +61,7 @@ def site(file: Path, rows: int) -> None:
     keys |= {"partition.sizes": f"{rows}, {rows}", "clients.count": 2, "objective.name": "logistic"}
     keys |= {"regulariser.name": "none", "privacy.mode": "public-state", "privacy.epsilon": 8.0}
     start, busy = time.perf_counter(), time.process_time()
-    setup = prepare_node(parse(keys)).at_site(0)
+    setup = at_site(prepare_node(parse(keys)), 0)
     start, busy = time.perf_counter() - start, time.process_time() - busy
     client = client_of(setup, 0, Context(0, 0, {}, RecordDict(), {}))
     client.fit([setup.start], {"round": 1})

@@ -68,7 +68,7 @@ def measured(folder: Path, data: str, data_dir: str, epsilon: float, seed: int) 
     yield row | {"tuning": "default", "accuracy": accuracy(path, keys, seed)}
     for name, share in SHARES.items():
         own = keys | {"privacy.tune-share": share}
-        tuned.write_text(tune(read_tuning(path, own), own, lambda line: None))
+        tuned.write_text(tune(read_tuning(path, own), lambda line: None))
         (curve,) = read_experiment(tuned, own).curves
         yield row | {
             "tuning": name, "accuracy": accuracy(tuned, own, seed), "step-size": curve.config.method.step_size,

@@ -8,18 +8,13 @@ import io
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
 from .runtimes import RUNTIMES
-
-if TYPE_CHECKING:
-    from twinflower.settings import Value
-
-    from .settings.experiment import Experiment
 
 app = typer.Typer(
     help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
@@ -118,12 +113,13 @@ def run(
 ) -> None:
     """Run an experiment, every curve with every seed, and draw its figure."""
     from . import running
+    from .arguments import close, overrides_of, plan_of
     from .report.terminal import Terminal
     from .results.resume import interrupted
 
     require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
     if experiment and not resume:
-        plan = _plan(experiment, set_, data_dir, seeds)
+        plan = plan_of(experiment, set_, data_dir, seeds)
         runtime = running.chosen(plan, runtime)
         processes = running.processes(jobs, runtime)
         folder = running.new(plan, runtime, out)
@@ -132,7 +128,7 @@ def run(
             not (set_ or seeds or out),
             "--resume goes on as the run began: leave out --set, --seeds and --out",
         )
-        plan, runtime = running.again(resume, runtime, _overrides(None, data_dir))
+        plan, runtime = running.again(resume, runtime, overrides_of(None, data_dir))
         processes, folder = running.processes(jobs, runtime), resume.absolute()
     else:
         raise SettingError("run takes either an experiment's file or --resume FOLDER")
@@ -140,7 +136,7 @@ def run(
         failures = running.run(plan, folder, runtime, Terminal(plan, folder), not resume, processes)
     except KeyboardInterrupt as signal:
         _end(interrupted(plan, folder), _status(signal))
-    _close(plan, folder, failures)
+    close(plan, folder, failures)
 
 
 @app.command("tune")
@@ -150,14 +146,15 @@ def tune_(
     data_dir: DataDir = "",
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
+    from .arguments import overrides_of
     from .report.console import say
-    from .results.folder import write_text
+    from .results.files import write_text
     from .tuning.grid import read_tuning, tune
 
-    overrides = _overrides(None, str(Path(data_dir).absolute()) if data_dir else "")
+    overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
-    write_text(path, tune(read_tuning(experiment, overrides), overrides, say))
+    write_text(path, tune(read_tuning(experiment, overrides), say))
     say(f"tuned: {path}")
 
 
@@ -173,17 +170,19 @@ def deploy(
 ) -> None:
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
     from . import running
+    from .arguments import close, plan_of
     from .report.terminal import Terminal
-    from .results.folder import logs_folder
+    from .results import names
 
-    plan = _plan(experiment, set_, data_dir, "")
+    plan = plan_of(experiment, set_, data_dir)
     folder = running.new_rehearsal(plan, out)
     try:
         failures = running.rehearse(plan, folder, Terminal(plan, folder), secure)
     except KeyboardInterrupt as signal:
-        logs = logs_folder(folder)
-        _end(f"interrupted; all processes are ended, their logs are in {logs}", _status(signal))
-    _close(plan, folder, failures)
+        _end(
+            f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}", _status(signal)
+        )
+    close(plan, folder, failures)
 
 
 @app.command()
@@ -220,8 +219,10 @@ def privacy(
     ] = None,
 ) -> None:
     """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
+    from .arguments import deliver, plan_of, statement_on
+
     if statement:
-        _deliver(_statement(experiment, set_, data_dir, ledger), out, "statement")
+        deliver(statement_on(experiment, set_, data_dir, ledger), out, "statement")
         return
     require(ledger is None and out is None, "--ledger and --out belong to --statement")
     from .report.console import say, table, titled
@@ -229,7 +230,7 @@ def privacy(
     from .runs.forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary
     from .runs.setup import prepare
 
-    curves = _plan(experiment, set_, data_dir, "").curves
+    curves = plan_of(experiment, set_, data_dir).curves
     if len(curves) == 1:
         setup = prepare(curves[0].config)
         titled(f"privacy of '{curves[0].label}'", forecast(setup) + outlook(setup))
@@ -249,12 +250,13 @@ def graph(
     data_dir: DataDir = "",
 ) -> None:
     """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
+    from .arguments import plan_of
     from .report.console import say, titled
     from .report.figures import draw_graph
     from .runs.advice import graph as properties
     from .runs.setup import prepare
 
-    setups = [prepare(curve.config) for curve in _plan(experiment, set_, data_dir, "").curves]
+    setups = [prepare(curve.config) for curve in plan_of(experiment, set_, data_dir).curves]
     networked = next((setup for setup in setups if setup.neighbours), None)
     if networked is None:
         raise SettingError(f"{experiment} runs no networked method, so there is no graph")
@@ -272,10 +274,12 @@ def predict(
     """Predict the labels of new rows, in the order of the rows."""
     from twinflower.models.trained import load, predictions
 
+    from .arguments import deliver
+
     names, predicted = predictions(load(model), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *predicted])
-    _deliver(text.getvalue(), out, f"{len(predicted)} predictions")
+    deliver(text.getvalue(), out, f"{len(predicted)} predictions")
 
 
 @app.command()
@@ -293,6 +297,7 @@ def schema(
     from twinflower.data.schema import read_schema
     from twinflower.data.tables import describe_fit, drafted
 
+    from .arguments import deliver
     from .report.console import say, table
 
     if check:
@@ -308,7 +313,7 @@ def schema(
         return
     text = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
-    _deliver(text, out, "schema (it was made from the data, see its first lines)")
+    deliver(text, out, "schema (it was made from the data, see its first lines)")
 
 
 @app.command()
@@ -376,65 +381,3 @@ def _status(signal: KeyboardInterrupt) -> int:
     from .runtimes.processes import Interrupted
 
     return signal.status if isinstance(signal, Interrupted) else 130
-
-
-def _close(plan: "Experiment", folder: Path, failures: list[str]) -> None:
-    """Print the last lines of a command that has run an experiment."""
-    from .report.console import say
-    from .report.sentences import broken
-
-    say(f"results: {folder}", *broken(plan, folder))
-    if failures:
-        raise RunError("; ".join(failures))
-
-
-def _deliver(text: str, out: Path | None, name: str) -> None:
-    """Print a text, or write it to a file and print what it is and where."""
-    from .report.console import say
-    from .results.folder import write_text
-
-    if out is None:
-        print(text, end="")
-        return
-    write_text(out.absolute(), text)
-    say(f"{name}: {out}")
-
-
-def _statement(path: Path, set_: list[str] | None, data_dir: str, ledgers: Path | None) -> str:
-    """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
-    from .report.html.case import Case
-    from .report.html.render import markdown
-    from .report.html.statement import page
-    from .runs.setup import prepare
-
-    require(not (path.is_dir() and set_), f"the run in {path} stays as it was: leave out --set")
-    curves = [] if path.is_dir() else _plan(path, set_, data_dir, "").curves
-    require(len(curves) < 2, f"a statement is on one run: {path} has {len(curves)} curves")
-    case = Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)
-    return markdown(*page(case, path, ledgers))
-
-
-def _plan(experiment: Path, set_: list[str] | None, data_dir: str, seeds: str) -> "Experiment":
-    from .settings.experiment import read_experiment
-
-    overrides = _overrides(set_, data_dir)
-    require(
-        not seeds or "seed" not in overrides,
-        f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
-    )
-    return read_experiment(experiment, overrides, _seeds(seeds))
-
-
-def _overrides(set_: list[str] | None, data_dir: str) -> "dict[str, Value]":
-    """Settings of the command line."""
-    from .settings import parse_text
-
-    own: dict[str, Value] = {"data.dir": data_dir} if data_dir else {}
-    return own | dict(map(parse_text, set_ or []))
-
-
-def _seeds(text: str) -> list[int] | None:
-    try:
-        return [int(word) for word in text.split(",")] if text else None
-    except ValueError:
-        raise SettingError(f"--seeds takes comma-separated whole numbers; got '{text}'") from None

@@ -9,7 +9,7 @@ the cost of privacy on data that one person may see; for real sites, deploy the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,35 +47,22 @@ _RHO = 0.1  # weight of the penalty that ties a site to the server, in units of 
 _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """Common base of the two estimators; see `FederatedClassifier` for the parameters."""
 
-    def __init__(
-        self,
-        algorithm: str = "fedpdm",
-        *,
-        epsilon: float | None = None,
-        delta: float = 1e-4,
-        rounds: int = 30,
-        objective: str | None = None,
-        ranges: Any = None,
-        row_norm: float | None = None,
-        num_sites: int = 5,
-        group_size: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.algorithm = algorithm
-        self.epsilon = epsilon
-        self.delta = delta
-        self.rounds = rounds
-        self.objective = objective
-        self.ranges = ranges
-        self.row_norm = row_norm
-        self.num_sites = num_sites
-        self.group_size = group_size
-        self.settings = settings
-        self.random_state = random_state
+    algorithm: str = field(default="fedpdm", kw_only=False)
+    epsilon: float | None = None
+    delta: float = 1e-4
+    rounds: int = 30
+    objective: str | None = None
+    ranges: Any = None
+    row_norm: float | None = None
+    num_sites: int = 5
+    group_size: int | None = None
+    settings: Mapping[str, Any] | None = None
+    random_state: Any = None
+    model_: Any = field(init=False)  # a trained model, after `fit`
 
     @property
     def _private(self) -> bool:
@@ -108,6 +95,21 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         return self
+
+    def _rows(self, X: Any) -> Array:
+        """The rows (rows, features) to predict, after scikit-learn's validation."""
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False)  # type: ignore[no-any-return]
+
+    @property
+    def coef_(self) -> Array:
+        """Weights of the scaled columns."""
+        return self.model_.coef_
+
+    @property
+    def intercept_(self) -> Any:
+        """The intercepts, that is, the weights of the column of ones; a single number for a regression."""
+        return self.model_.intercept_
 
     def to_sklearn(self) -> Any:
         """A pipeline of standard scikit-learn estimators with the same predictions; SettingError for a network."""
@@ -289,10 +291,6 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("logistic" if num_classes == 2 else "softmax")
 
-    def _rows(self, X: Any) -> Array:
-        check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float64, reset=False)  # type: ignore[no-any-return]
-
     def predict(self, X: Any) -> NDArray[Any]:
         """The predicted classes (rows,)."""
         rows = self._rows(X)
@@ -308,17 +306,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         rows = self._rows(X)
         return self.model_.decision_function(rows)
 
-    @property
-    def coef_(self) -> Array:
-        """Weights of the scaled columns."""
-        return self.model_.coef_
 
-    @property
-    def intercept_(self) -> Array:
-        """The intercepts, that is, the weights of the column of ones."""
-        return self.model_.intercept_
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A regressor trained over sites that do not share their rows.
 
@@ -328,29 +317,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     target_range   (low, high) of y; values are clipped to it. None: the range of the data, which a private fit refuses
     """
 
-    model_: TrainedRegressor
-
-    def __init__(
-        self,
-        algorithm: str = "fedpdm",
-        *,
-        epsilon: float | None = None,
-        delta: float = 1e-4,
-        rounds: int = 30,
-        objective: str | None = None,
-        ranges: Any = None,
-        target_range: Any = None,
-        row_norm: float | None = None,
-        num_sites: int = 5,
-        group_size: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            algorithm, epsilon=epsilon, delta=delta, rounds=rounds, objective=objective, ranges=ranges,
-            row_norm=row_norm, num_sites=num_sites, group_size=group_size, settings=settings, random_state=random_state,
-        )  # fmt: skip
-        self.target_range = target_range
+    target_range: Any = None
+    model_: TrainedRegressor = field(init=False)
 
     def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedRegressor":
         """Train on X (rows, features) with targets y (rows,); sites and groups as in `FederatedClassifier.fit`."""
@@ -375,15 +343,5 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The predicted values (rows,)."""
-        check_is_fitted(self)
-        return self.model_.predict(validate_data(self, X, dtype=np.float64, reset=False))
-
-    @property
-    def coef_(self) -> Array:
-        """Weights of the scaled columns."""
-        return self.model_.coef_
-
-    @property
-    def intercept_(self) -> float:
-        """The intercept, that is, the weight of the column of ones."""
-        return float(self.model_.intercept_)
+        rows = self._rows(X)
+        return self.model_.predict(rows)

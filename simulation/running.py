@@ -9,8 +9,9 @@ from twinflower.data.sets import OWN
 from twinflower.errors import require
 
 from .report.html.write import report_begun, report_experiment
-from .results.folder import claimed, clear_runtime, new_folder, require_new, write_experiment, write_runtime
-from .results.resume import begun, runtime_of
+from .results.folder import claimed, new_folder, require_new
+from .results.resume import begun, clear_runtime, runtime_of, write_runtime
+from .results.writing import write_experiment
 from .runs.setup import prepare_seeds, prepare_server
 from .runtimes import RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer

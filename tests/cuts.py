@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 

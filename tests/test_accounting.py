@@ -30,8 +30,8 @@ from twinflower.problems.regularisers import (
 )
 from twinflower.randomness import participants
 from twinflower.settings import settings_of
-from twinflower.simulation.results.folder import write_run
 from twinflower.simulation.results.record import Recorder
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runs.setup import prepare_seeds
@@ -172,7 +172,9 @@ def test_the_objective_is_the_mean_over_clients_and_the_score_that_of_test_rows(
     assert_allclose(last["objective"], np.mean(clients) + smooth + h, rtol=1e-12)
     assert_allclose(last["test_accuracy"], np.mean(right), rtol=1e-14)
     assert last["nonzeros"] == sum(v != 0 for v in x)
-    at_start = [setup.evaluate(setup.start)[key] for key in ("objective", "test_accuracy", "nonzeros")]
+    at_start = [
+        setup.central.evaluate(setup.start)[key] for key in ("objective", "test_accuracy", "nonzeros")
+    ]
     assert [result.rows[0][key] for key in ("objective", "test_accuracy", "nonzeros")] == at_start
 
 
@@ -353,7 +355,7 @@ def test_start_scale(run):
     *_, last = slow_run_of(setup)
     result = run(setup)
     assert_allclose(result.model, last.x0, rtol=0, atol=1e-11)
-    assert result.rows[0]["objective"] == setup.evaluate(setup.start)["objective"]
+    assert result.rows[0]["objective"] == setup.central.evaluate(setup.start)["objective"]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -380,7 +382,7 @@ def test_how_losses_are_shaped():
     )
     setup = small("fedpdm", data__name="diabetes", objective__name="least-squares")
     assert (setup.objective.loss, setup.objective.outputs) == (LOSSES["least-squares"], 1)
-    assert setup.baseline() is None
+    assert setup.central.baseline() is None
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def charged(file, overrides=None, share=0.2):
     """The charged tuning of the only curve of a file."""
     tuning = read_tuning(file, overrides)
     curve = tuning.raw["curve"][0]
-    points = [(str(p), tuning.config(curve, p, overrides or {})) for p in tuning.points(curve)]
+    points = [(str(p), tuning.config(curve, p)) for p in tuning.points(curve)]
     return Charged.of(points, share, 100)
 
 
@@ -233,7 +233,7 @@ def test_the_plan_is_printed_before_anything_runs_and_the_file_keeps_its_share(f
 
 
 def test_the_best_candidate_is_written_and_the_tuned_run_costs_the_total(file, tmp_path):
-    text = tune(read_tuning(file, {"rounds": 9}), {"rounds": 9}, say=lambda line: None)
+    text = tune(read_tuning(file, {"rounds": 9}), say=lambda line: None)
     (tmp_path / "tuned.toml").write_text(text)
     (curve,) = read_experiment(tmp_path / "tuned.toml").curves
     assert curve.config.method.step_size in STEPS

@@ -21,7 +21,8 @@ from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison
 from twinflower.simulation.results.columns import COLUMNS
-from twinflower.simulation.results.folder import claimed, in_use, new_folder, read_rows
+from twinflower.simulation.results.folder import claimed, in_use, new_folder
+from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare
@@ -745,7 +746,7 @@ def test_an_operating_system_error_without_a_file_is_still_a_sentence(call, monk
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("twinflower.simulation.settings.experiment.read_experiment", fail)
+    monkeypatch.setattr("twinflower.simulation.arguments.read_experiment", fail)
     assert call("run", DIGITS)[::2] == (1, "error: No space left on device\n")
 
 

@@ -32,7 +32,7 @@ from twinflower.clients.sums import FileKeys, Masks
 from twinflower.data.schema import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
-from twinflower.simulation.results.folder import read_summary
+from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.runs.identity import read_identity
 from twinflower.simulation.runs.parties import store_of
 from twinflower.simulation.runs.setup import prepare

@@ -20,7 +20,7 @@ from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
 from twinflower.simulation.app import polling
-from twinflower.simulation.results.folder import read_rows
+from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.engine import engine

@@ -13,7 +13,8 @@ import pytest
 
 from twinflower.errors import SettingError
 from twinflower.simulation import running
-from twinflower.simulation.results.folder import read_rows, read_summary, runs_below
+from twinflower.simulation.results.folder import runs_below
+from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.runtimes.processes import cores
 from twinflower.simulation.settings.experiment import read_experiment
 

@@ -31,8 +31,8 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO, ElasticNet
 from twinflower.problems.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 from twinflower.settings import settings_of
-from twinflower.simulation.results.folder import write_run
 from twinflower.simulation.results.record import own_columns
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.privacy import spent
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -701,7 +701,7 @@ def test_a_run_folder_has_every_clients_own_model(tmp_path, keys):
     setups = [networked(seed=seed, **private, **keys) for seed in (0, 1)]
     together = cohort.train(setups)
     for setup, stacked in zip(setups, together, strict=True):
-        best, alone = setup.optimum, cohort.train([setup])[0]
+        best, alone = setup.central.optimum, cohort.train([setup])[0]
         for place, result in enumerate((inprocess.train(setup), alone, stacked)):
             with np.load(write_run(result, tmp_path / f"{setup.config.seed}-{place}") / "model.npz") as file:
                 points, x = file["points"], file["x"]

@@ -51,7 +51,9 @@ def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counte
     assert_allclose(path_of(setup), hand, rtol=0, atol=1e-14)
     result = inprocess.train(setup)
     assert_allclose(result.model, hand[-1], rtol=0, atol=1e-14)
-    assert result.rows[-1] | {"seconds": 0} == result.rows[-1] | {"seconds": 0} | setup.evaluate(result.model)
+    assert result.rows[-1] | {"seconds": 0} == result.rows[-1] | {"seconds": 0} | setup.central.evaluate(
+        result.model
+    )
     (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
     assert counted == 1 or not np.allclose(hand[-1], points[-1], atol=1e-6)

@@ -24,8 +24,9 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import make_regulariser
 from twinflower.rounds import Problem, rounds
-from twinflower.simulation.results.folder import Checkpoints, write_run
+from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.resume import newest
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.parties import client_of, guard_of, strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -268,7 +269,7 @@ def test_a_projected_point_is_in_its_set(name, settings):
 def test_the_reference_optimum_is_a_double_and_the_distance_reaches_the_precision():
     keys = {"l2": 0.1, "rounds": 300, "evaluation.every": 300, "evaluation.reference": True}
     setup = single("proxskip", batch_size=0, step_size=1.0, **keys)
-    assert setup.optimum.dtype == np.float64
+    assert setup.central.optimum.dtype == np.float64
     (result,) = cohort.train([setup])
     assert result.rows[-1]["distance"] < (100 * EPSILON) ** 2
 

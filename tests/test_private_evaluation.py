@@ -28,11 +28,14 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.sentences import evaluated as closing_line
-from twinflower.simulation.results.folder import Checkpoints, read_summary, write_run
+from twinflower.simulation.results.checkpoint import Checkpoints
+from twinflower.simulation.results.reading import read_summary
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import held_out
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.parties import client_of, strategy_of
 from twinflower.simulation.runs.privacy import accounts, spent
+from twinflower.simulation.runs.rows import all_rows, held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -483,7 +486,7 @@ def test_the_noise_is_fresh_and_as_large_as_planned():
     setup = private(evaluation__release_every=1)
     counts, rounds = setup.plan.evaluation, range(1, 6)
     sites = [held_out._count(setup, counts, setup.start, client, t) for client in range(8) for t in rounds]
-    exact = [summed(setup.objective, setup.start, setup.held_out(i))[0] for i in range(8) for t in rounds]
+    exact = [summed(setup.objective, setup.start, held_rows(setup, i))[0] for i in range(8) for t in rounds]
     drawn = np.array([(site.value - right) / site.sigma for site, right in zip(sites, exact, strict=True)])
     assert len(np.unique(drawn)) == len(drawn)
     assert 1e-6 < chi2.sf((drawn**2).sum(), len(drawn)) < 1 - 1e-6
@@ -621,7 +624,7 @@ def test_a_ledger_recognises_the_rows_with_and_without_evaluation():
     """Its fingerprint is that of all rows of the client, wherever they lie."""
     without = private(evaluation__held_out=0.0, privacy__evaluation_share=0.0)
     for client_ in range(3):
-        rows = [setup.all_rows(client_) for setup in (private(), without)]
+        rows = [all_rows(setup, client_) for setup in (private(), without)]
         for one, other in zip(*rows, strict=True):
             assert_array_equal(one, other)
 

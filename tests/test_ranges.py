@@ -32,7 +32,8 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.results.folder import Checkpoints, write_run
+from twinflower.simulation.results.checkpoint import Checkpoints
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.advice import outlook
 from twinflower.simulation.runs.forecast import forecast, noise_rows

@@ -22,7 +22,7 @@ from twinflower.simulation.report.html.render import markdown
 from twinflower.simulation.report.html.sites import ranges
 from twinflower.simulation.report.html.statement import headline, page, statement
 from twinflower.simulation.report.html.write import report_experiment
-from twinflower.simulation.results.folder import digest, read_rows
+from twinflower.simulation.results.reading import digest, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment

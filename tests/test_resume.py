@@ -22,8 +22,8 @@ from twinflower.rounds import rounds
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.figures import redraw
-from twinflower.simulation.results.checkpoint import flatten, unflatten
-from twinflower.simulation.results.folder import Checkpoints, read_rows, read_summary
+from twinflower.simulation.results.checkpoint import Checkpoints, flatten, unflatten
+from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -164,7 +164,7 @@ def command(*words, kill_at=0, how="SIGKILL"):
     code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
     if kill_at:
         code += f"""
-import twinflower.simulation.results.folder as c
+import twinflower.simulation.results.checkpoint as c
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 saved, real = [], c.Checkpoints.save
 def save(self, round_, checkpoint):
@@ -266,9 +266,9 @@ def test_only_the_same_run_is_resumed():
         "output.checkpoint-every": 4,
         "server.round-timeout": 3.0,
     }
-    assert config.same_run(config.put(elsewhere))
-    assert not config.same_run(config.put({"seed": 1}))
-    assert not config.same_run(config.put({"fedpdm.rho": 0.6}))
+    assert not config.changed(config.put(elsewhere).items())
+    assert config.changed(config.put({"seed": 1}).items())
+    assert config.changed(config.put({"fedpdm.rho": 0.6}).items())
 
 
 def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):

@@ -18,7 +18,8 @@ from twinflower.clients import CLIENTS
 from twinflower.clients.shell import AlgorithmClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.simulation.results.folder import read_rows, write_run
+from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -158,7 +159,7 @@ def test_columns_of_a_methods_own(tmp_path, borrow, stacked):
     for setup, result in zip(setups, results, strict=True):
         write_run(result, tmp_path / str(setup.config.seed))
         last = read_rows(tmp_path / str(setup.config.seed))[-1]
-        best = setup.optimum
+        best = setup.central.optimum
         assert last["slack"] == pytest.approx(result.model.sum())
         assert last["consensus"] == 650.0
         assert last["distance"] == pytest.approx(((2 - best) ** 2).sum() / (best**2).sum())

@@ -279,7 +279,7 @@ ERRORS = [
     LedgerError(MARK), np.exceptions.AxisError(MARK), Odd(MARK),
 ]  # fmt: skip
 STAGES = [
-    (setup, "load_own"), (client_app, "prepare_node"), (setup.Setup, "at_site"), (client_app, "stream_bytes"),
+    (setup, "load_own"), (client_app, "prepare_node"), (client_app, "at_site"), (client_app, "stream_bytes"),
     (Layout, "unpack"), (FedPDM, "release"), (FileLedger, "charge"),
     (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (Layout, "pack"), (Layout, "shapes"),
     (site, "read_site"), (client_app, "read_site"),

@@ -372,7 +372,7 @@ def test_rows_of_ones_own_give_the_same_model_as_divided_ones(own):
     setup = prepare(parse(keys))
     result = run_strategy(setup, OwnRows(setup), "inprocess")
     np.testing.assert_array_equal(result.model, inprocess.train(divided).model)
-    assert result.rows[-1]["test_accuracy"] == divided.evaluate(result.model)["test_accuracy"]
+    assert result.rows[-1]["test_accuracy"] == divided.central.evaluate(result.model)["test_accuracy"]
     assert "4 sites with rows of their own" in result.summary()["partition"]
 
 

@@ -29,7 +29,7 @@ from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.forecast import forecast
 from twinflower.simulation.runs.identity import make_key, read_identity
 from twinflower.simulation.runs.setup import prepare

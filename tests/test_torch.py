@@ -37,7 +37,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.results.folder import Checkpoints
+from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import engine

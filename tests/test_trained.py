@@ -19,7 +19,7 @@ from twinflower.errors import DataError, SettingError
 from twinflower.models.trained import Inputs, TrainedModel, trained
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
-from twinflower.simulation.results.folder import write_run
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse

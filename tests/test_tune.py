@@ -93,7 +93,7 @@ def test_a_curve_without_a_grid_stays_as_it_is(file):
 def test_a_score_is_what_a_run_without_the_held_out_rows_reaches(file):
     tuning = read_tuning(file)
     curve = tuning.raw["curve"][0]
-    config = tuning.config(curve, {"step-size": 1.0}, {})
+    config = tuning.config(curve, {"step-size": 1.0})
     setups, held = zip(*(held_out(s, 0.25) for s in prepare_seeds(config, [100, 101])), strict=True)
     results = cohort.train(setups)
     expected = np.mean([r.setup.objective.score(r.model, h) for r, h in zip(results, held, strict=True)])
@@ -166,7 +166,7 @@ def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_
         (nodes, {"rho": 0.3, "step-size": 4.0}, "rho = 0.3, step-size = 4.0"),
         (star, {"step-size": 2.0}, "step-size = 2.0"),
     ):
-        setups = prepare_seeds(tuning.config(curve, point, {}), [100, 101])
+        setups = prepare_seeds(tuning.config(curve, point), [100, 101])
         values = []
         for training, held in (held_out(s, 0.2) for s in setups):
             one = cohort.Cohort([training])
@@ -189,7 +189,7 @@ def test_a_column_is_taken_from_the_last_row_of_a_run_on_all_rows(scores, tmp_pa
         point = tomllib.loads(text.replace(", ", "\n"))
         ends = [
             cohort.train([setup])[0].rows[-1]
-            for setup in prepare_seeds(tuning.config(curve, point, {}), [100, 101])
+            for setup in prepare_seeds(tuning.config(curve, point), [100, 101])
         ]
         column = by if by in ends[0] else "distance"
         assert_allclose(told[curve["algorithm"]][text], -np.mean([row[column] for row in ends]), rtol=1e-5)

@@ -101,7 +101,7 @@ def test_a_run_ends_at_the_optimum_of_its_weighting(variant, keys, weighting):
     assert_allclose(result.rows[-1]["objective"], lowest, rtol=1e-9)
     assert result.rows[-1]["distance"] < 1e-12
     other = small(variant, weighting="clients" if weighting == "rows" else "rows", **LONG | keys)
-    assert np.linalg.norm(other.optimum - best) > 0.1 * np.linalg.norm(best)
+    assert np.linalg.norm(other.central.optimum - best) > 0.1 * np.linalg.norm(best)
 
 
 def test_feddyn_is_fedpdm_by_rows_too():
@@ -116,9 +116,9 @@ def test_the_objective_means_the_same_in_every_method():
         small(variant, weighting="rows", **UNEQUAL) for variant in ("fedavg", "fedpdm", "isrl-dp")
     ]
     x = np.random.default_rng(0).normal(size=setups[0].objective.d)
-    told = [setup.evaluate(x)["objective"] for setup in setups]
+    told = [setup.central.evaluate(x)["objective"] for setup in setups]
     assert len(set(told)) == 1
-    assert abs(small("fedavg", **UNEQUAL).evaluate(x)["objective"] - told[0]) > 1e-3
+    assert abs(small("fedavg", **UNEQUAL).central.evaluate(x)["objective"] - told[0]) > 1e-3
 
 
 def test_held_out_rows_are_weighted_as_in_f_and_so_are_the_rest():

@@ -35,6 +35,7 @@ from twinflower.sums.masks import Identity
 from ..runs import held_out
 from ..runs.identity import read_identity
 from ..runs.parties import client_of
+from ..runs.rows import at_site
 from ..runs.setup import Setup, prepare_node
 from ..settings import parse_run_config
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
@@ -91,7 +92,7 @@ def _site_client(context: Context) -> AlgorithmClient:
     with refusing():
         config = site.config(context.run_config)
     _check_people(site)
-    setup = prepare_node(config).at_site(site.partition_id)
+    setup = at_site(prepare_node(config), site.partition_id)
     guard = site_guard(setup, site, str(context.run_id))
     identity = _identity(site) if setup.sums else None
     return client_of(setup, site.partition_id, context, guard, site.state_dir, identity)

@@ -14,9 +14,12 @@ from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun, report_run
 from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
-from ..results.folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
+from ..results.checkpoint import Checkpoints
+from ..results.folder import claimed, new_folder
 from ..results.record import Result
-from ..results.resume import require_resumable, require_state_dir
+from ..results.resume import require_resumable, require_state_dir, write_resume
+from ..results.writing import write_config, write_run
+from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
 from ..runtimes.flower_internals import is_simulated
 from ..runtimes.progress import Report, report, say, warnings_reported
@@ -74,7 +77,7 @@ def _run(grid: Grid, config: Config) -> None:
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the run folder; RunError if the run failed."""
-    say(*setup.report().splitlines())
+    say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
     result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)

@@ -11,7 +11,8 @@ import numpy as np
 from twinflower.errors import require
 from twinflower.privacy import best_guess
 
-from ..results.folder import curve_of, read_summary, runs_below
+from ..results.folder import curve_of, runs_below
+from ..results.reading import read_summary
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",

@@ -17,17 +17,10 @@ from matplotlib.transforms import ScaledTranslation
 from twinflower.errors import DiskError, SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
-from ..results.folder import (
-    figure_of,
-    has_config,
-    has_metrics,
-    is_experiment,
-    read_config,
-    read_plan,
-    read_rows,
-    read_summary,
-    replacing,
-)
+from ..results import names
+from ..results.files import replacing
+from ..results.folder import has_config, is_experiment
+from ..results.reading import read_config, read_plan, read_rows, read_summary
 from ..settings.experiment import Curve, Experiment
 from .plot_style import label, log_scale, marked, styles
 from .series import Series, columns_of_run, limits, note, series
@@ -88,7 +81,7 @@ def redraw(folder: Path) -> Path:
     require(folder.is_dir(), f"{folder} is not a folder with results")
     if is_experiment(folder):
         return draw_experiment(read_plan(folder), folder)
-    if has_metrics(folder):
+    if (folder / names.METRICS).exists():
         require(bool(read_rows(folder)), f"{folder} holds no evaluated round: there is nothing to draw")
         return draw_run(folder)
     hint = (
@@ -224,7 +217,7 @@ def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
 
 
 def _save(figure: plt.Figure, folder: Path) -> Path:
-    path = figure_of(folder)
+    path = folder / names.FIGURE
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")
     plt.close(figure)

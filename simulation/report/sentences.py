@@ -7,7 +7,8 @@ from typing import Any
 
 from twinflower.models.intervals import LEVEL
 
-from ..results.folder import broken_bounds, has_ended, read_rows, read_summary, run_folder
+from ..results.folder import has_ended, run_folder
+from ..results.reading import broken_bounds, read_rows, read_summary
 from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import is_regression, spread

@@ -1,6 +1,6 @@
 """The data of a figure, read from stored results: mean and spread over seeds, by round or of the last rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,8 +9,10 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.problems.constraints import parse_constraints
 
+from ..results import names
 from ..results.columns import SIGNED_COLUMNS
-from ..results.folder import has_metrics, has_model, read_rows, run_folder
+from ..results.folder import run_folder
+from ..results.reading import read_rows
 from ..settings import Config
 from ..settings.experiment import Curve, Experiment
 
@@ -90,7 +92,7 @@ def measured(columns: Sequence[str], rows: Rows) -> list[str]:
 
 
 def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
-    runs = _runs(experiment, out, curve, has_metrics)
+    runs = _runs(experiment, out, curve, names.METRICS)
     return by_round(_label(curve.label, len(runs), experiment), curve.config, runs, experiment.x, column)
 
 
@@ -111,7 +113,7 @@ def by_round(label: str, config: Config, runs: Sequence[Rows], x: str, column: s
 
 def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:
     """A line with one point per curve, from the last rows of the curve's finished runs."""
-    found = [(curve, _runs(experiment, out, curve, has_model)) for curve in curves]
+    found = [(curve, _runs(experiment, out, curve, names.MODEL)) for curve in curves]
     found = [(curve, runs) for curve, runs in found if runs]
     line, algorithm = curves[0].line, curves[0].config.algorithm
     if not found:
@@ -130,10 +132,10 @@ def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
     return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
 
 
-def _runs(experiment: Experiment, out: Path, curve: Curve, usable: Callable[[Path], bool]) -> list[Rows]:
-    """The rows of metrics.csv of every usable run of the curve's seeds."""
+def _runs(experiment: Experiment, out: Path, curve: Curve, needed: str) -> list[Rows]:
+    """The rows of metrics.csv of every run of the curve's seeds that has this file."""
     folders = [run_folder(experiment, out, curve, seed) for seed in experiment.seeds]
-    found = [read_rows(folder) for folder in folders if usable(folder)]
+    found = [read_rows(folder) for folder in folders if (folder / needed).exists()]
     return [rows for rows in found if rows]
 
 

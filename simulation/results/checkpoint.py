@@ -1,19 +1,30 @@
 """Checkpoints of the server's side of a run. A resumed run is bit-identical to an uninterrupted one.
 
 A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what else the strategy needs. The
-positions of the sampling and noise streams follow from the round. `folder` writes the files.
+positions of the sampling and noise streams follow from the round.
 """
 
+import io
+import json
+import re
+import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinflower.errors import require
+from twinflower.clients.store import write_whole
+from twinflower.errors import DataError, DiskError, require
 from twinflower.strategies import Round
 from twinflower.strategies.rounds import Snapshot
 
+from ..settings import Config
+from . import names
+
+_KEPT = 2  # checkpoints
 Leaves = list[NDArray[Any]]
 
 
@@ -22,6 +33,84 @@ class Checkpoint(NamedTuple):
 
     arrays: dict[str, NDArray[Any]]
     info: dict[str, Any]
+
+
+# --- their files
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run, or of a curve's seeds together; one is written every `every` rounds (0: never).
+
+    Files are written atomically, the newest `_KEPT` are kept, and if one is damaged, the run resumes from the one
+    before it. config: the configuration of the run.
+    """
+
+    folder: Path
+    every: int
+    config: Config | None = None
+
+    def due(self, round_: int) -> bool:
+        """Whether a checkpoint is written after this round. Round 0 gets one, because it records the session."""
+        return self.every > 0 and round_ % self.every == 0
+
+    def save(self, round_: int, checkpoint: Checkpoint) -> None:
+        """Write the round's checkpoint and delete all but the newest `_KEPT`; DiskError if it cannot be written."""
+        buffer = io.BytesIO()
+        content = checkpoint.info | ({"config": self.config.items()} if self.config else {})
+        info = np.frombuffer(json.dumps(content).encode(), np.uint8)
+        np.savez(buffer, info=info, **{f"array-{name}": a for name, a in checkpoint.arrays.items()})  # type: ignore[arg-type]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file(round_), buffer.getvalue())
+        except OSError as error:
+            raise DiskError(f"the checkpoint cannot be written to {self.path}: {error.strerror}") from None
+        for old in self._rounds()[:-_KEPT]:
+            self._file(old).unlink(missing_ok=True)
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest readable checkpoint (None if there are no checkpoints), and a warning for each damaged one.
+
+        Raises DataError if checkpoints exist but none is readable.
+        """
+        warnings: list[str] = []
+        for round_ in reversed(self._rounds()):
+            try:
+                return _read_checkpoint(self._file(round_)), warnings
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+                warnings.append(
+                    f"warning: {self._file(round_)} is damaged; going on from the checkpoint before it"
+                )
+        if warnings:
+            raise DataError(f"no checkpoint in {self.path} is readable: start anew in another folder")
+        return None, []
+
+    def settled(self) -> int:
+        """The oldest checkpoint's round: no restart begins earlier, even if newer checkpoints are damaged."""
+        return min(self._rounds(), default=0)
+
+    def clear(self) -> None:
+        """Remove all checkpoints after the run has finished."""
+        for round_ in self._rounds():
+            self._file(round_).unlink(missing_ok=True)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the checkpoint files."""
+        return self.folder / names.CHECKPOINTS
+
+    def _file(self, round_: int) -> Path:
+        return self.path / f"round-{round_}.npz"
+
+    def _rounds(self) -> list[int]:
+        names = (re.fullmatch(r"round-(\d+)\.npz", path.name) for path in self.path.glob("*.npz"))
+        return sorted(int(name[1]) for name in names if name)
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    with np.load(path, allow_pickle=False) as file:  # every member has a checksum of its own
+        arrays = {name[6:]: file[name] for name in file.files if name.startswith("array-")}
+        return Checkpoint(arrays, json.loads(file["info"].tobytes()))
 
 
 # --- trees of NamedTuples of arrays

@@ -1,4 +1,4 @@
-"""The columns of metrics.csv, which experiment files use to say what their figures show."""
+"""The columns of clients.csv and of metrics.csv, which experiment files use to say what their figures show."""
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
@@ -19,6 +19,7 @@ COLUMNS = (
     "rejected",
     "seconds",
 )
+CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (

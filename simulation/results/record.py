@@ -21,6 +21,7 @@ from ..runs.advice import warnings
 from ..runs.agreement import scaled
 from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
+from ..runs.rows import described
 from ..runs.setup import Setup
 from .columns import SITE_COLUMNS
 
@@ -93,8 +94,8 @@ class Recorder:
         self, so_far: Mapping[str, Any], x: Array, own: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Evaluate the model x (d,) and add a row with these columns `so_far`."""
-        row = {"round": so_far["round"], **self.setup.evaluate(x), **so_far, **(own or {})}
-        if not self.setup.has_rows:  # the clients' evaluation is the only one
+        row = {"round": so_far["round"], **self.setup.central.evaluate(x), **so_far, **(own or {})}
+        if not self.setup.central.has_rows:  # the clients' evaluation is the only one
             row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
         self._check(row, x)
         self.rows.append(row)
@@ -107,7 +108,7 @@ class Recorder:
         outside = np.isposinf(row["objective"]) and np.isposinf(
             self.setup.regulariser.value(x)
         )  # x violates the constraint that h encodes: no divergence
-        finite = np.isfinite(row["objective"]) or outside or not self.setup.has_rows
+        finite = np.isfinite(row["objective"]) or outside or not self.setup.central.has_rows
         if not (np.isfinite(x).all() and finite):
             raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
         first = self.rows[0]["objective"] if self.rows else np.inf
@@ -139,9 +140,9 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
         points = of_seed(points).astype(np.float64, copy=False)
         x = points.mean(0)
         row["consensus"] = float(((points - x) ** 2).sum(-1).mean())
-    row |= setup.assess(of_seed(algorithm.model(server)))
+    row |= setup.central.assess(of_seed(algorithm.model(server)))
     if setup.config.evaluation.reference:
-        best = setup.optimum
+        best = setup.central.optimum
         size = float(best @ best)
         row["distance"] = float(((x - best) ** 2).sum()) / size
         row["optimality"] = row.get("consensus", 0.0) + row["distance"]
@@ -230,9 +231,9 @@ class Result:
             "finished": self.model is not None,
             "failure": self.failure or None,
             "test_accuracy": finite(accuracy),
-            "test_accuracy_from": "server" if self.setup.has_rows else "clients",
+            "test_accuracy_from": "server" if self.setup.central.has_rows else "clients",
             "regression": not self.setup.dataset.num_classes,
-            "majority_baseline": self.setup.baseline(),
+            "majority_baseline": self.setup.central.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),
             "optimality": finite(last.get("optimality")),
@@ -247,7 +248,7 @@ class Result:
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
             "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
-            "partition": self.setup.report(),
+            "partition": described(self.setup),
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),

@@ -15,21 +15,44 @@ from ..runs.parties import store_of
 from ..runs.setup import Setup
 from ..settings import Config, Value
 from ..settings.experiment import Curve, Experiment
-from .checkpoint import Checkpoint
-from .folder import (
-    Checkpoints,
-    clear_runtime,
-    has_config,
-    has_ended,
-    is_experiment,
-    read_config,
-    read_plan,
-    read_runtime,
-    resume_file,
-    run_folder,
-    state_folder,
-    write_config,
-)
+from ..settings.toml import to_tables
+from . import names
+from .checkpoint import Checkpoint, Checkpoints
+from .files import write_text
+from .folder import has_config, has_ended, is_experiment, run_folder
+from .reading import read_config, read_plan
+from .writing import write_config
+
+# --- the notes of a command
+
+
+def write_resume(config: Config, folder: Path) -> Path:
+    """Write resume.toml, the run config with which `flwr run` resumes the run in this folder, and return its path."""
+    path = resume_file(folder)
+    write_text(path, to_tables(config.put({"output.resume-from": str(folder)}).items()))
+    return path
+
+
+def resume_file(folder: Path) -> Path:
+    """The path of resume.toml, the run config with which `flwr run` resumes a run that it began."""
+    return folder.absolute() / names.RESUME
+
+
+def write_runtime(runtime: str, folder: Path) -> None:
+    """Record the runtime of the command that works in this folder."""
+    write_text(folder / names.RUNTIME, runtime)
+
+
+def read_runtime(folder: Path) -> str:
+    """The runtime of the command that was interrupted in this folder; empty if there is none."""
+    note = folder / names.RUNTIME
+    return note.read_bytes().decode(errors="replace") if note.is_file() else ""
+
+
+def clear_runtime(folder: Path) -> None:
+    """Remove the record of the runtime, because the command has ended normally."""
+    (folder / names.RUNTIME).unlink(missing_ok=True)
+
 
 # --- what a command goes on with
 
@@ -107,10 +130,10 @@ def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
     checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
     if checkpoints.every:
         require(  # the first is written before anything else, so without one clients' states are of no use
-            not state_folder(folder).exists() or _same_run(checkpoints)[0] is not None,
+            not (folder / names.STATE).exists() or _same_run(checkpoints)[0] is not None,
             f"{folder} holds clients' states and no checkpoint: start anew in another folder",
         )
-        setup = setup.with_state_dir(state_folder(folder))
+        setup = setup.with_state_dir(folder / names.STATE)
         write_config(setup.config, folder)
     return setup, checkpoints
 
@@ -122,10 +145,10 @@ def on_flower(config: Config, folder: Path) -> Config:
         return config
     resumed = has_config(folder)
     require(
-        not resumed or state_folder(folder).is_dir(),
+        not resumed or (folder / names.STATE).is_dir(),
         f"{folder} no longer contains its subfolder 'state': start again in another folder",
     )
-    state_dir = config.output.state_dir or str(state_folder(folder))
+    state_dir = config.output.state_dir or str(folder / names.STATE)
     return config.put({"output.state-dir": state_dir, "output.resume-from": str(folder) if resumed else ""})
 
 
@@ -159,6 +182,6 @@ def require_resumable(folder: Path, config: Config) -> None:
     require(has_config(folder), f"{folder} holds no config.toml: resume-from takes the folder of a run")
     require(not has_ended(folder), f"the run in {folder} has ended already")
     require(
-        config.same_run(read_config(folder).config),
+        not config.changed(read_config(folder).config.items()),
         f"the run in {folder} has other settings: go on with --run-config {resume_file(folder)}",
     )

@@ -36,7 +36,11 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
 
 
 def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
-    away = float(((setup.optimum - setup.start) ** 2).sum()) if setup.config.evaluation.reference else None
+    away = (
+        float(((setup.central.optimum - setup.start) ** 2).sum())
+        if setup.config.evaluation.reference
+        else None
+    )
     workload = setup.schedule.workload(int(setup.partition.sizes.min()))
     if not isinstance(setup.method, Forecasts):
         return []
@@ -70,8 +74,8 @@ def warnings(setup: Setup) -> list[str]:
 
 def _flat_start(setup: Setup) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-    weight = {} if setup.start.any() or not setup.has_rows else _weight_at_zero(setup.config)
-    slope = setup.slope_at_zero if weight else 0.0
+    weight = {} if setup.start.any() or not setup.central.has_rows else _weight_at_zero(setup.config)
+    slope = setup.central.slope_at_zero if weight else 0.0
     return [
         f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
         "and the model may stay exactly zero"

@@ -15,6 +15,7 @@ from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.strategies.ranges import Agreement
 
+from .rows import places
 from .setup import Setup
 
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
@@ -53,7 +54,7 @@ def columns_of(setup: Setup, number: int) -> PrivateColumns | None:
     """What client `number` counts and scales; None without private ranges."""
     if setup.dataset.unscaled is None:
         return None
-    return PrivateColumns(unscaled(setup).taken(setup.places(number)), grid(setup), release(setup, number))
+    return PrivateColumns(unscaled(setup).taken(places(setup, number)), grid(setup), release(setup, number))
 
 
 def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
@@ -97,7 +98,7 @@ def simulated(setup: Setup) -> Setup:
 
 
 def _counts(setup: Setup, client: int) -> Array:
-    counts = grid(setup).counts(unscaled(setup).values[setup.places(client)]).ravel()
+    counts = grid(setup).counts(unscaled(setup).values[places(setup, client)]).ravel()
     draws = seeded(setup.config.seed, client, COUNTS_ROUND)
     return GaussianNoise(sigma(setup, client), draws)(counts) if setup.plan else counts
 

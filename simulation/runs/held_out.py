@@ -22,6 +22,7 @@ from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
 
+from .rows import held_rows
 from .setup import Setup
 
 
@@ -62,14 +63,14 @@ def simulated(setup: Setup, x: Array, round_: int) -> dict[str, float]:
 
 
 def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
-    rows = setup.held_out(client)
+    rows = held_rows(setup, client)
     assert rows is not None
     return evaluate(setup.objective, x, rows)
 
 
 def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
-    rows = setup.held_out(client)
+    rows = held_rows(setup, client)
     assert rows is not None
     noise = GaussianNoise(plan.sigma(client), evaluation_draws(setup.config.seed, client)(-round_))
     (value,) = noise(summed(setup.objective, x, rows, plan.bound))

@@ -20,6 +20,7 @@ from twinflower.sums.masks import Identity, simulated
 from twinflower.sums.runs import SumsPlan
 
 from . import agreement, held_out
+from .rows import all_rows, held_rows
 from .setup import Setup
 
 
@@ -47,7 +48,7 @@ def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
     if not config.output.state_dir or setup.plan is None:
         return ContextLedger(context.state)
     path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
-    rows = setup.all_rows(number)
+    rows = all_rows(setup, number)
     budget = (setup.plan.epsilon_limit, setup.plan.delta)
     data = fingerprint([rows.features.data, rows.labels.data])
     return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
@@ -97,7 +98,7 @@ def client_of(
         setup.config.seed,
         guard,
         store,
-        setup.held_out(number),
+        held_rows(setup, number),
         columns,
         held_out.of_client(setup, number, guard),
     )
@@ -107,7 +108,7 @@ def _masks(
     setup: Setup, number: int, context: Context, identity: Identity | None, store: FileStore | None
 ) -> Masks | None:
     """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
-    if identity is None and not setup.config.masks:
+    if identity is None and not setup.config.privacy.masks:
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
     keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
@@ -119,7 +120,7 @@ def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
     if setup.sums:
-        kind = partial(SumStrategy, masks=deployed or setup.config.masks)
+        kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
     return kind(
         setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
         min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,

@@ -16,7 +16,7 @@ from twinflower.problems.interfaces import Model
 from twinflower.sums.runs import SumsPlan
 
 from ..settings import Config
-from ..settings.sections import AsPublished, Gradient, Private
+from ..settings.sections import AsPublished, Private
 
 
 def make_plan(
@@ -35,18 +35,18 @@ def make_plan(
     """
     if not isinstance(config.privacy, Private):
         return None
-    target = _target(config.privacy, config.unit)
+    target = _target(config.privacy)
     plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_ranges)
     if held_out is None:
         return plan
-    return plan.with_evaluation(config.released, held_out, target, config.evaluation.loss_bound)
+    return plan.with_evaluation(
+        config.evaluation.released(config.rounds), held_out, target, config.evaluation.loss_bound
+    )
 
 
-def _target(privacy: Private, unit: Unit) -> Target:
+def _target(privacy: Private) -> Target:
     amount = privacy.epsilon, privacy.delta, privacy.noise_multiplier
-    if isinstance(privacy, Gradient):
-        return Target(*amount, privacy.conversion, unit, privacy.tune_share, privacy.evaluation_share)
-    return Target(*amount)
+    return Target(*amount, privacy.conversion, privacy.unit, privacy.tune_share, privacy.evaluation_share)
 
 
 def _plan(
@@ -56,7 +56,7 @@ def _plan(
     """The plan of the training alone."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
-    sums = isinstance(privacy, Gradient) and privacy.trust == "sum"
+    sums = privacy.trust == "sum"
     require(
         not for_ranges or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges "
@@ -67,7 +67,7 @@ def _plan(
         "privacy.tune-share and private ranges share no budget, because every candidate would need ranges of its own: "
         "set privacy.tune-share to 0, or give the schema's columns public ranges",
     )
-    if isinstance(privacy, Gradient) and sums:
+    if sums:
         honest, d = privacy.honest_sites, objective.d
         return SumsPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):

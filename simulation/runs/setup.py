@@ -1,6 +1,5 @@
 """Build a run from its configuration: data, clients' rows, objective, algorithm, starting point, and evaluation."""
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import numpy as np
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.abilities import (
     DrawsSteps,
-    ModelMetrics,
     NeedsEveryClient,
     RestrictsObjective,
 )
@@ -22,17 +20,16 @@ from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.own import OwnData, load_own
-from twinflower.data.partition import Partition, describe, divide, hold_out
+from twinflower.data.partition import Partition, divide, hold_out
 from twinflower.data.schema import Range
 from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
-from twinflower.errors import DataError, require
+from twinflower.errors import require
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, ChecksRows, Model, NamedModel
-from twinflower.problems.objectives import check_clipping, majority_baseline
+from twinflower.problems.objectives import check_clipping
 from twinflower.problems.regularisers import Regulariser, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
@@ -40,6 +37,7 @@ from twinflower.sums.plan import SumPlan
 from twinflower.sums.runs import SumsPlan
 
 from ..settings import DEFAULT_CLIENTS, Config, check
+from .central import Central
 from .privacy import make_plan
 
 
@@ -75,12 +73,6 @@ class Setup:
             shards = Shards.grouped(features, labels, self.partition.rows, self.partition.offsets)
         return shards.prepared(self.objective)
 
-    def places(self, number: int) -> Index:
-        """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
-        if self.config.data.name == OWN:
-            return np.arange(len(self.dataset.labels))
-        return self.partition.of(number)
-
     @property
     def method(self) -> Algorithm:
         """The algorithm itself, without the wrapper of runs in which the server sees only sums (`Summed`)."""
@@ -100,133 +92,27 @@ class Setup:
         """The regulariser h of the problem, minimise F + h."""
         return self.algorithm.regulariser
 
-    @cached_property
-    def _training(self) -> Batch:
-        rows = self.weighted(self.shards)
-        return rows._replace(features=np.asarray(rows.features))
-
     @property
     def by_rows(self) -> bool:
         """Whether F is the mean over all rows rather than the mean over the clients."""
         return weighting_of(self.config, self.method) == "rows"
 
-    def weighted(self, shards: Shards) -> Batch:
-        """All rows of some shards, weighted as in F."""
-        rows = shards.everyone()
-        return rows._replace(weights=None) if self.by_rows else rows
-
-    def divided(self, dataset: Dataset, partition: Partition) -> "Setup":
-        """The same run on other rows, with the algorithm and the plan adjusted to the clients' numbers of rows."""
-        method = with_sizes(self.method, partition.sizes if self.by_rows else ())
-        sizes, plan = partition.sizes, self.plan
-        if isinstance(plan, SumsPlan):
-            plan = plan.resized(method, self.schedule, sizes)
-        plan = replace(plan, evaluation=None) if plan else None
-        algorithm = through_sums(method, plan, self.schedule, sizes)
-        return replace(self, dataset=dataset, partition=partition, algorithm=algorithm, plan=plan, held=None)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether this process has rows to evaluate on; a server may leave that to the sites."""
-        return len(self.dataset.labels) > 0
-
     @cached_property
-    def _test(self) -> Batch:
-        return Batch(np.asarray(self.dataset.test_features), self.dataset.test_labels)
-
-    def evaluate(self, x: Array) -> dict[str, float]:
-        """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
-        nonzeros, the number of nonzero entries. Without rows here the first two are NaN."""
-        objective, accuracy = math.nan, math.nan
-        if self.has_rows:
-            objective = float(self.objective.value(x, self._training) + self.regulariser.value(x))
-            accuracy = float(self.objective.score(x, self._test))
-        return {"objective": objective, "test_accuracy": accuracy, "nonzeros": int(np.count_nonzero(x))}
-
-    def held_out(self, number: int) -> Batch | None:
-        """The rows on which a client evaluates and never trains; None if the run holds out none."""
-        if self.held is None or self.own_held is not None:
-            return self.own_held
-        return self._rows(self.held.of(number))
-
-    def _rows(self, numbers: Index) -> Batch:
-        return Batch(self.dataset.features.take(numbers, axis=0), self.dataset.labels[numbers])
-
-    def assess(self, x: Array) -> dict[str, float]:
-        """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
-        algorithm = self.method
-        return (
-            algorithm.model_metrics(x, self.objective, self._training)
-            if isinstance(algorithm, ModelMetrics) and self.has_rows
-            else {}
+    def central(self) -> Central:
+        """The problem with all rows in one place."""
+        return Central(
+            self.objective, self.method, self.dataset, self.shards, self.start, by_rows=self.by_rows
         )
-
-    @cached_property
-    def optimum(self) -> Array:
-        """The minimiser x* (d,) of F + h over all training rows, the reference for distance and optimality.
-
-        It is computed in double precision also for a run in single precision.
-        """
-        rows, start = self._training, self.start.astype(np.float64, copy=False)
-        rows = rows._replace(features=rows.features.astype(np.float64, copy=False))
-        return minimise(self.objective, self.regulariser, rows, start)
 
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of each client in the graph of a networked method; empty for other methods."""
         return self.algorithm.info.neighbours
 
-    def baseline(self) -> float | None:
-        """The test accuracy of always predicting the most frequent class; None for a regression."""
-        if not (self.dataset.num_classes and self.has_rows):
-            return None
-        return majority_baseline(self.dataset.labels, self.dataset.test_labels)
-
-    def report(self) -> str:
-        """A short description of the partition, with the data set's note."""
-        if self.config.data.name == OWN:
-            return self.dataset.note
-        text = describe(self.partition, self.dataset.labels, self.dataset.num_classes)
-        held = f"{len(self.held.rows)} other rows of theirs are held out for evaluation" if self.held else ""
-        return "\n".join(filter(None, (text, held, self.dataset.note)))
-
-    @cached_property
-    def slope_at_zero(self) -> float:
-        """The largest slope of F at x = 0, on all rows."""
-        return float(np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max())
-
     @property
     def row_norm(self) -> float:
         """The public bound on the Euclidean norm of a row; infinity if there is none."""
         return self.config.data.row_norm or np.inf
-
-    def all_rows(self, number: int) -> Batch:
-        """A client's rows, including those that it holds out."""
-        held = self.held.of(number) if self.held else self.partition.of(number)[:0]
-        return self._rows(np.sort(np.concatenate([self.partition.of(number), held])))
-
-    def at_site(self, number: int) -> "Setup":
-        """The same run at the node of client `number`, whose data-file holds this client's rows.
-
-        Raises DataError if the number of rows differs from partition.sizes.
-        """
-        data = self.config.data
-        if not isinstance(data, OwnData):
-            return self
-        rows, said = len(self.dataset.labels), self.config.sizes[number]
-        if rows != said:
-            raise DataError(
-                f"partition.sizes says {said} rows for client {number}; {data.file} has {rows}",
-                "its number of rows is not that in partition.sizes",
-            )
-        return replace(self, site=number) if self.held is None else self._split_at_site(number, self.held)
-
-    def _split_at_site(self, number: int, held: Partition) -> "Setup":
-        """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
-        before = sum(self.config.sizes[:number])
-        training, own_held = (self._rows(part.of(number) - before) for part in (self.partition, held))
-        dataset = replace(self.dataset, features=training.features, labels=training.labels)
-        return replace(self, site=number, dataset=dataset, own_held=own_held)
 
     def with_state_dir(self, folder: Path) -> "Setup":
         """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
@@ -301,9 +187,9 @@ def _check_held_out(config: Config, data: Dataset) -> None:
 
 def _check_people(config: Config) -> None:
     """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
-    if isinstance(config.data, TableData) and config.unit.size:
+    if isinstance(config.data, TableData) and config.privacy.unit.size:
         for file in table_files(config.data.files):
-            check_groups(file, schema_to_read(config.data), config.unit.size)
+            check_groups(file, schema_to_read(config.data), config.privacy.unit.size)
 
 
 def prepare_rows(config: Config, data: Dataset) -> Setup:

@@ -25,9 +25,11 @@ from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.sums.plan import SimulatedSums
 
-from ..results.folder import Checkpoints, curve_folder, write_config
+from ..results.checkpoint import Checkpoints
+from ..results.folder import curve_folder
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
+from ..results.writing import write_config
 from ..runs import held_out
 from ..runs.agreement import simulated
 from ..runs.setup import Setup, prepare_seeds, with_sizes

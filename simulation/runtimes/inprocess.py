@@ -21,7 +21,8 @@ from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.messages import answered
 
-from ..results.folder import Checkpoints, run_folder
+from ..results.checkpoint import Checkpoints
+from ..results.folder import run_folder
 from ..results.record import Progress, Result
 from ..results.resume import in_process, require_states
 from ..runs.parties import client_of

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..report.html.write import report_run
-from ..results.folder import Checkpoints, curve_folder, run_folder, write_run
+from ..results.checkpoint import Checkpoints
+from ..results.folder import curve_folder, run_folder
 from ..results.record import Ending, Result
 from ..results.resume import left
+from ..results.writing import write_run
 from ..settings.experiment import Curve, Experiment
 from .observer import Observer
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from twinflower.errors import RunError, TwinflowerError
 
-from ..results.folder import Checkpoints, curve_folder
+from ..results.checkpoint import Checkpoints
+from ..results.folder import curve_folder
 from ..results.record import Ending
 from ..results.resume import left
 from ..settings.experiment import Curve, Experiment

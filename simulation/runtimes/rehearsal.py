@@ -12,7 +12,7 @@ from twinflower.data.tables import read_rows, table_files
 from twinflower.errors import RunError, require
 from twinflower.privacy.plan import Plan
 
-from ..results.folder import logs_folder
+from ..results import names
 from ..runs.identity import make_key
 from ..runs.setup import Setup, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
@@ -46,7 +46,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
     own = node_config(config, prepare(config).plan)
-    with deployment(secure, _empty(logs_folder(folder.absolute())), say) as running:
+    with deployment(secure, _empty(folder.absolute() / names.LOGS), say) as running:
         circle = acquainted(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
             state = {"state-dir": str(running.home / f"node-{number}" / "state")}

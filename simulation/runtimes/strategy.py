@@ -11,8 +11,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
 
-from ..results.checkpoint import of_strategy, to_strategy
-from ..results.folder import Checkpoints
+from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
 from ..runs import agreement, held_out

@@ -13,7 +13,6 @@ from twinflower.arrays import PRECISIONS, Index
 from twinflower.data.partition import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
-from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.networks import TorchObjective
 from twinflower.problems.objectives import LinearObjective
@@ -103,24 +102,8 @@ class Config:
             local.batch_size,
             local.max_steps if self.method.takes_local_steps else 1,
             local.fresh_batches,
-            self.unit.rows,
+            self.privacy.unit.rows,
         )
-
-    @property
-    def unit(self) -> Unit:
-        """What the guarantee of a private run protects."""
-        return self.privacy.unit if isinstance(self.privacy, Gradient) else ONE_RECORD
-
-    @property
-    def masks(self) -> bool:
-        """Whether a simulated run of sums masks its messages."""
-        return isinstance(self.privacy, Gradient) and self.privacy.masks
-
-    @property
-    def released(self) -> list[int]:
-        """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
-        every = self.evaluation.release_every or self.rounds
-        return sorted({*range(every, self.rounds + 1, every), self.rounds})
 
     @property
     def sizes(self) -> list[int]:
@@ -137,10 +120,6 @@ class Config:
         """A SHA-256 hash of the settings that determine the result, the same on machines with other file paths."""
         mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
         return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
-
-    def same_run(self, other: "Config") -> bool:
-        """Whether both give the same result; output paths and timeouts may differ."""
-        return not self.changed(other.items())
 
     def changed(self, items: Mapping[str, Value]) -> list[str]:
         """The keys whose value differs from that in `items`, except those that do not affect the result."""
@@ -254,7 +233,7 @@ def _check_single(config: Config) -> None:
 
 def _check_evaluation(evaluation: Evaluation, privacy: NoPrivacy | Private, rounds: int) -> None:
     """Raise SettingError for an evaluation at the clients that no budget pays for, or a budget without one."""
-    share = privacy.evaluation_share if isinstance(privacy, Gradient) else 0.0
+    share = privacy.evaluation_share
     require(
         not evaluation.held_out or isinstance(privacy, NoPrivacy | Gradient),
         "evaluation.held-out must be 0 with privacy.mode = as-published, which has no budget for an evaluation at the "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from twinflower.privacy.release import SENSITIVITIES
-from twinflower.privacy.unit import KINDS, Unit
+from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import PROBABILITY, Rule, Setting, above, at_least, one_of
 
@@ -84,16 +84,37 @@ class Evaluation:
         ),
     ] = 0.0
 
+    def released(self, rounds: int) -> list[int]:
+        """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
+        every = self.release_every or rounds
+        return sorted({*range(every, rounds + 1, every), rounds})
+
+
+class _Plain:
+    """What a run has in whose section [privacy] these settings do not exist."""
+
+    conversion = "exact"
+    trust = "local"
+    honest_sites = 0
+    masks = False
+    tune_share = 0.0
+    evaluation_share = 0.0
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee of a private run protects."""
+        return ONE_RECORD
+
 
 @dataclass(frozen=True)
-class NoPrivacy:
+class NoPrivacy(_Plain):
     """No privacy: messages are exact functions of the data."""
 
     mode: str = "none"
 
 
 @dataclass(frozen=True)
-class Private:
+class Private(_Plain):
     """Settings of all private runs: either a total epsilon at delta for each client, or a noise multiplier."""
 
     mode: str = "gradient"

@@ -132,12 +132,12 @@ class Charged:
         candidates = [_candidate(place, *point, share, seed) for place, point in enumerate(points)]
         _check(total, candidates)
         budget = plan_of(total).mu_tuning ** 2
-        halving = Halving.of(_fractions(candidates), len(candidates), budget, total.config.unit)
+        halving = Halving.of(_fractions(candidates), len(candidates), budget, total.config.privacy.unit)
         for own in candidates:
             own.setup = replace(own.setup, plan=own.plan.scaled_to(float(np.sqrt(halving.whole))))
         words = repr([sorted(config.items().items()) for _, config in points]) + repr((share, seed))
         name = "tune-" + hashlib.sha256(words.encode()).hexdigest()[:16]
-        return cls(total, candidates, Counted(rows, total.config.unit.rows), halving, name)
+        return cls(total, candidates, Counted(rows, total.config.privacy.unit.rows), halving, name)
 
     def announced(self) -> list[str]:
         """What will run and what it costs: a line for every stage, and the total."""

@@ -33,7 +33,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
 from ..settings.reader import chosen, counting_words, flatten, merge, resolve
-from ..settings.sections import Gradient
 from .charged import Charged
 from .validation import held_out
 
@@ -66,6 +65,7 @@ _COLUMNS = ("node_error", "distance", "optimality")
 _MEASURES = (*_HELD_OUT, *_COLUMNS)
 
 Point = dict[str, Value]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A validated experiment file with its grids."""
+    """A validated experiment file with its grids. overrides: settings that take precedence over the file."""
 
     raw: dict[str, Any]
     seeds: list[int]
     held_out: float
     by: str
     public: bool = False
+    overrides: Mapping[str, Value] = field(default_factory=dict)
 
     def _algorithm(self, curve: Mapping[str, Any]) -> str:
         return str(self.choices(curve)["algorithm"])
@@ -129,9 +130,9 @@ class Tuning:
         grid = self.grid(curve)
         return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
 
-    def config(self, curve: Mapping[str, Any], point: Point, overrides: Mapping[str, Value]) -> Config:
+    def config(self, curve: Mapping[str, Any], point: Point) -> Config:
         """The configuration of one point, with evaluation only at the end."""
-        merged = merge([self.raw["run"], settings_in(curve), point, overrides], tables=2)
+        merged = merge([self.raw["run"], settings_in(curve), point, self.overrides], tables=2)
         config = configured(merged.values)
         return config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
 
@@ -139,7 +140,7 @@ class Tuning:
         """The curve with the values of a point, whose keys get their sections."""
         own = flatten(settings_in(curve))
         choices = self.choices(curve)
-        words = {key: value for key, value in curve.items() if key in CURVE_WORDS - {"grid"}}
+        words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
         return {**words, **own, **{resolve(key, choices).name: value for key, value in point.items()}}
 
 
@@ -161,10 +162,11 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
             rules["by"] in _HELD_OUT or "held-out" not in raw["tune"],
             f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out",
         )
-        tuning = Tuning(raw, list(rules["seeds"]), rules["held-out"], rules["by"], bool(rules["public"]))
+        how = rules["held-out"], rules["by"], bool(rules["public"])
+        tuning = Tuning(raw, list(rules["seeds"]), *how, overrides or {})
         _check_grids(tuning)
         for curve in raw["curve"]:
-            _check_measure(tuning, tuning.config(curve, {}, overrides or {}))
+            _check_measure(tuning, tuning.config(curve, {}))
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
     return tuning
@@ -177,7 +179,7 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]",
     )
 
-    share = tune_share(config)
+    share = config.privacy.tune_share
     require(
         config.privacy.mode == "none" or config.data.name != TABLES or bool(share) or tuning.public,
         "tuning a private run looks at rows, which costs privacy: set privacy.tune-share, the part of the budget that "
@@ -193,11 +195,6 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         "with privacy.tune-share every candidate is charged once and scored by counts of correct predictions: set "
         f"[tune] by = 'accuracy' and one seed; got '{tuning.by}' and {tuning.seeds}",
     )
-
-
-def tune_share(config: Config) -> float:
-    """The part of the privacy budget that tuning takes; 0 if nothing is charged."""
-    return config.privacy.tune_share if isinstance(config.privacy, Gradient) else 0.0
 
 
 def _check_grids(tuning: Tuning) -> None:
@@ -245,9 +242,7 @@ def _objective(setup: Setup, x: Array, rows: Batch) -> float:
     return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
 
 
-def tune(
-    tuning: Tuning, overrides: Mapping[str, Value] | None = None, say: Callable[[str], None] = print
-) -> str:
+def tune(tuning: Tuning, say: Say = print) -> str:
     """Score every grid point of every curve that has a grid; return the tuned file as text."""
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
@@ -256,22 +251,20 @@ def tune(
             say(f"{label}: has no grid, stays as it is")
             curves.append(curve)
             continue
-        scores = _scores(tuning, curve, overrides or {}, say)
+        scores = _scores(tuning, curve, say)
         best = max(scores, key=lambda s: s.rank)
         require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
         say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
-        curves.append(tuning.settled(curve, best.point) | _own_grid(curve))
+        curves.append(tuning.settled(curve, best.point))
         tables[label] = scores
     return _document(tuning, curves, tables)
 
 
-def _scores(
-    tuning: Tuning, curve: Mapping[str, Any], overrides: Mapping[str, Value], say: Callable[[str], None]
-) -> list[Score]:
+def _scores(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
     """The scores of a curve's points, charged if privacy.tune-share says so."""
-    config = tuning.config(curve, {}, overrides)
-    if tune_share(config):
-        return _charged(tuning, curve, overrides, say)
+    config = tuning.config(curve, {})
+    if config.privacy.tune_share:
+        return _charged(tuning, curve, say)
     if config.privacy.mode != "none":
         rows = (
             "[tune] public = true says so"
@@ -279,12 +272,10 @@ def _scores(
             else f"the data set {config.data.name} is published"
         )
         say(f"{tuning.label(curve)}: free, because {rows}; the guarantee does not cover the choice")
-    return [_scored(tuning, curve, point, overrides, say) for point in tuning.points(curve)]
+    return [_scored(tuning, curve, point, say) for point in tuning.points(curve)]
 
 
-def _charged(
-    tuning: Tuning, curve: Mapping[str, Any], overrides: Mapping[str, Value], say: Callable[[str], None]
-) -> list[Score]:
+def _charged(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
     """The released scores of a charged tuning, each from the last stage that the candidate reached."""
     label = tuning.label(curve)
 
@@ -292,7 +283,7 @@ def _charged(
         say(f"{label}: {line}")
 
     points = {Score(point, []).text: point for point in tuning.points(curve)}
-    tried = [(text, _tried(tuning, curve, point, overrides, reported)) for text, point in points.items()]
+    tried = [(text, _tried(tuning, curve, point, reported)) for text, point in points.items()]
     configs = [(text, config) for text, config in tried if config is not None]
     require(bool(configs), f"{label}: no point of the grid gives a model")
     plan = Charged.of(configs, tuning.held_out, tuning.seeds[0])
@@ -302,16 +293,10 @@ def _charged(
     return [Score(points[c.text], [c.score.value], c.reached) for c in found]
 
 
-def _tried(
-    tuning: Tuning,
-    curve: Mapping[str, Any],
-    point: Point,
-    overrides: Mapping[str, Value],
-    say: Callable[[str], None],
-) -> Config | None:
+def _tried(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> Config | None:
     """The configuration of a point; None, and a line that says why, if its settings are incompatible."""
     try:
-        config = tuning.config(curve, point, overrides)
+        config = tuning.config(curve, point)
         prepare(config)
     except SettingError as error:  # for example, a step-size that is too large for this mu
         say(f"{Score(point, []).text}: left out ({error})")
@@ -319,24 +304,14 @@ def _tried(
     return config
 
 
-def _scored(
-    tuning: Tuning,
-    curve: Mapping[str, Any],
-    point: Point,
-    overrides: Mapping[str, Value],
-    say: Callable[[str], None],
-) -> Score:
+def _scored(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> Score:
     try:
-        config = tuning.config(curve, point, overrides)
+        config = tuning.config(curve, point)
         result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
     except SettingError as error:  # for example, a step-size that is too large for this mu
         result, why = Score(point, [-np.inf]), f" ({error})"
     say(f"{tuning.label(curve)}: {result.text}: {result.mean:.5g}{why}")
     return result
-
-
-def _own_grid(curve: Mapping[str, Any]) -> dict[str, Any]:
-    return {"grid": curve["grid"]} if "grid" in curve else {}
 
 
 def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:

@@ -11,8 +11,10 @@ from twinflower.errors import require
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.randomness import stream
+from twinflower.sums.runs import SumsPlan
 
-from ..runs.setup import Setup
+from ..runs.central import weighted
+from ..runs.setup import Setup, through_sums, with_sizes
 
 
 def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
@@ -22,7 +24,9 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     least one. The original test rows are removed: the set-up's test rows are the held-out ones.
     """
     kept, given = _parts(setup, share)
-    held = setup.weighted(_rows_of(setup, [rows for rows in given if len(rows)]))
+    data, given_rows = setup.dataset, _grouped([rows for rows in given if len(rows)])
+    shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets)
+    held = weighted(shards, setup.by_rows)
     return _on(setup, kept, held), held
 
 
@@ -50,11 +54,18 @@ def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
 
 
 def _on(setup: Setup, kept: Sequence[Index], held: Batch) -> Setup:
-    """The set-up on the kept rows, tested on the held-out ones."""
+    """The set-up on the kept rows, tested on the held-out ones, its algorithm and plan adjusted to the clients'
+    numbers of rows."""
     data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
-    return setup.divided(data, Partition(np.concatenate(kept), np.cumsum([0, *map(len, kept)])))
+    partition = _grouped(kept)
+    sizes, plan = partition.sizes, setup.plan
+    method = with_sizes(setup.method, sizes if setup.by_rows else ())
+    if isinstance(plan, SumsPlan):
+        plan = plan.resized(method, setup.schedule, sizes)
+    plan = replace(plan, evaluation=None) if plan else None
+    algorithm = through_sums(method, plan, setup.schedule, sizes)
+    return replace(setup, dataset=data, partition=partition, algorithm=algorithm, plan=plan, held=None)
 
 
-def _rows_of(setup: Setup, parts: Sequence[Index]) -> Shards:
-    offsets = np.cumsum([0, *map(len, parts)])
-    return Shards.grouped(setup.dataset.features, setup.dataset.labels, np.concatenate(parts), offsets)
+def _grouped(parts: Sequence[Index]) -> Partition:
+    return Partition(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))

@@ -8,7 +8,8 @@ import numpy as np
 
 from twinflower.errors import require
 
-from ...results.folder import has_ended, read_clients, read_config, read_summary
+from ...results.folder import has_ended
+from ...results.reading import read_clients, read_config, read_summary
 from ...runs.privacy import accounts, spent
 from ...runs.setup import Setup
 from ...settings import Config

@@ -7,16 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...results.folder import (
-    digests,
-    has_ended,
-    has_metrics,
-    read_config,
-    read_environment,
-    read_rows,
-    read_summary,
-    run_folder,
-)
+from ...results import names
+from ...results.folder import has_ended, run_folder
+from ...results.reading import digests, read_config, read_environment, read_rows, read_summary
 from ...settings import Config, Value
 from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
@@ -138,7 +131,9 @@ def _panel(plan: Experiment, folder: Path, panel: str) -> list[Chart]:
 def _compared(curves: Sequence[Curve], column: str) -> Chart:
     shown = []
     for curve in curves:
-        runs = [rows for folder in curve.runs if has_metrics(folder) and (rows := read_rows(folder))]
+        runs = [
+            rows for folder in curve.runs if (folder / names.METRICS).exists() and (rows := read_rows(folder))
+        ]
         shown.append(by_round(curve.name, curve.config, runs, "round", column))
     return _chart(words(column, curves[0].config), "round", column, curves[0].config, shown, [], [])
 

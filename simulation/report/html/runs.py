@@ -11,7 +11,8 @@ from twinflower.data.sets import DATASETS, OWN
 from twinflower.models.intervals import LEVEL
 
 from ...results.columns import POINT_COLUMNS
-from ...results.folder import has_ended, read_clients, read_config, read_rejections, read_rows, read_summary
+from ...results.folder import has_ended
+from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ..compare import is_regression

@@ -12,7 +12,8 @@ from twinflower.data.sets import OWN, OwnData
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.counts import paid_twice
 
-from ...results.folder import digest, digests, environment, flat, read_environment
+from ...results.reading import digest, digests, flat, read_environment
+from ...results.writing import environment
 from ...settings import Config
 from ..books import HEADINGS as BOOK_HEADINGS
 from ..books import accounts as lifetimes
@@ -55,7 +56,7 @@ def headline(case: Case) -> str:
 
 
 def _words(case: Case) -> wording.Words:
-    return wording.words_for(case.config.unit)
+    return wording.words_for(case.config.privacy.unit)
 
 
 def _sentence(privacy: Mapping[str, Any]) -> str:
@@ -112,7 +113,7 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
 def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
     """What the evaluation on held-out rows costs; empty without one."""
     mu, how = privacy.get("mu_evaluation"), wording.IN_PARALLEL
-    if paid_twice(case.config.unit) == 2:
+    if paid_twice(case.config.privacy.unit) == 2:
         how = wording.IN_ADDITION
     return [wording.EVALUATED.format(mu=mu, how=how)] if mu else []
 

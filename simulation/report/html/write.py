@@ -4,7 +4,10 @@ from pathlib import Path
 
 from twinflower.errors import SettingError, require
 
-from ...results.folder import has_config, has_ended, is_experiment, read_plan, report_of, write_text
+from ...results import names
+from ...results.files import write_text
+from ...results.folder import has_config, has_ended, is_experiment
+from ...results.reading import read_plan
 from ...settings import Config
 from ...settings.experiment import Experiment
 from ..compare import Comparison
@@ -16,17 +19,17 @@ from .runs import page_of_begun, page_of_run
 
 def report_run(folder: Path) -> Path:
     """Write the report on one run; return its path. Raises DiskError if it cannot be written."""
-    return _write(page_of_run(folder), report_of(folder))
+    return _write(page_of_run(folder), folder / names.REPORT)
 
 
 def report_experiment(plan: Experiment, folder: Path) -> Path:
     """Write the report on an experiment with several runs; return its path."""
-    return _write(page_of_experiment(plan, folder), report_of(folder))
+    return _write(page_of_experiment(plan, folder), folder / names.REPORT)
 
 
 def report_begun(config: Config, folder: Path) -> Path:
     """Write the report that a run has until it ends; return its path."""
-    return _write(page_of_begun(config), report_of(folder))
+    return _write(page_of_begun(config), folder / names.REPORT)
 
 
 def report_comparison(found: Comparison, path: Path) -> Path:

@@ -1,0 +1,67 @@
+"""What the arguments of a command mean: the experiment to run, the settings over it, and where a text goes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from twinflower.errors import RunError, SettingError, require
+from twinflower.settings import Value
+
+from .report.console import say
+from .results.files import write_text
+from .settings import parse_text
+from .settings.experiment import Experiment, read_experiment
+
+
+def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: str = "") -> Experiment:
+    """The experiment in a file, with --set, --data-dir and --seeds over it; SettingError for invalid settings."""
+    overrides = overrides_of(set_, data_dir)
+    require(
+        not seeds or "seed" not in overrides,
+        f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
+    )
+    return read_experiment(experiment, overrides, _seeds(seeds))
+
+
+def overrides_of(set_: Sequence[str] | None, data_dir: str) -> dict[str, Value]:
+    """The settings in --set and --data-dir."""
+    own: dict[str, Value] = {"data.dir": data_dir} if data_dir else {}
+    return own | dict(map(parse_text, set_ or []))
+
+
+def _seeds(text: str) -> list[int] | None:
+    try:
+        return [int(word) for word in text.split(",")] if text else None
+    except ValueError:
+        raise SettingError(f"--seeds takes comma-separated whole numbers; got '{text}'") from None
+
+
+def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
+    """Print the last lines of a command that has run an experiment; RunError if a run failed."""
+    from .report.sentences import broken
+
+    say(f"results: {folder}", *broken(plan, folder))
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def deliver(text: str, out: Path | None, name: str) -> None:
+    """Print a text, or write it to a file and print what it is and where."""
+    if out is None:
+        print(text, end="")
+        return
+    write_text(out.absolute(), text)
+    say(f"{name}: {out}")
+
+
+def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:
+    """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
+    from .report.html.case import Case
+    from .report.html.render import markdown
+    from .report.html.statement import page
+    from .runs.setup import prepare
+
+    require(not (path.is_dir() and set_), f"the run in {path} stays as it was: leave out --set")
+    curves = [] if path.is_dir() else plan_of(path, set_, data_dir).curves
+    require(len(curves) < 2, f"a statement is on one run: {path} has {len(curves)} curves")
+    case = Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)
+    return markdown(*page(case, path, ledgers))

@@ -1,0 +1,22 @@
+"""The names of the files in the folder of a run or an experiment. No other module spells them out.
+
+A folder holds
+
+    config.toml, experiment.toml           the configuration, written before the first round
+    metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
+    summary.json, environment.json         the results and the versions; a run with a summary has ended
+    clients.csv                            what each client took part in and spent
+    model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
+    report.html                            the report, one page that needs no other file
+    LABEL/seed-N/                          the runs of an experiment with several runs
+    checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
+    runtime, .run.lock, .command.lock      only while a command works in the folder
+    logs/                                  the logs of a deployment's processes
+"""
+
+CONFIG, EXPERIMENT = "config.toml", "experiment.toml"
+METRICS, ROUNDS, CLIENTS = "metrics.csv", "rounds.jsonl", "clients.csv"
+SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
+MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
+CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
+DIGESTED = (EXPERIMENT, CONFIG, SUMMARY, METRICS, CLIENTS, ROUNDS, ENVIRONMENT, MODEL, MODULE)

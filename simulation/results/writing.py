@@ -1,0 +1,121 @@
+"""Write the files of a run or an experiment into its folder."""
+
+import csv
+import json
+import os
+import platform
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.problems.interfaces import Model, NamedModel
+from twinflower.strategies import Round
+
+from ..settings import Config
+from ..settings.experiment import Experiment, experiment_text
+from ..settings.toml import to_tables
+from . import names
+from .checkpoint import Checkpoints
+from .columns import CLIENT_COLUMNS, COLUMNS
+from .files import replacing, write_text
+from .record import Result, finite, trained_model
+
+_LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """Write config.toml, from which the run can be repeated or resumed, before the first round.
+
+    Omits a state-dir in the folder itself, which resuming finds anyway, and resume-from: a repeated run must not
+    continue from this run's state.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if config.output.state_dir == str(folder / names.STATE):
+        config = config.put({"output.state-dir": ""})
+    write_text(folder / names.CONFIG, to_tables(config.put({"output.resume-from": ""}).items()))
+
+
+def write_experiment(plan: Experiment, folder: Path) -> None:
+    """Write the experiment as it was run, so that it can be redrawn or repeated."""
+    write_text(folder / names.EXPERIMENT, experiment_text(plan))
+
+
+def write_run(result: Result, folder: Path) -> Path:
+    """Write all files of an ended run except its figure; return the folder.
+
+    Models are written only for a run that finished. The summary is written last; then the checkpoints and resume.toml
+    are removed.
+    """
+    write_config(result.setup.config, folder)
+    _write_table(folder / names.METRICS, result.rows[0].keys() if result.rows else COLUMNS, result.rows)
+    write_text(folder / names.ROUNDS, "".join(map(_line, result.rounds)))
+    _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
+    write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
+    _write_model(result, folder)
+    write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
+    (folder / names.RESUME).unlink(missing_ok=True)
+    Checkpoints(folder, 0).clear()
+    return folder
+
+
+def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(rows)
+
+
+def _write_model(result: Result, folder: Path) -> None:
+    if result.model is None:
+        for name in (names.MODEL, names.MODULE):
+            (folder / name).unlink(missing_ok=True)
+        return
+    with replacing(folder / names.MODEL) as path, path.open("wb") as binary:
+        np.savez(binary, **_models(result, result.model))
+    _write_named(result.setup.objective, result.model, folder / names.MODULE)
+
+
+def _write_named(objective: Model, x: Array, path: Path) -> None:
+    """Write the model x (d,) of a PyTorch module in PyTorch's own format; nothing for other models."""
+    if isinstance(objective, NamedModel):
+        with replacing(path) as temporary:
+            objective.save(x, temporary)
+
+
+def _models(result: Result, x: Array) -> dict[str, Any]:
+    """The arrays of model.npz: the model x (d,), the shapes of its layers, the clients' own models `points` (N, d), and
+    what is needed to predict."""
+    shapes = result.setup.objective.shapes
+    own = {} if result.points is None else {"points": result.points}
+    model = trained_model(result.setup, x, result.privacy())
+    return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
+
+
+def _line(done: Round) -> str:
+    """The line of rounds.jsonl for this round."""
+    values = {key: finite(v) if isinstance(v, float) else v for key, v in done._asdict().items()}
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
+def environment() -> dict[str, Any]:
+    """The versions of Python and the libraries, the platform and the number of cores, which can affect results, and the
+    time."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except ImportError:  # PackageNotFoundError; Ray comes with the simulation extra only
+        return None

@@ -1,0 +1,87 @@
+"""The problem of a run with all clients' rows in one place: its optimum, and the evaluation of models on all rows."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from twinflower.algorithms import Algorithm
+from twinflower.algorithms.abilities import ModelMetrics
+from twinflower.arrays import Array
+from twinflower.data.dataset import Dataset
+from twinflower.problems.batches import Shards
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch, Model
+from twinflower.problems.objectives import majority_baseline
+
+
+def weighted(shards: Shards, by_rows: bool) -> Batch:
+    """All rows of some shards, weighted as in F. by_rows: F is the mean over the rows, not over the clients."""
+    rows = shards.everyone()
+    return rows._replace(weights=None) if by_rows else rows
+
+
+@dataclass(frozen=True)
+class Central:
+    """minimise F(x) + h(x), with F over the rows of all clients and h the regulariser of the method.
+
+    start (d,): where the search for the optimum begins. by_rows: see `weighted`.
+    """
+
+    objective: Model
+    method: Algorithm
+    dataset: Dataset
+    shards: Shards
+    start: Array
+    by_rows: bool
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether this process has rows to evaluate on; a server may leave that to the sites."""
+        return len(self.dataset.labels) > 0
+
+    @cached_property
+    def _training(self) -> Batch:
+        rows = weighted(self.shards, self.by_rows)
+        return rows._replace(features=np.asarray(rows.features))
+
+    @cached_property
+    def _test(self) -> Batch:
+        return Batch(np.asarray(self.dataset.test_features), self.dataset.test_labels)
+
+    def evaluate(self, x: Array) -> dict[str, float]:
+        """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
+        nonzeros, the number of nonzero entries. Without rows here the first two are NaN."""
+        objective, accuracy = math.nan, math.nan
+        if self.has_rows:
+            objective = float(self.objective.value(x, self._training) + self.method.regulariser.value(x))
+            accuracy = float(self.objective.score(x, self._test))
+        return {"objective": objective, "test_accuracy": accuracy, "nonzeros": int(np.count_nonzero(x))}
+
+    def assess(self, x: Array) -> dict[str, float]:
+        """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
+        if not (isinstance(self.method, ModelMetrics) and self.has_rows):
+            return {}
+        return self.method.model_metrics(x, self.objective, self._training)
+
+    @cached_property
+    def optimum(self) -> Array:
+        """The minimiser x* (d,) of F + h over all training rows, the reference for distance and optimality.
+
+        It is computed in double precision also for a run in single precision.
+        """
+        rows, start = self._training, self.start.astype(np.float64, copy=False)
+        rows = rows._replace(features=rows.features.astype(np.float64, copy=False))
+        return minimise(self.objective, self.method.regulariser, rows, start)
+
+    @cached_property
+    def slope_at_zero(self) -> float:
+        """The largest slope of F at x = 0, on all rows."""
+        return float(np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max())
+
+    def baseline(self) -> float | None:
+        """The test accuracy of always predicting the most frequent class; None for a regression."""
+        if not (self.dataset.num_classes and self.has_rows):
+            return None
+        return majority_baseline(self.dataset.labels, self.dataset.test_labels)

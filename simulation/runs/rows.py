@@ -1,0 +1,73 @@
+"""Which rows of a run belong to whom: to train on, to evaluate on, and at a deployed site."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from twinflower.arrays import Index
+from twinflower.data.dataset import OWN
+from twinflower.data.own import OwnData
+from twinflower.data.partition import Partition, describe
+from twinflower.errors import DataError
+from twinflower.problems.interfaces import Batch
+
+from .setup import Setup
+
+
+def places(setup: Setup, number: int) -> Index:
+    """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
+    if setup.config.data.name == OWN:
+        return np.arange(len(setup.dataset.labels))
+    return setup.partition.of(number)
+
+
+def held_rows(setup: Setup, number: int) -> Batch | None:
+    """The rows on which a client evaluates and never trains; None if the run holds out none."""
+    if setup.held is None or setup.own_held is not None:
+        return setup.own_held
+    return _taken(setup, setup.held.of(number))
+
+
+def all_rows(setup: Setup, number: int) -> Batch:
+    """A client's rows, including those that it holds out."""
+    held = setup.held.of(number) if setup.held else setup.partition.of(number)[:0]
+    return _taken(setup, np.sort(np.concatenate([setup.partition.of(number), held])))
+
+
+def _taken(setup: Setup, numbers: Index) -> Batch:
+    return Batch(setup.dataset.features.take(numbers, axis=0), setup.dataset.labels[numbers])
+
+
+def described(setup: Setup) -> str:
+    """A short description of the partition, with the data set's note."""
+    data, held = setup.dataset, setup.held
+    if setup.config.data.name == OWN:
+        return data.note
+    text = describe(setup.partition, data.labels, data.num_classes)
+    others = f"{len(held.rows)} other rows of theirs are held out for evaluation" if held else ""
+    return "\n".join(filter(None, (text, others, data.note)))
+
+
+def at_site(setup: Setup, number: int) -> Setup:
+    """The same run at the node of client `number`, whose data-file holds this client's rows.
+
+    Raises DataError if the number of rows differs from partition.sizes.
+    """
+    data = setup.config.data
+    if not isinstance(data, OwnData):
+        return setup
+    rows, said = len(setup.dataset.labels), setup.config.sizes[number]
+    if rows != said:
+        raise DataError(
+            f"partition.sizes says {said} rows for client {number}; {data.file} has {rows}",
+            "its number of rows is not that in partition.sizes",
+        )
+    return replace(setup, site=number) if setup.held is None else _split_at_site(setup, number, setup.held)
+
+
+def _split_at_site(setup: Setup, number: int, held: Partition) -> Setup:
+    """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
+    before = sum(setup.config.sizes[:number])
+    training, own_held = (_taken(setup, part.of(number) - before) for part in (setup.partition, held))
+    dataset = replace(setup.dataset, features=training.features, labels=training.labels)
+    return replace(setup, site=number, dataset=dataset, own_held=own_held)
