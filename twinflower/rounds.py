@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
     """The result of a round: its number, and the states of the server and the clients after it.
 
     clients (..., K) were sampled; counted (..., K') are those whose updates arrived and are finite. uploads and report
-    belong to the counted clients. The next round changes `states` in place and may overwrite the uploads. Round 0 is
+    belong to the counted clients. The next round changes `states` in place. Round 0 is
     the start of the run, with no clients sampled.
     """
 
@@ -137,7 +137,7 @@ def close(algorithm: Any, at: Outcome) -> None:
 
 @dataclass
 class _Loop:
-    """The arguments that are the same for all rounds, and a buffer (`room`) for the uploads."""
+    """The arguments that are the same for all rounds."""
 
     algorithm: Algorithm
     problem: Problem
@@ -146,7 +146,6 @@ class _Loop:
     lost: Lost | None
     seed: int | Index
     block: int
-    room: Any = None
 
     def round(self, at: Outcome) -> Outcome:
         """Run the round at.round of at.clients, starting from the states in `at`, and return its outcome."""
@@ -155,9 +154,10 @@ class _Loop:
         parts = self._parts(at.clients)
         states, sent, reports = zip(*[self._update(at, part) for part in parts], strict=True)
         axis = at.clients.ndim - 1
-        uploads, report = self._joined(sent, axis, at.server), _joined(reports, axis)
+        uploads, report = _joined(sent, axis), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
-        _keep(at.states, parts, self._settled(states), finite, self.problem.num_clients)
+        new = at_places(_joined(self._settled(states), axis), finite, axis)
+        at.states.put(at.clients[..., finite], new)
         places = self._arrived(at, finite)
         counted = at.clients[..., places]
         uploads, report = at_places(uploads, places, axis), at_places(report, places, axis)
@@ -222,43 +222,9 @@ class _Loop:
             )
         return places[~missing]
 
-    def _joined(self, sent: Sequence[Any], axis: int, server: Any) -> Any:
-        """The blocks' uploads joined, in the last round's buffer if possible: new memory costs more than the copy."""
-        if len(sent) == 1:
-            return sent[0]
-        self.room = _joined(sent, axis, self.room if self._has_room(sent, axis, server) else None)
-        return self.room
 
-    def _has_room(self, sent: Sequence[Any], axis: int, server: Any) -> bool:
-        """Whether the buffer has the right number of clients and shares no memory with the server's state."""
-        if not self.room or self.room[0].shape[axis] != sum(part[0].shape[axis] for part in sent):
-            return False
-        return not any(np.may_share_memory(room, kept) for room in self.room for kept in _leaves(server))
-
-
-def _keep(
-    states: ClientStates, parts: Sequence[Index], new: Sequence[Any], finite: Index | slice, num_clients: int
-) -> None:
-    """Store the new states of the clients whose update is finite. Blocks are joined only if all clients were sampled or
-    some updates are not finite."""
-    if isinstance(finite, slice) and (len(parts) == 1 or sum(part.shape[-1] for part in parts) < num_clients):
-        for part, own in zip(parts, new, strict=True):
-            states.put(part, own)
-        return
-    axis = parts[0].ndim - 1
-    clients = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
-    states.put(clients[..., finite], at_places(_joined(new, axis), finite, axis))
-
-
-def _joined(blocks: Sequence[Any], axis: int, room: Any = None) -> Any:
-    """The blocks' NamedTuples concatenated along `axis`, into the arrays of `room` if given."""
+def _joined(blocks: Sequence[Any], axis: int) -> Any:
+    """The blocks' NamedTuples concatenated along `axis`."""
     if len(blocks) == 1:
         return blocks[0]
-    parts = zip(zip(*blocks, strict=True), room or [None] * len(blocks[0]), strict=True)
-    return type(blocks[0])(*(np.concatenate(arrays, axis, out=out) for arrays, out in parts))
-
-
-def _leaves(tree: Any) -> Iterator[Array]:
-    """All arrays in nested tuples."""
-    for part in tree:
-        yield from _leaves(part) if isinstance(part, tuple) else [np.asarray(part)]
+    return type(blocks[0])(*(np.concatenate(arrays, axis) for arrays in zip(*blocks, strict=True)))

@@ -2,13 +2,13 @@
 `mu`."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..problems.batches import Batches
-from ..problems.interfaces import Batch, Objective, takes_scale
+from ..problems.interfaces import Batch, Objective, ScaledGrads
 from ..work import Noise, Report, no_noise
 
 Subgradient = Callable[[Array], Array]
@@ -45,12 +45,12 @@ def local_steps(
     steps = batches.steps
     if tolerance or steps.min() != steps.max():
         return _until_stopped(start, batches, move, step_size * mu, tolerance * step_size**2)
-    x, keep = start, 1.0 - step_size * mu
+    x, keep = np.broadcast_to(start, steps.shape + start.shape[-1:]).copy(), 1.0 - step_size * mu
     for step, rows in enumerate(batches):
         along = move(x, rows, step)
         if mu:
-            x = np.multiply(keep, x, out=x if step else None)       # in place: memory bandwidth limits large cohorts
-        x = np.subtract(x, along, out=along)
+            x *= keep                                           # in place: memory bandwidth limits large cohorts
+        x -= along
     return LocalEnd(x, Report(steps, np.zeros(steps.shape, dtype=bool)))
 
 
@@ -59,14 +59,17 @@ def _moves(
 ) -> Callable[[Array, Batch, int], Array]:
     """A function of x, rows and step that returns step_size (grad f(x; rows) + noise + subgradient(x)) + drift, a new
     array."""
-    scaled: Any = objective.grad if noise is no_noise and not subgradient and takes_scale(type(objective)) else None
+    as_it_is = noise is no_noise and not subgradient
     drifts = np.ndim(drift) > 0 or drift != 0
 
     def move(x: Array, rows: Batch, step: int) -> Array:
-        along = scaled(x, rows, scale=step_size) if scaled else general(x, rows, step)
+        if as_it_is and isinstance(objective, ScaledGrads):
+            along = objective.grad(x, rows, step_size)
+        else:
+            along = general(x, rows, step)
         if drifts:
             along += drift
-        return along  # type: ignore[no-any-return]
+        return along
 
     def general(x: Array, rows: Batch, step: int) -> Array:
         slope = noise(objective.grad(x, rows), step)

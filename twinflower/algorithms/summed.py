@@ -71,6 +71,8 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
     def __post_init__(self) -> None:
         check_sums(self.algorithm, max(self.steps))
+        # errors name the user's algorithm
+        object.__setattr__(self, "name", f"{self.algorithm.name} with trust sum")
 
     state = NOTHING
     upload = Layout(Upload, Cells("cells"))

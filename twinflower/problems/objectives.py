@@ -19,7 +19,7 @@ from ..arrays import Array, Labels
 from ..errors import require
 from ..norms import norms, outer_norms
 from ..settings import Setting, at_least, check_settings, one_of
-from .interfaces import Batch, Bounds, Model, Objective
+from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
 from .losses import Absolute, Huber, Logistic, Loss, RowwiseLogistic, Softmax, Squared
 
 LOSSES: dict[str, Loss] = {
@@ -85,7 +85,7 @@ class Penalised:
 
 
 @dataclass(frozen=True)
-class LinearModel(Penalised):
+class LinearModel(Penalised, ScaledGrads):
     """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
 
     A flat point is a matrix (outputs, num_features), stored row by row.
