@@ -10,11 +10,10 @@ from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
 from twinflower.batches import LocalSchedule, Workload
 from twinflower.data.sets import Data
-from twinflower.objectives import LinearModel
 from twinflower.privacy.plan import Plan
 from twinflower.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.sums.runs import SumsPlan
-from twinflower.topologies import spectrum, suggested_rho
+from twinflower.topologies import spectrum
 
 from . import ranges
 from .settings import Config
@@ -44,18 +43,11 @@ def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
 
 
 def graph(setup: Setup) -> list[tuple[str, str]]:
-    """Properties of the graph as (name, value) rows, with a suggested rho if the loss has a public curvature."""
+    """Properties of the graph as (name, value) rows."""
     if not setup.neighbours:
         return []
-    loss = setup.objective.loss if isinstance(setup.objective, LinearModel) else None
-    curvature = loss.curvature_bound * setup.config.data.row_norm**2 if loss else 0.0
-    rows = [
-        (name.replace("_", " "), f"{value:.4g}")
-        for name, value in spectrum(setup.neighbours)._asdict().items()
-    ]
-    if 0 < curvature < np.inf:
-        rows.append(("suggested rho", f"{suggested_rho(setup.neighbours, curvature):.3g}"))
-    return rows
+    found = spectrum(setup.neighbours)._asdict()
+    return [(name.replace("_", " "), f"{value:.4g}") for name, value in found.items()]
 
 
 def warnings(setup: Setup) -> list[str]:
