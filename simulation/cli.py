@@ -249,7 +249,7 @@ def graph(
     out: Annotated[Path | None, typer.Option(help="PNG to draw the graph into")] = None,
     data_dir: DataDir = "",
 ) -> None:
-    """Show the graph of a networked method: its properties, a suggested rho, and with --out a drawing."""
+    """Show the graph of a networked method: its properties, and with --out a drawing."""
     from .arguments import plan_of
     from .report.console import say, titled
     from .report.figures import draw_graph

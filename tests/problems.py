@@ -105,6 +105,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "noise-multiplier": 0.5,
         "uplink-ratio": 0.3,
     },
+    "fedavg-momentum": {"algorithm": "fedavg", "step-size": 0.4, "server-momentum": 0.7},
     "fedavg-group": {
         "algorithm": "fedavg",
         "step-size": 0.4,

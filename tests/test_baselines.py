@@ -172,6 +172,36 @@ def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
     assert np.any(w)
 
 
+@both_weightings
+def test_server_momentum_is_fedavgm(weighting):
+    """Hsu et al., section 4.2: v <- beta v + dw and w <- w - v, with dw the mean of w - w_k."""
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
+    w, v = np.zeros(4), np.zeros(4)
+    for eta, sampled in rounds_of(shards):
+        ends = []
+        for _, batches in sampled:
+            own = w
+            for rows in batches:
+                own = own - eta * slope(own, rows)
+            ends.append(own)
+        v = 0.7 * v + w - np.average(ends, 0, weights_of(p, sampled))
+        w = w - v
+    algorithm = FedAvg(step_size=ETA, step_decay=DECAY, server_momentum=0.7, info=info)
+    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
+    assert_allclose(server.x0, w, rtol=0, atol=1e-12)
+
+
+def test_server_momentum_leaves_the_optimum_where_it_is():
+    """With h and one full-batch step, the limit is the optimum with and without momentum."""
+    (shards, objective), full = problem(), LocalSchedule(0, 1)
+    plain, heavy = (
+        last(run(FedAvg(L1(0.02), step_size=ETA, server_momentum=beta), shards, objective, full, 3000))[0].x0
+        for beta in (0.0, 0.8)
+    )
+    assert_allclose(heavy, plain, rtol=0, atol=1e-9)
+    assert np.any(plain)
+
+
 @pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, FedDyn])
 def test_subgradients_in_local_steps_are_a_loss_with_h_inside(algorithm):
     """One extra term in every local gradient and no prox: the same method on f_i + h."""

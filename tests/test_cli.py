@@ -847,7 +847,6 @@ def test_a_graph_is_told_and_drawn(call, tmp_path):
     assert told["edges"] == "12"
     assert told["diameter"] == "6"
     assert told["connectivity"] == f"{2 - 2 * np.cos(2 * np.pi / 12):.4g}"
-    assert told["suggested rho"] == "0.25"  # curvature 1 over twice the degree 2
     assert (tmp_path / "ring.png").read_bytes().startswith(b"\x89PNG")
     assert call("graph", DIGITS)[0] == 2
     status, _, error = call("graph", file, "--out", tmp_path / "nowhere" / "ring.png")

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import bits_of, central_optimum, convex_problem, last, random_shards, run
 from transcription import slow_run
 
-from twinflower.algorithms import BSDPFedPDM, FedPDM
+from twinflower.algorithms import BSDPFedPDM, FedAvg, FedPDM
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ElasticNet
@@ -217,3 +217,22 @@ def test_bits_count_values_indices_and_the_papers_way():
     assert algorithm.upload.paper_bits(d) == 32 * 785
     assert bits_of(FedPDM(), d) == (64 * d, 64 * d)
     assert bits_of(BSDPFedPDM(uplink="rand-k", uplink_ratio=0.1), d) == (785 * 64, 64 * d + 64)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.5])
+def test_one_full_batch_step_is_gradient_descent_with_averaged_gradients(rate):
+    """If all take part, x moves by 1/rho along 2 a g + (1 - 2 a) m, m the mean of earlier g with weight a = eta rho.
+
+    With a = 1/2 this is FedAvg with twice the step size.
+    """
+    shards, objective = convex_problem()
+    h, rho, rows = L1(0.02), 0.4, shards.everyone()
+    x, m = np.zeros(objective.d), np.zeros(objective.d)
+    algorithm = FedPDM(h, rho=rho, step_size=rate / rho)
+    for server, *_ in run(algorithm, shards, objective, LocalSchedule(0, 1), 30):
+        g = objective.grad(x, rows)
+        x, m = h.prox(x - (2 * rate * g + (1 - 2 * rate) * m) / rho, 1 / rho), (1 - rate) * m + rate * g
+        assert_allclose(server.x0, x, rtol=0, atol=1e-13)
+    if rate == 0.5:
+        average = last(run(FedAvg(h, step_size=2 * rate / rho), shards, objective, LocalSchedule(0, 1), 30))
+        assert_allclose(average[0].x0, x, rtol=0, atol=1e-13)

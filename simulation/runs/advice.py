@@ -11,9 +11,8 @@ from twinflower.arrays import Index
 from twinflower.data.sets import Data
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
-from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
-from twinflower.problems.topologies import spectrum, suggested_rho
+from twinflower.problems.topologies import spectrum
 from twinflower.sums.runs import SumsPlan
 
 from ..settings import Config
@@ -48,18 +47,11 @@ def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
 
 
 def graph(setup: Setup) -> list[tuple[str, str]]:
-    """Properties of the graph as (name, value) rows, with a suggested rho if the loss has a public curvature."""
+    """Properties of the graph as (name, value) rows."""
     if not setup.neighbours:
         return []
-    loss = setup.objective.loss if isinstance(setup.objective, LinearModel) else None
-    curvature = loss.curvature_bound * setup.config.data.row_norm**2 if loss else 0.0
-    rows = [
-        (name.replace("_", " "), f"{value:.4g}")
-        for name, value in spectrum(setup.neighbours)._asdict().items()
-    ]
-    if 0 < curvature < np.inf:
-        rows.append(("suggested rho", f"{suggested_rho(setup.neighbours, curvature):.3g}"))
-    return rows
+    found = spectrum(setup.neighbours)._asdict()
+    return [(name.replace("_", " "), f"{value:.4g}") for name, value in found.items()]
 
 
 def warnings(setup: Setup) -> list[str]:

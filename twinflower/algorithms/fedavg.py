@@ -4,37 +4,45 @@
 
     x <- x - eta grad f_i(x; batch),  Q times from x0
     server: x0 <- prox_h(mean x, Q eta), or the mean where h is in the local steps            (`server_prox`)
+            with server momentum beta, mean x + beta (x0 - previous x0) takes the place of mean x
 
 client keeps     nothing
        receives  x0 (..., d)
        sends     x (..., d), and its number of local steps Q
-server keeps     x0 (..., d)
+server keeps     x0 (..., d), and the x0 before it
 A client that does not reply is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the mean over the
 replies is weighted by N_i: this is the parallel restarted SGD that Ye 2021 compares with.
+
+Server momentum is FedAvgM of Hsu et al. (2019) with a server step of 1: without h, v <- beta v + (x0 - mean x) and
+x0 <- x0 - v are the line above. In this form the prox has the same fixed points as without momentum.
 
 Privacy. "public-state" adds noise to the end point of the local loop, which is the message. "gradient" adds noise to
 every gradient of a round (DP-FedAvg of Zhang 2023: Q steps are Q releases).
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..problems.regularisers import Zero
+from ..settings import Rule, Setting
 from ..work import LocalWork, Report
 from .abilities import AveragesModels
 from .messages import NOTHING, Nothing, Upload
 from .server_prox import ServerProx
 
+FRACTION = Rule("at least 0 and below 1", lambda v: 0 <= v < 1)
+
 
 class Server(NamedTuple):
-    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; and the key
-    (...,) of the run's public random numbers."""
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; the x0 (..., d)
+    before this one; and the key (...,) of the run's public random numbers."""
 
     x0: Array
     mean: Array
     average: Array
+    previous: Array
     key: Seeds
 
 
@@ -52,7 +60,7 @@ class Averaging(ServerProx, AveragesModels):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start."""
-        return Server(start, start, start, key)
+        return Server(start, start, start, start, key)
 
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork
@@ -81,8 +89,27 @@ class Averaging(ServerProx, AveragesModels):
 
 @dataclass(frozen=True)
 class FedAvg(Averaging):
-    """FedAvg with the settings of `server_prox.ServerProx`. With step_decay = alpha, round t has the step size
-    step_size / t^alpha."""
+    """FedAvg with the settings of `server_prox.ServerProx`, and server_momentum, the beta above. With step_decay =
+    alpha, round t has the step size step_size / t^alpha."""
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg, DP-FedAvg: local SGD and averaging"
+
+    server_momentum: Annotated[
+        float, Setting("part of its last movement that the server adds to the mean; 0: no momentum", FRACTION)
+    ] = field(default=0.0, kw_only=True)
+
+    def step_to(self, mean: Array, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """The server's state after the momentum has been added to the mean (..., d) of the points."""
+        if self.server_momentum:
+            mean = mean + self.server_momentum * (server.x0 - server.previous)
+        return super().step_to(mean, server._replace(previous=server.x0), uploads, clients, round_)  # type: ignore[no-any-return]
+
+    def check_average(self) -> None:
+        """In addition, require that there is no momentum."""
+        super().check_average()
+        require(
+            not self.server_momentum,
+            "a server that only averages keeps no momentum: set server-momentum to 0; got "
+            f"{self.server_momentum:g}",
+        )

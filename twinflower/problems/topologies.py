@@ -334,11 +334,6 @@ def spectrum(neighbours: Neighbours) -> Spectrum:
     )  # fmt: skip
 
 
-def suggested_rho(neighbours: Neighbours, curvature: float) -> float:
-    """The rho with 2 rho (mean degree) = curvature, for which the penalty has about the same curvature as the loss."""
-    return curvature / (2 * spectrum(neighbours).mean_degree)
-
-
 def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
     """Positions (N, 2) of the nodes in a drawing, by a spring layout."""
     graph = _nx().from_numpy_array(adjacency(neighbours).toarray())

@@ -1,0 +1,169 @@
+"""The tables of the documents, made from stored results.
+
+    python experiments/tables.py                               # write the tables into docs/*.md
+    python experiments/tables.py --check                       # only say which tables differ from the results
+    python experiments/tables.py --store NAME FOLDER [ROUND]   # store the results of experiments/NAME.toml
+
+results/NAME.csv has a line for every run: its panel, curve and seed, and the last row of its metrics (and the row of
+ROUND, if given). Its first line has a digest of the settings in NAME.toml, so results that no longer belong to the file
+are noticed. A table stands in a document between two marks:
+
+    <!-- table NAME: test_accuracy, objective@10.4 range -->
+    <!-- end -->
+
+with a row for every curve, and a column for every panel and every column of the metrics that is named. `@10` is the
+value after round 10 in place of the last, `.4` the number of digits (3), and the last word says what of the seeds:
+mean +- standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these
+two (median). Runs that ended without a model, because it diverged, are left out of these and counted.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from twinflower.simulation.columns import EXTRA_COLUMNS
+from twinflower.simulation.results.folder import has_model, run_folder
+from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "experiments" / "results"
+STORED = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "downlink_bits", *EXTRA_COLUMNS)
+_WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "scores", "grid", "tune"}
+_TABLE = re.compile(r"(<!-- table ([\w-]+): (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_COLUMN = re.compile(r"(\w+)(?:@(\d+))?(?:\.(\d))?(?: (range|median))?")
+
+Rows = list[dict[str, str]]
+
+
+def settings_digest(name: str) -> str:
+    """A digest of what an experiment file computes: all of it but its words and its tuning."""
+    raw: dict[str, Any] = {k: v for k, v in load_toml(_file(name)).items() if k not in _WORDS}
+    raw["curve"] = [{k: v for k, v in curve.items() if k != "grid"} for curve in raw.get("curve", [])]
+    return hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def place(plan: Experiment, curve: Curve) -> tuple[str, str]:
+    """The column and the row of a curve in a table: its panel and label, or with `ends` its line and its x."""
+    if plan.ends and curve.line != curve.label:
+        return curve.line, f"{curve.config.items()[plan.x]:g}"
+    return curve.panel, curve.label
+
+
+def store(name: str, folder: Path, rounds: list[int]) -> Path:
+    """Write the stored results of an experiment from the folder of its runs; return their file."""
+    plan, lines = read_experiment(_file(name)), []
+    for curve in plan.curves:
+        for seed in plan.seeds:
+            run = run_folder(plan, folder, curve, seed)
+            rows = read_rows(run)
+            kept = [row for row in rows[:-1] if row["round"] in rounds]
+            kept += rows[-1:] if has_model(run) else [{"round": plan.curves[0].config.rounds}]
+            head = dict(zip(("panel", "curve", "seed"), (*place(plan, curve), seed), strict=True))
+            lines += [
+                head | {key: f"{row[key]:.6g}" for key in ("round", *STORED) if key in row} for row in kept
+            ]
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    measured = [c for c in columns if any(line.get(c, "nan") != "nan" for line in lines)]
+    path = RESULTS / f"{name}.csv"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# settings {settings_digest(name)}\n")
+        writer = csv.DictWriter(file, measured, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return path
+
+
+def stored(name: str) -> tuple[str, Rows]:
+    """The digest of the settings under which results were stored, and their lines."""
+    first, *rest = (RESULTS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    return first.removeprefix("# settings "), list(csv.DictReader(rest))
+
+
+def table(name: str, spec: str) -> str:
+    """The Markdown of a table, from stored results."""
+    rows, wanted = stored(name)[1], [part.strip() for part in spec.split(",")]
+    panels = list(dict.fromkeys(row["panel"] for row in rows))
+    heads = [_head(panel, part, len(wanted) == 1) for panel in panels for part in wanted]
+    lines = ["| " + " | ".join(["", *heads]).strip() + " |", "|---" * (len(heads) + 1) + "|"]
+    for curve in dict.fromkeys(row["curve"] for row in rows):
+        own = [[r for r in rows if (r["panel"], r["curve"]) == (panel, curve)] for panel in panels]
+        cells = [_cell(found, part) for found in own for part in wanted]
+        lines.append("| " + " | ".join([curve, *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _head(panel: str, part: str, alone: bool) -> str:
+    column, round_, *_ = _parts(part)
+    words = column.replace("_", " ") + (f" at round {round_}" if round_ else "")
+    return panel if alone and panel else f"{panel}: {words}".removeprefix(": ")
+
+
+def _cell(found: Rows, part: str) -> str:
+    column, round_, digits, kind = _parts(part)
+    last = max((int(float(row["round"])) for row in found), default=0)
+    own = [row[column] for row in found if int(float(row["round"])) == int(round_ or last)]
+    values = np.array([float(value) for value in own if value])
+    missing = f" ({len(values)} of {len(own)})" if len(values) < len(own) else ""
+    if not len(values):
+        return "no model" if own else ""
+    if kind:
+        centre = np.median(values) if kind == "median" else values.mean()
+        return f"{centre:.{digits}f} [{values.min():.{digits}f}, {values.max():.{digits}f}]{missing}"
+    spread = f" +- {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}{missing}"
+
+
+def _parts(part: str) -> tuple[str, str, int, str]:
+    found = _COLUMN.fullmatch(part)
+    if found is None:
+        raise SystemExit(f"a column of a table is written as NAME@ROUND.DIGITS WORD; got '{part}'")
+    column, round_, digits, kind = found.groups(default="")
+    return column, round_, int(digits or 3), kind
+
+
+def filled(text: str) -> str:
+    """A document with all its tables made anew."""
+    return _TABLE.sub(lambda found: found[1] + "\n" + table(found[2], found[3]) + "\n" + found[5], text)
+
+
+def documents() -> Iterator[Path]:
+    """The documents that have tables."""
+    return (p for p in sorted((ROOT / "docs").glob("*.md")) if "<!-- table " in p.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Store results, or write or check all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--store", nargs="+", metavar="NAME FOLDER [ROUND]")
+    given = parser.parse_args()
+    if given.store:
+        name, folder, *rounds = given.store
+        print(store(name, Path(folder), list(map(int, rounds))))
+        return
+    stale = [p for p in documents() if filled(p.read_text(encoding="utf-8")) != p.read_text(encoding="utf-8")]
+    for path in stale:
+        print(f"{path.name}: a table differs from the stored results")
+        if not given.check:
+            path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.exit(given.check and bool(stale))
+
+
+def _file(name: str) -> Path:
+    return ROOT / "experiments" / f"{name}.toml"
+
+
+if __name__ == "__main__":
+    main()
