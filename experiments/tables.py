@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from twinflower.simulation.columns import EXTRA_COLUMNS
-from twinflower.simulation.results.folder import has_model, run_folder
+from twinflower.simulation.results import names
+from twinflower.simulation.results.columns import EXTRA_COLUMNS
+from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
 
@@ -68,7 +69,7 @@ def store(name: str, folder: Path, rounds: list[int]) -> Path:
             run = run_folder(plan, folder, curve, seed)
             rows = read_rows(run)
             kept = [row for row in rows[:-1] if row["round"] in rounds]
-            kept += rows[-1:] if has_model(run) else [{"round": plan.curves[0].config.rounds}]
+            kept += rows[-1:] if (run / names.MODEL).exists() else [{"round": plan.curves[0].config.rounds}]
             head = dict(zip(("panel", "curve", "seed"), (*place(plan, curve), seed), strict=True))
             lines += [
                 head | {key: f"{row[key]:.6g}" for key in ("round", *STORED) if key in row} for row in kept
