@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import TypeVar
 
 from flwr.app import Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from .replies import NO_REPLY, Read, sort_replies

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import NeedsClientState

@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 
 from twinflower.errors import RunError
 

@@ -249,10 +249,8 @@ def test_the_simulated_noise_is_what_the_clients_guards_give_out(variant):
     assert not np.allclose(setup.algorithm.model(clean.server), setup.algorithm.model(end.server), rtol=1e-3)
 
 
-def test_the_readmes_example_runs_without_flower():
-    example = (
-        (ROOT / "README.md").read_text().split("## On arrays, without Flower")[1].split("```python\n")[1]
-    )
+def test_the_documented_example_runs_without_flower():
+    example = (ROOT / "docs/api/rounds.md").read_text().split("```python\n")[1]
     lines = example.split("```")[0].rstrip().splitlines()
     assert len([line for line in lines if line and "import" not in line]) <= 10
     alone = "\nimport sys\nassert not any(name.partition('.')[0] == 'flwr' for name in sys.modules)\n"
