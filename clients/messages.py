@@ -29,6 +29,7 @@ def directly(client_of: Callable[[Context], AlgorithmClient]) -> Mod:
     """
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        """Answer with the context's client; pass on messages of other types."""
         if message.metadata.message_type not in _KINDS:
             return call_next(message, context)
         content = answered(client_of(context), message)
