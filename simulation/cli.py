@@ -290,8 +290,9 @@ def schema(
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
-    from twinflower.data.schema import read_schema
-    from twinflower.data.tables import describe_fit, drafted
+    from twinflower.data.drafts import drafted
+    from twinflower.data.schema_file import read_schema
+    from twinflower.data.tables import describe_fit
 
     from .report.console import say, table
 

@@ -15,6 +15,8 @@ from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer
 
 import twinflower
+from twinflower.data.columns import Range
+from twinflower.data.drafts import draft
 from twinflower.data.ranges import (
     RESOLUTIONS,
     Grid,
@@ -23,8 +25,7 @@ from twinflower.data.ranges import (
     sensitivity,
     unpack_ranges,
 )
-from twinflower.data.schema import Range, parse_schema
-from twinflower.data.tables import draft
+from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.audit import replay
 from twinflower.privacy.ledger import BudgetSpent, read_ledger
@@ -216,7 +217,7 @@ def test_a_schema_with_private_ranges():
     schema = parse_schema(SCHEMA)
     assert schema.private == ("area", "share")
     assert [schema.features[place] for place in schema.private_places] == ["area", "share"]
-    assert parse_schema(schema.to_toml()) == schema
+    assert parse_schema(to_toml(schema)) == schema
     cells = {"area": ["7", ""], "sex": ["f", "m"], "share": ["-3", "0.5"], "age": ["50", "80"]}
     raw = schema.encode(cells)
     assert_array_equal(raw, [[7, 0, 1, 0, -3, 0], [math.nan, 1, 0, 1, 0.5, 1]])

@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 from problems import run_config
 from test_secrets import CANNOT, MARK, says
 
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OwnData
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError

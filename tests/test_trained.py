@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.arrays import Array
-from twinflower.data.schema import parse_schema, read_schema
+from twinflower.data.schema_file import parse_schema, read_schema
 from twinflower.data.sets import load_dataset
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError

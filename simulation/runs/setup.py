@@ -20,27 +20,27 @@ from twinflower.algorithms.abilities import (
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
-from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.central import minimise
+from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, describe, divide, hold_out
-from twinflower.data.schema import Range
 from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
-from twinflower.problems.objectives import check_clipping, majority_baseline
-from twinflower.problems.interfaces import Batch, ChecksRows, Model, NamedModel
 from twinflower.privacy.plan import Plan
-from twinflower.randomness import normals, stream
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch, ChecksRows, Model, NamedModel
+from twinflower.problems.objectives import check_clipping, majority_baseline
 from twinflower.problems.regularisers import Regulariser, on_part
+from twinflower.problems.topologies import Neighbours
+from twinflower.randomness import normals, stream
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.runs import SumsPlan
-from twinflower.problems.topologies import Neighbours
 
-from .privacy import make_plan
 from ..settings import DEFAULT_CLIENTS, Config, check
+from .privacy import make_plan
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 
 from .. import special
 from ..arrays import Array
+from ..data.columns import Target
 from ..data.features import completed
 from ..data.files import read_bytes
-from ..data.schema import Schema, Target, parse_schema
+from ..data.schema import Schema
+from ..data.schema_file import parse_schema, to_toml
 from ..data.tables import read_features, read_rows
 from ..errors import DataError, TwinflowerError, cause, require
 from ..problems.interfaces import Batch
@@ -119,7 +121,7 @@ class Inputs:
     def document(self) -> dict[str, Any]:
         """The inputs as a JSON-compatible dictionary."""
         lists = {name: None if own is None else own.tolist() for name, own in self._scaling.items()}
-        schema = self.schema.to_toml() if self.schema else None
+        schema = to_toml(self.schema) if self.schema else None
         plain = {"num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm}
         return plain | lists | {"clipped": self.clipped, "schema": schema}
 
