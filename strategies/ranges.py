@@ -6,7 +6,7 @@ from logging import WARNING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.errors import ReplyError, RunError

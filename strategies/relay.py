@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from flwr.common.logger import log
+from flwr.common import log
 
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import Index

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import NeedsClientState

@@ -5,7 +5,7 @@ from collections.abc import Set
 from logging import WARNING
 
 from flwr.app import Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.errors import RunError

@@ -5,7 +5,7 @@ from logging import WARNING
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm

@@ -12,11 +12,11 @@ from twinflower.privacy.plan import Plan
 from twinflower.sums.plan import lost_site
 from twinflower.sums.runs import SumsPlan
 
+from ..settings import Config
 from . import held_out
 from .advice import outlook
-from .privacy import spent
 from .agreement import planned, release_row
-from ..settings import Config
+from .privacy import spent
 from .setup import Setup
 
 NOISE_HEADINGS = ("release", "round", "client", "noise multiplier", "sensitivity", "weight", "sigma")

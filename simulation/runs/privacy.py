@@ -7,12 +7,12 @@ from twinflower.algorithms import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule
 from twinflower.arrays import Array, Index
-from twinflower.problems.batches import LocalSchedule
 from twinflower.errors import require
-from twinflower.problems.interfaces import Model
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.unit import Unit
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Model
 from twinflower.sums.runs import SumsPlan
 
 from ..settings import Config
