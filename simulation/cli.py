@@ -56,7 +56,7 @@ DataDir = Annotated[
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
     from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partition import PARTITIONERS
+    from twinflower.data.partitioners import PARTITIONERS
     from twinflower.data.sets import DATASETS
     from twinflower.problems.networks import OBJECTIVES
     from twinflower.problems.regularisers import REGULARISERS
