@@ -26,7 +26,8 @@ from twinflower.data.ranges import Grid, Unscaled
 from twinflower.data.schema import PRIVATE, Schema
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
-from twinflower.models.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
+from twinflower.models.inputs import Inputs
+from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS, NetworkObjective
 from twinflower.problems.objectives import LOSSES
 from twinflower.settings import settings_of
