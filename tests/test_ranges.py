@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import run_config
 from scipy.integrate import quad
 from scipy.stats import norm
+from site_files import three_sites
 from sklearn.datasets import load_breast_cancer
 
 import twinflower
@@ -75,17 +76,8 @@ def table(seed, rows):
 @pytest.fixture
 def sites(tmp_path):
     """Three sites' files, rows to test on, and the keys of a run on them."""
-    for number, rows in enumerate((150, 200, 180)):
-        (tmp_path / f"site-{number}.csv").write_text(table(number, rows))
-    (tmp_path / "test.csv").write_text(table(9, 200))
-    (tmp_path / "schema.toml").write_text(SCHEMA)
-    return {
-        "data.name": "tables",
-        "data.files": str(tmp_path / "site-*.csv"),
-        "data.schema": str(tmp_path / "schema.toml"),
-        "data.test-file": str(tmp_path / "test.csv"),
+    return three_sites(tmp_path, SCHEMA, table, (150, 200, 180, 200)) | {
         "objective.name": "logistic",
-        "regulariser.name": "none",
         "rounds": 10,
     }
 
