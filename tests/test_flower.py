@@ -27,7 +27,7 @@ from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 from twinflower.strategies import FedPDM
-from twinflower.strategies.nodes import question
+from twinflower.strategies.requests import properties_request
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -211,7 +211,7 @@ def no_sleep(monkeypatch):
 def test_replies_are_looked_for_at_growing_intervals(no_sleep):
     setup = prepare(parse({"clients.count": 3}))
     grid = polling.PollingGrid(Slow(setup))
-    replies = grid.send_and_receive([question(node) for node in (1, 2, 3)], timeout=3600.0)
+    replies = grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=3600.0)
     assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2, 3]
     assert len(no_sleep) == 6 and sum(no_sleep) < 3
     assert grid.send_and_receive([], timeout=3600.0) == []
@@ -220,7 +220,7 @@ def test_replies_are_looked_for_at_growing_intervals(no_sleep):
 def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
     grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.grid.pull_messages = lambda ids: []
-    assert grid.send_and_receive([question(1)], timeout=100.0) == []
+    assert grid.send_and_receive([properties_request(1)], timeout=100.0) == []
     assert 100 <= sum(no_sleep) <= 103  # the last wait is at most 3 s
     assert no_sleep == sorted(no_sleep) and no_sleep[0] == 0.2 and no_sleep[-1] == 3.0
     assert len(no_sleep) < 70
