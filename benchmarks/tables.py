@@ -24,7 +24,7 @@ import numpy as np
 import scipy.optimize  # noqa: F401  the plan imports it, and that takes as long as a third of the table
 from flwr.app import Context, RecordDict
 
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare_node

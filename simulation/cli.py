@@ -51,7 +51,7 @@ DataDir = Annotated[
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
     from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partition import PARTITIONERS
+    from twinflower.data.partitioners import PARTITIONERS
     from twinflower.data.sets import DATASETS
     from twinflower.problems.networks import OBJECTIVES
     from twinflower.problems.regularisers import REGULARISERS
@@ -294,8 +294,9 @@ def schema(
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
-    from twinflower.data.schema import read_schema
-    from twinflower.data.tables import describe_fit, drafted
+    from twinflower.data.drafts import drafted
+    from twinflower.data.schema_file import read_schema
+    from twinflower.data.tables import describe_fit
 
     from .arguments import deliver
     from .report.console import say, table

@@ -21,11 +21,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array, Index
+from twinflower.data.columns import Number, Range, Target
 from twinflower.data.ranges import Grid, Unscaled
-from twinflower.data.schema import PRIVATE, Number, Range, Schema, Target
+from twinflower.data.schema import PRIVATE, Schema
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
-from twinflower.models.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
+from twinflower.models.inputs import Inputs
+from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS, NetworkObjective
 from twinflower.problems.objectives import LOSSES
 from twinflower.settings import settings_of

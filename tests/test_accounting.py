@@ -47,10 +47,10 @@ MARK = 1e-9  # in pixel 0, which is 0 in every digit
 class Brittle(LinearModel):
     """A linear model whose gradient on a batch with the marked row is NaN, as if it had overflowed."""
 
-    def grad(self, x, rows):
+    def grad(self, x, rows, scale=1.0):
         there = rows.features[..., 0] == MARK
         bad = there.any(-1) if rows.weights is None else (there & (rows.weights > 0)).any(-1)
-        return np.where(bad[..., None], np.nan, super().grad(x, rows))
+        return np.where(bad[..., None], np.nan, super().grad(x, rows, scale))
 
 
 def brittle(setup, row):

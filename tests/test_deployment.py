@@ -29,7 +29,7 @@ import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.clients.sums import FileKeys, Masks
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.simulation.results.reading import read_summary

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from twinflower.data.partition import PARTITIONERS, Partition, _apportion, _draw_labels, describe, partition
+from twinflower.data.label_mixtures import _draw_labels, apportion
+from twinflower.data.partition import Partition, describe, partition
+from twinflower.data.partitioners import PARTITIONERS
 from twinflower.errors import SettingError
 
 # Training rows per class of MNIST and Adult, the settings of Li 2024.
@@ -361,7 +363,7 @@ def test_seats_are_proportional(weights, extra):
     parties = len(weights)
     seats = parties + extra
     low, high = np.ones(parties, np.int64), np.full(parties, seats)
-    share = _apportion(np.array(weights), seats, low, high)
+    share = apportion(np.array(weights), seats, low, high)
     assert share.sum() == seats
     assert share.min() >= 1
     for i, one in enumerate(weights):  # more rows never mean fewer clients
@@ -370,15 +372,15 @@ def test_seats_are_proportional(weights, extra):
 
 def test_shares_round_without_favour_to_the_large():
     low, high = np.zeros(3, np.int64), np.full(3, 7)
-    assert_array_equal(_apportion(np.array([53, 24, 23]), 7, low, high), [3, 2, 2])  # d'Hondt: 4, 2, 1
+    assert_array_equal(apportion(np.array([53, 24, 23]), 7, low, high), [3, 2, 2])  # d'Hondt: 4, 2, 1
 
 
 def test_exact_shares_are_met():
     assert_array_equal(
-        _apportion(np.array([30, 20, 50]), 10, np.zeros(3, np.int64), np.full(3, 10)), [3, 2, 5]
+        apportion(np.array([30, 20, 50]), 10, np.zeros(3, np.int64), np.full(3, 10)), [3, 2, 5]
     )
     assert_array_equal(
-        _apportion(np.array([30, 20, 50]), 10, np.zeros(3, np.int64), np.array([10, 10, 4])), [4, 2, 4]
+        apportion(np.array([30, 20, 50]), 10, np.zeros(3, np.int64), np.array([10, 10, 4])), [4, 2, 4]
     )
 
 

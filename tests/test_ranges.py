@@ -12,9 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import run_config
 from scipy.integrate import quad
 from scipy.stats import norm
+from site_files import three_sites
 from sklearn.datasets import load_breast_cancer
 
 import twinflower
+from twinflower.data.columns import Range
+from twinflower.data.drafts import draft
 from twinflower.data.ranges import (
     RESOLUTIONS,
     Grid,
@@ -23,8 +26,7 @@ from twinflower.data.ranges import (
     sensitivity,
     unpack_ranges,
 )
-from twinflower.data.schema import Range, parse_schema
-from twinflower.data.tables import draft
+from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.audit import replay
 from twinflower.privacy.ledger import BudgetSpent, read_ledger
@@ -75,17 +77,8 @@ def table(seed, rows):
 @pytest.fixture
 def sites(tmp_path):
     """Three sites' files, rows to test on, and the keys of a run on them."""
-    for number, rows in enumerate((150, 200, 180)):
-        (tmp_path / f"site-{number}.csv").write_text(table(number, rows))
-    (tmp_path / "test.csv").write_text(table(9, 200))
-    (tmp_path / "schema.toml").write_text(SCHEMA)
-    return {
-        "data.name": "tables",
-        "data.files": str(tmp_path / "site-*.csv"),
-        "data.schema": str(tmp_path / "schema.toml"),
-        "data.test-file": str(tmp_path / "test.csv"),
+    return three_sites(tmp_path, SCHEMA, table, (150, 200, 180, 200)) | {
         "objective.name": "logistic",
-        "regulariser.name": "none",
         "rounds": 10,
     }
 
@@ -217,7 +210,7 @@ def test_a_schema_with_private_ranges():
     schema = parse_schema(SCHEMA)
     assert schema.private == ("area", "share")
     assert [schema.features[place] for place in schema.private_places] == ["area", "share"]
-    assert parse_schema(schema.to_toml()) == schema
+    assert parse_schema(to_toml(schema)) == schema
     cells = {"area": ["7", ""], "sex": ["f", "m"], "share": ["-3", "0.5"], "age": ["50", "80"]}
     raw = schema.encode(cells)
     assert_array_equal(raw, [[7, 0, 1, 0, -3, 0], [math.nan, 1, 0, 1, 0.5, 1]])

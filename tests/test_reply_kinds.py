@@ -19,8 +19,8 @@ from problems import SMALL, VARIANTS, small
 from twinflower.clients import CLIENTS, SumClient
 from twinflower.clients.counts import PrivateEvaluation
 from twinflower.clients.records import record_of
+from twinflower.data.columns import Range
 from twinflower.data.ranges import pack_ranges
-from twinflower.data.schema import Range
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.counts import count_release
 from twinflower.privacy.ledger import FileLedger

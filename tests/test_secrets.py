@@ -17,7 +17,7 @@ from problems import small
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.clients.records import record_of
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.ledger import FileLedger, LedgerError
 from twinflower.problems import objectives

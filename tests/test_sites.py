@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from problems import run_config
+from site_files import three_sites
 from test_secrets import CANNOT, MARK, says
 
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OwnData
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
@@ -53,18 +54,7 @@ def table(seed, rows):
 @pytest.fixture
 def sites(tmp_path):
     """Three sites' files, rows to test on, and the keys of a run on them."""
-    for number, rows in enumerate((40, 60, 50)):
-        (tmp_path / f"site-{number}.csv").write_text(table(number, rows))
-    (tmp_path / "test.csv").write_text(table(9, 100))
-    (tmp_path / "schema.toml").write_text(SCHEMA)
-    return {
-        "data.name": "tables",
-        "data.files": str(tmp_path / "site-*.csv"),
-        "data.schema": str(tmp_path / "schema.toml"),
-        "data.test-file": str(tmp_path / "test.csv"),
-        "regulariser.name": "none",
-        "rounds": 20,
-    }
+    return three_sites(tmp_path, SCHEMA, table, (40, 60, 50, 100)) | {"rounds": 20}
 
 
 def test_one_file_is_one_client(sites, tmp_path):

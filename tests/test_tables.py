@@ -9,20 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinflower.data import csv_tables, tables
-from twinflower.data.schema import (
-    INDICATOR,
-    ZERO,
-    Category,
-    Classes,
-    Number,
-    Range,
-    Schema,
-    Target,
-    parse_schema,
-)
-from twinflower.data.schema import read_schema as read_schema_file
-from twinflower.data.tables import draft, read_features, read_rows
+from twinflower.data import csv_tables, drafts, tables
+from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target
+from twinflower.data.drafts import draft
+from twinflower.data.schema import Schema
+from twinflower.data.schema_file import parse_schema, to_toml
+from twinflower.data.schema_file import read_schema as read_schema_file
+from twinflower.data.tables import read_features, read_rows
 from twinflower.errors import DataError
 
 SCHEMA = """
@@ -400,7 +393,7 @@ ranges = st.tuples(st.floats(-1e90, 1e90), st.floats(1e-3, 1e90)).map(
     st.booleans(),
 )
 def test_a_schema_survives_its_own_file(columns, range_, words, regression):
-    from twinflower.data.schema import as_text
+    from twinflower.data.columns import as_text
 
     words = list(dict.fromkeys(map(as_text, words)))
     a, b, label, ignored = columns
@@ -415,7 +408,7 @@ def test_a_schema_survives_its_own_file(columns, range_, words, regression):
     )
     if len(set(schema.features)) < len(schema.features):
         return
-    again = parse_schema(schema.to_toml())
+    again = parse_schema(to_toml(schema))
     assert again == schema
     assert again.digest == schema.digest
 
@@ -441,7 +434,7 @@ def test_a_draft_ignores_a_column_without_a_name(tmp_path):
     """Such as the row numbers that pandas writes."""
     path = written(tmp_path, "".join(f"{row},{line}\n" for row, line in enumerate(TABLE.splitlines())))
     path.write_text(path.read_text().replace("0,", ",", 1))
-    schema = parse_schema(tables.drafted([path], "ill"))
+    schema = parse_schema(drafts.drafted([path], "ill"))
     assert schema.ignore == ("",)
     read_rows(path, schema)
 
@@ -459,7 +452,7 @@ def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):
         Category("ca", ("0", "1", "2"), INDICATOR),
         Category("note", ("a", "b")),
     )
-    assert parse_schema(schema.to_toml()) == schema
+    assert parse_schema(to_toml(schema)) == schema
     assert [len(read_rows(path, schema)[1]) for path in (one, two)] == [2, 60]
     assert draft([one, two], "age").label == Target("age", Range(28.0, 89.0))
     with pytest.raises(DataError, match="there is no column 'x'"):
@@ -473,7 +466,7 @@ def test_a_drafted_range_holds_its_numbers(low, high):
     text = io.StringIO()
     values = [low, high, (low + high) / 2, 0.5, 1.5, -0.25]
     csv.writer(text).writerows([["x", "y"], *([repr(v), v > 0] for v in values), ["0", True], ["1", False]])
-    seen = tables._Seen.of(row.split(",")[0] for row in text.getvalue().splitlines()[1:])
+    seen = drafts._Seen.of(row.split(",")[0] for row in text.getvalue().splitlines()[1:])
     column = seen.column("x")
     assert isinstance(column, Number)
     assert column.range.low <= min(values)

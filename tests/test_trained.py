@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.arrays import Array
-from twinflower.data.schema import parse_schema, read_schema
+from twinflower.data.schema_file import parse_schema, read_schema
 from twinflower.data.sets import load_dataset
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
-from twinflower.models.trained import Inputs, TrainedModel, trained
+from twinflower.models.inputs import Inputs
+from twinflower.models.trained import TrainedModel, trained
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run

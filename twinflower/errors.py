@@ -61,3 +61,9 @@ def require(condition: bool, text: str) -> None:
     """Raise `SettingError(text)` unless the condition holds."""
     if not condition:
         raise SettingError(text)
+
+
+def expect(condition: bool, text: str, reason: str = UNUSABLE) -> None:
+    """Raise `DataError(text, reason)` unless the condition holds."""
+    if not condition:
+        raise DataError(text, reason)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from twinflower import FederatedClassifier
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.data.tables import read_rows
 
 matplotlib.use("Agg")

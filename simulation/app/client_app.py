@@ -24,7 +24,7 @@ from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient, for_flower_strategies
 from twinflower.clients.messages import directly
 from twinflower.data.files import stream_bytes
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require

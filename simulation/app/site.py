@@ -50,7 +50,7 @@ from typing import Any
 from flwr.app import Context, Error, Message
 from flwr.common import log
 
-from twinflower.data.schema import read_schema
+from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
 from twinflower.privacy.ledger import LedgerError

@@ -9,9 +9,10 @@ import numpy as np
 
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
-from twinflower.data.schema import Range
+from twinflower.data.columns import Range
 from twinflower.errors import RunError
-from twinflower.models.trained import Inputs, TrainedClassifier, TrainedRegressor, trained
+from twinflower.models.inputs import Inputs
+from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.networks import NetworkObjective

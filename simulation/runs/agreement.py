@@ -8,8 +8,8 @@ import numpy as np
 
 from twinflower.arrays import Array, Index
 from twinflower.clients.ranges import COUNTS_ROUND, PrivateColumns
+from twinflower.data.columns import Range
 from twinflower.data.ranges import Grid, Unscaled, pack_ranges, sensitivity, unpack_ranges
-from twinflower.data.schema import Range
 from twinflower.errors import SettingError
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release

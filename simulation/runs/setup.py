@@ -18,10 +18,10 @@ from twinflower.algorithms.abilities import (
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
+from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, divide, hold_out
-from twinflower.data.schema import Range
 from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from twinflower.data.partition import Sizes
+from twinflower.data.partitioners import Sizes
 from twinflower.data.sets import Data, OwnData, TableData
 from twinflower.data.sites import schema_to_read
 from twinflower.data.tables import read_rows, table_files

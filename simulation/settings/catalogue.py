@@ -11,7 +11,7 @@ from typing import Any
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import PRECISIONS
-from twinflower.data.partition import PARTITIONERS
+from twinflower.data.partitioners import PARTITIONERS
 from twinflower.data.sets import SOURCES
 from twinflower.problems.networks import OBJECTIVES, TORCH
 from twinflower.problems.regularisers import REGULARISERS

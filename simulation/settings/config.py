@@ -10,7 +10,7 @@ import numpy as np
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained
 from twinflower.arrays import PRECISIONS, Index
-from twinflower.data.partition import PARTITIONERS, Method, Sizes
+from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
 from twinflower.problems.batches import LocalSchedule

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, cause
+from ..errors import DataError, cause, expect
 from ..randomness import stream
 from .dataset import Dataset, Floats, Labels, Table, held_out, moments, standardised
 from .files import (
@@ -29,7 +29,6 @@ from .files import (
     read_idx,
     read_libsvm,
 )
-from .schema import expect
 
 
 class Source(NamedTuple):

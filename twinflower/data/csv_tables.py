@@ -19,9 +19,9 @@ from typing import TextIO
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, expect
 from ..settings import LARGEST
-from .schema import Cells, expect
+from .columns import Cells
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together

@@ -9,10 +9,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..arrays import DOUBLE
+from ..errors import expect
 from ..settings import Setting, at_least, between
+from .columns import Classes, Range
 from .features import Deferred, finite
 from .ranges import Unscaled
-from .schema import Classes, Range, Schema, expect
+from .schema import Schema
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64] | NDArray[np.float64]

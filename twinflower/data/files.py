@@ -11,6 +11,7 @@ import io
 import math
 import os
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
@@ -76,6 +77,16 @@ def stream_bytes(path: Path) -> Iterator[bytes]:
                 yield piece
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read or unpacked: {cause(error)}") from error
+
+
+def read_arrays(path: Path, expected: str, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file with these names, all without names; DataError(expected) for any other file."""
+    content = read_bytes(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in names or arrays.files}
+    except (ValueError, OSError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{expected} ({cause(error)})") from error
 
 
 def read_idx(path: Path, item_shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -39,4 +39,4 @@ def _partition(parts: list[Any]) -> Partition:
     require(not empty, f"the partitioner leaves client {empty[0] if empty else 0} without rows")
     together = np.concatenate(rows)
     require(len(np.unique(together)) == len(together), "the partitioner gives a row to two clients")
-    return Partition(together, np.cumsum([0, *map(len, rows)]))
+    return Partition.grouped(rows)

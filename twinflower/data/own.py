@@ -1,19 +1,16 @@
 """A site's own rows, in a file without names of columns."""
 
-import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from ..errors import DataError, cause
+from ..errors import DataError, expect
 from ..settings import LARGEST, Setting, at_least
 from .dataset import OWN, Bias, RangeShare, RowNorm, SchemaDigest, SchemaFile, Table, check_rows
 from .features import completed
-from .files import FormatError, read_bytes, read_libsvm
-from .schema import expect
+from .files import FormatError, read_arrays, read_libsvm
 
 
 @dataclass(frozen=True)
@@ -81,13 +78,8 @@ def _own_libsvm(file: Path, num_features: int) -> Table:
 
 
 def _own_arrays(file: Path) -> Table:
-    content = read_bytes(file)
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            features, labels = arrays["features"], arrays["labels"]
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile, AttributeError) as error:
-        expected = f"{file} must be an .npz file with arrays features and labels"
-        raise DataError(f"{expected} ({cause(error)})") from error
+    expected = f"{file} must be an .npz file with arrays features and labels"
+    features, labels = read_arrays(file, expected, ("features", "labels")).values()
     numeric = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
     expect(numeric, f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}")
     return features, labels

@@ -1,35 +1,23 @@
 """Assignment of rows to clients: `partition(labels, num_clients, method, seed, ...)`.
 
-Every method is a dataclass of its settings with a function `counts` that returns an array (N, kinds): how many rows of
-each kind a client gets. The kinds are the classes; for methods that ignore labels there is a single kind. One shared
-function then assigns the rows. To add a method, write such a class and add it to `PARTITIONERS` at the end of this
-module.
+A method (`partitioners`) says how many rows of each kind every client gets; the kinds are the classes, or a single one
+for methods that ignore labels. This module then assigns the rows.
 
 For all methods, a row belongs to at most one client, no client is empty, and the same seed gives the same rows.
 """
 
-from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..errors import SettingError, require
+from ..errors import require
 from ..randomness import stream
-from ..settings import Rule, Setting, at_least, check_settings, make
-
-Ints = NDArray[np.int64]
-
-_DRAWS = 20  # draws of Dirichlet proportions, until no client is empty
-_CONCENTRATION = Rule("above 0 and at most 1e6", lambda v: 0 < v <= 1e6)
-
-
-# ------------------------------------------------------------------------------------------ the value
+from ..settings import check_settings, make
+from .partitioners import PARTITIONERS, Ints, Method, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +26,12 @@ class Partition:
 
     rows: Ints  # (total,)
     offsets: Ints  # (N + 1,), from 0 to total
+
+    @classmethod
+    def grouped(cls, rows: Iterable[Ints]) -> "Partition":
+        """The partition with these rows of each client."""
+        own = list(rows)
+        return cls(np.concatenate(own), np.cumsum([0, *map(len, own)]))
 
     @property
     def num_clients(self) -> int:
@@ -65,7 +59,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
     training, held = (
         [partition.of(i)[mask if kept else ~mask] for i, mask in enumerate(places)] for kept in (False, True)
     )
-    return _grouped(training), _grouped(held)
+    return Partition.grouped(training), Partition.grouped(held)
 
 
 def _held_out(size: int, share: float, draw: Generator) -> NDArray[np.bool_]:
@@ -73,11 +67,6 @@ def _held_out(size: int, share: float, draw: Generator) -> NDArray[np.bool_]:
     mask = np.zeros(size, dtype=bool)
     mask[draw.permutation(size)[: min(max(round(share * size), 1), size - 1)]] = True
     return mask
-
-
-def _grouped(rows: Sequence[Ints]) -> Partition:
-    """The partition with these rows of each client."""
-    return Partition(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
 def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
@@ -102,37 +91,6 @@ def _spread(values: Ints) -> str:
 # --------------------------------------------------------------------------------------- dividing rows
 
 
-class Task(NamedTuple):
-    """The input of a method; class_rows (C,) counts the rows of each class, (1,) for methods that ignore labels."""
-
-    class_rows: Ints
-    num_clients: int
-    draw: Generator
-
-
-@dataclass(frozen=True)
-class Method(ABC):
-    """A partitioning method with its settings.
-
-    by_class: whether it needs class labels. shuffled: whether rows are assigned in random order instead of file order.
-    equal: whether samples_per_client > 0 gives all clients exactly that many rows.
-    """
-
-    description: ClassVar[str]
-    by_class: ClassVar[bool] = True
-    shuffled: ClassVar[bool] = True
-    equal: ClassVar[bool] = True
-
-    name: str = ""
-    samples_per_client: Annotated[
-        int, Setting("rows that every client keeps; 0: all of its rows", at_least(0), "rows")
-    ] = 0
-
-    @abstractmethod
-    def counts(self, task: Task) -> Ints:
-        """Number of rows of each kind for each client, (N, kinds)."""
-
-
 def partition(
     labels: NDArray[Any],
     num_clients: int,
@@ -146,10 +104,10 @@ def partition(
     iid          at random; sizes differ by at most one
     contiguous   like iid, but in file order: equal chunks, of which client 0 has the first
     sizes        at random, with sizes[i] rows for client i; rows beyond their sum are not used
-    labels       exactly labels_per_client labels for every client and equal sizes, see `_labels`
-    one-class    one label per client, see `_one_class`
-    mixed        iid_rows random rows for every client and the others of one label, see `_mixed`
-    dirichlet    each class divided in proportions drawn from Dirichlet(dirichlet_alpha), see `_dirichlet`
+    labels       exactly labels_per_client labels for every client and equal sizes, see `Labels`
+    one-class    one label per client, see `OneClass`
+    mixed        iid_rows random rows for every client and the others of one label, see `Mixed`
+    dirichlet    each class divided in proportions drawn from Dirichlet(dirichlet_alpha), see `Dirichlet`
 
     samples_per_client = s > 0 limits every client to s rows, chosen at random except for contiguous, which
     keeps the first s of each chunk. Methods with equal sizes raise SettingError if a client cannot have s
@@ -204,11 +162,7 @@ def _deal(kinds: Ints, counts: Ints, order: Ints) -> Partition:
         owner[places] = np.repeat(np.arange(len(counts)), column)
     given = np.flatnonzero(owner >= 0)
     by_client = given[np.argsort(owner[given], kind="stable")]
-    return Partition(order[by_client], _offsets(counts.sum(axis=1)))
-
-
-def _offsets(sizes: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(order[by_client], np.cumsum([0, *counts.sum(axis=1)]))
 
 
 def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
@@ -218,327 +172,4 @@ def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
         return whole
     text = f"partition.samples-per-client must be at most {smallest}, the rows of the smallest client; got {samples}"
     require(samples <= smallest or not equal, text)
-    place = np.arange(len(whole.rows)) - np.repeat(whole.offsets[:-1], whole.sizes)
-    return Partition(whole.rows[place < samples], _offsets(np.minimum(whole.sizes, samples)))
-
-
-# -------------------------------------------------------------------------------- methods without labels
-
-
-def _even(rows: int, parts: int) -> Ints:
-    """Sizes (parts,) that sum to `rows` and differ by at most one, larger sizes first."""
-    return rows // parts + (np.arange(parts) < rows % parts)
-
-
-def _equal_sizes(task: Task) -> Ints:
-    return _even(int(task.class_rows.sum()), task.num_clients)[:, None]
-
-
-def _given_sizes(task: Task, wanted: Sequence[int]) -> Ints:
-    sizes, rows = np.asarray(wanted), task.class_rows.sum()
-    right = sizes.shape == (task.num_clients,)
-    require(
-        right, f"partition.sizes must be {task.num_clients} whole numbers, one per client; got {len(sizes)}"
-    )
-    require(sizes.min() >= 1, f"partition.sizes must be at least 1, or drop the client; got {sizes.min()}")
-    require(
-        sizes.sum() <= rows, f"partition.sizes must add up to at most {rows}, the rows; got {sizes.sum()}"
-    )
-    return sizes.astype(np.int64)[:, None]
-
-
-# ------------------------------------------------------------------------------------- methods by class
-
-
-def _apportion(weights: Ints, seats: int, low: Ints, high: Ints) -> Ints:
-    """Integers in low..high that sum to seats and are nearly proportional to the weights; all arrays are (n,).
-
-    Webster's method assigns seats one by one to the largest weight / (2 held + 1). It requires
-    sum(low) <= seats <= sum(high).
-    """
-    party = np.repeat(np.arange(len(weights)), high - low)
-    held = np.concatenate([np.arange(first, last) for first, last in zip(low, high, strict=True)])
-    best = np.argsort(-weights[party] / (2 * held + 1), kind="stable")[: seats - low.sum()]
-    return low + np.bincount(party[best], minlength=len(weights))
-
-
-def _one_class(task: Task, wanted: int) -> Ints:
-    """Counts (N, C) with one label per client, and labels assigned to clients in random order.
-
-    The number of a label's clients is proportional to its rows (`_apportion`), with at least one client for
-    every label that has rows. The label's rows are divided as equally as possible among these clients. With
-    wanted = s > 0, each client later keeps s rows, so a label with r rows has at most r // s clients.
-    """
-    rows = task.class_rows
-    present = int(np.count_nonzero(rows))
-    text = f"clients.count must be at least {present}, one for each class, for 'one-class'"
-    require(task.num_clients >= present, f"{text}; got {task.num_clients}")
-    high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
-    enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-    text = "partition.samples-per-client must be lower, or clients.count: classes have too few rows for 'one-class'"
-    require(enough, f"{text}; got {wanted}")
-    clients = _apportion(rows, task.num_clients, low, high)
-    held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
-    counts = np.zeros((task.num_clients, len(rows)), np.int64)
-    for label in np.flatnonzero(rows):
-        owners = np.flatnonzero(held == label)
-        counts[owners, label] = _even(rows[label], len(owners))
-    return counts
-
-
-def _mixed(task: Task, share: int, wanted: int) -> Ints:
-    """Counts (N, C): `share` random rows for every client, and further rows of label i mod C for client i.
-
-    Every client has `wanted` rows in total or, if that is 0, as many as the scarcest of these labels allows.
-    Source: appendix A.4 of Zhang 2023 (N = 10, 1,000 and 2,850 rows). The paper does not say which rows are drawn
-    first; here the random ones are.
-    """
-    clients, left = task.num_clients, task.class_rows.copy()
-    enough = 0 <= share * clients <= left.sum()
-    require(
-        enough, f"partition.iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}"
-    )
-    counts = np.zeros((clients, len(left)), np.int64)
-    for mine in counts:
-        mine += task.draw.multivariate_hypergeometric(left, share)
-        left -= mine
-    labels = np.arange(clients) % len(left)
-    holders = np.bincount(labels, minlength=len(left))
-    largest = share + int((left[labels] // holders[labels]).min())
-    size = wanted or largest
-    text = f"partition.samples-per-client must be in {max(share, 1)}..{largest} for partition 'mixed'; got {size}"
-    require(max(share, 1) <= size <= largest, text)
-    counts[np.arange(clients), labels] += size - share
-    return counts
-
-
-def _dirichlet(task: Task, alpha: float) -> Ints:
-    """Counts (N, C): each class is divided among the clients by its own p ~ Dirichlet(alpha, ..., alpha).
-
-    A large alpha is close to iid; a small alpha gives most clients few labels and few rows. Proportions that leave a
-    client empty are redrawn, `_DRAWS` draws at most. Source: Yurochkin et al., ICML 2019, section 4.
-    """
-    clients = task.num_clients
-    for _ in range(_DRAWS):
-        shares = task.draw.dirichlet(np.full(clients, alpha), size=len(task.class_rows))  # (C, N)
-        ends = np.rint(np.cumsum(shares, axis=1) * task.class_rows[:, None]).astype(np.int64)
-        counts = np.diff(ends, axis=1, prepend=0).T
-        if counts.any(axis=1).all():
-            return counts
-    text = f"partition.dirichlet-alpha {alpha} left one of {clients} clients without rows in {_DRAWS} draws"
-    raise SettingError(f"{text}; raise partition.dirichlet-alpha, lower clients.count or change the seed")
-
-
-def _labels(task: Task, k: int, wanted: int) -> Ints:
-    """Counts (N, C) with exactly k labels and the same number of rows for every client.
-
-    Labels are drawn at random so that the number of a label's clients is proportional to its rows (36 to 45
-    of 100 clients on MNIST with k = 4; the same number for classes of equal size).
-    Every client has `wanted` rows or, if that is 0, the largest number that these labels allow. If clients
-    share labels in many ways (k > 1, N well above C), this is rows // N, and fewer than N rows are unused;
-    with k = 1, the label with the fewest rows per client determines it. Every client has at least one row of
-    each of its labels, and the largest deviation of these counts from size / k is as small as possible.
-    Source: section V of Li 2024 for the setting (N = 100, k = 4, 600 rows each). The paper does not say how
-    all clients can have 600 rows when the classes differ in size.
-    """
-    held = _held_labels(task, k)
-    fill, top = partial(_fill, held, task.class_rows), int(task.class_rows.sum()) // task.num_clients
-    largest = k + bisect_left(range(k + 1, top + 1), True, key=lambda size: fill(size, size) is None)
-    size = wanted or largest
-    text = f"partition.samples-per-client must be in {k}..{largest} for these labels; got {size}"
-    require(k <= size <= largest, text)
-    slack = bisect_left(range(size), True, key=lambda width: fill(size, width) is not None)
-    counts = fill(size, slack)
-    assert counts is not None  # with slack = size there is no restriction, and size <= largest is feasible
-    return counts
-
-
-def _held_labels(task: Task, k: int) -> NDArray[np.bool_]:
-    """A mask (N, C) of the labels that each client holds, k per client; SettingError if this is impossible."""
-    rows, clients = task.class_rows, task.num_clients
-    present = int(np.count_nonzero(rows))
-    require(
-        1 <= k <= present,
-        f"partition.labels-per-client must be in 1..{present}, the number of classes; got {k}",
-    )
-    high = np.minimum(rows, clients)
-    enough = high.sum() >= clients * k
-    text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"
-    require(enough, f"{text}; got {clients}")
-    low = np.minimum(high, 1 if clients * k >= present else 0)
-    return _draw_labels(_apportion(rows, clients * k, low, high), clients, k, task.draw)
-
-
-def _draw_labels(needed: Ints, clients: int, k: int, draw: Generator) -> NDArray[np.bool_]:
-    """A random table (clients, C) with k labels in each row and needed[c] clients in column c.
-
-    One client after the other draws k labels without replacement, with probability weights equal to the number
-    of clients that a label still needs (the k largest weight / exponential). A label that still needs all
-    remaining clients is always taken.
-    """
-    held = np.zeros((clients, len(needed)), dtype=bool)
-    waits = draw.standard_exponential(held.shape)
-    for client in range(clients):
-        keys = np.where(needed == clients - client, np.inf, needed / waits[client])
-        held[client, np.argpartition(-keys, k - 1)[:k]] = True
-        needed = needed - held[client]
-    return held
-
-
-def _fill(held: NDArray[np.bool_], class_rows: Ints, size: int, slack: int) -> Ints | None:
-    """Counts (N, C) with `size` rows per client and size / k +- slack rows, at least 1, of every label it holds.
-
-    Returns None if there are no such counts. They are a maximum flow client -> held label -> the label's rows, after
-    the lower bounds have been subtracted. With integer capacities, the maximum flow is an integer flow.
-    """
-    k = int(held[0].sum())
-    low, high = max(1, size // k - slack), -(-size // k) + slack
-    spare, missing = class_rows - low * held.sum(axis=0), size - low * k
-    if spare.min() < 0:
-        return None
-    clients, labels = np.nonzero(held)
-    flow = _flow(clients, labels, np.full(len(held), missing), spare, high - low)
-    return low * held + flow if flow.sum() == missing * len(held) else None
-
-
-def _flow(clients: Ints, labels: Ints, supply: Ints, demand: Ints, most: int) -> Ints:
-    """The maximum flow (N, C) from supplies (N,) to demands (C,) over the edges clients[e] -> labels[e].
-
-    Every edge has capacity `most`.
-    """
-    from scipy.sparse import coo_array  # slow to import, and only needed here
-    from scipy.sparse.csgraph import maximum_flow
-
-    n, c = len(supply), len(demand)
-    source, sink = n + c, n + c + 1
-    start = np.concatenate([np.full(n, source), clients, n + np.arange(c)])
-    end = np.concatenate([np.arange(n), n + labels, np.full(c, sink)])
-    room = np.concatenate([supply, np.full(len(clients), most), demand])
-    room, start, end = (array.astype(np.int32) for array in (room, start, end))  # SciPy 1.13 takes int32
-    graph = coo_array((room, (start, end)), shape=(sink + 1, sink + 1)).tocsr()
-    flow = maximum_flow(graph, source, sink).flow.tocoo()
-    table = np.zeros((n, c), np.int64)
-    inner = (flow.row < n) & (flow.col >= n) & (flow.col < source)
-    table[flow.row[inner], flow.col[inner] - n] = flow.data[inner]
-    return table
-
-
-# --------------------------------------------------------------------------------------------- list
-
-
-@dataclass(frozen=True)
-class Iid(Method):
-    """Rows at random, in equal sizes."""
-
-    description: ClassVar[str] = "at random, equal sizes"
-    by_class: ClassVar[bool] = False
-
-    name: str = "iid"
-
-    def counts(self, task: Task) -> Ints:
-        """Counts (N, 1) that differ by at most one."""
-        return _equal_sizes(task)
-
-
-@dataclass(frozen=True)
-class Contiguous(Iid):
-    """Rows in file order, in chunks of equal size."""
-
-    description: ClassVar[str] = "in file order, equal chunks"
-    shuffled: ClassVar[bool] = False
-
-    name: str = "contiguous"
-
-
-@dataclass(frozen=True)
-class Labels(Method):
-    """The same number of labels and of rows for every client."""
-
-    description: ClassVar[str] = "labels-per-client labels for each client, equal sizes"
-
-    name: str = "labels"
-    labels_per_client: Annotated[int, Setting("labels that every client has", at_least(1))] = 2
-
-    def counts(self, task: Task) -> Ints:
-        """Counts (N, C) by `_labels`."""
-        return _labels(task, self.labels_per_client, self.samples_per_client)
-
-
-@dataclass(frozen=True)
-class OneClass(Method):
-    """One label for every client."""
-
-    description: ClassVar[str] = "one label for each client"
-
-    name: str = "one-class"
-
-    def counts(self, task: Task) -> Ints:
-        """Counts (N, C) by `_one_class`."""
-        return _one_class(task, self.samples_per_client)
-
-
-@dataclass(frozen=True)
-class Mixed(Method):
-    """Every client has some random rows and others of a single label."""
-
-    description: ClassVar[str] = "iid-rows at random, the others of one label"
-
-    name: str = "mixed"
-    iid_rows: Annotated[
-        int, Setting("rows of every client that are drawn at random", at_least(0), "rows")
-    ] = 0
-
-    def counts(self, task: Task) -> Ints:
-        """Counts (N, C) by `_mixed`."""
-        return _mixed(task, self.iid_rows, self.samples_per_client)
-
-
-@dataclass(frozen=True)
-class Dirichlet(Method):
-    """Every class is divided in random proportions."""
-
-    description: ClassVar[str] = "class proportions drawn from Dirichlet(dirichlet-alpha)"
-    equal: ClassVar[bool] = False
-
-    name: str = "dirichlet"
-    dirichlet_alpha: Annotated[
-        float, Setting("concentration: the smaller, the more the clients differ", _CONCENTRATION)
-    ] = 0.5
-
-    def counts(self, task: Task) -> Ints:
-        """Counts (N, C) by `_dirichlet`."""
-        return _dirichlet(task, self.dirichlet_alpha)
-
-
-@dataclass(frozen=True)
-class Sizes(Method):
-    """Rows at random, with a given number of rows for each client."""
-
-    description: ClassVar[str] = "at random, with a list of sizes"
-    by_class: ClassVar[bool] = False
-    equal: ClassVar[bool] = False
-
-    name: str = "sizes"
-    sizes: Annotated[
-        str,
-        Setting("rows of every client: first, ..., last", unit="comma-separated whole numbers", numbers=True),
-    ] = ""
-
-    def counts(self, task: Task) -> Ints:
-        """The given sizes as counts (N, 1); SettingError unless they fit the clients and rows."""
-        return _given_sizes(task, self.numbers)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The sizes as integers; SettingError if the text is malformed."""
-        try:
-            return [int(word) for word in self.sizes.split(",")] if self.sizes else []
-        except ValueError:
-            raise SettingError(
-                f"partition.sizes must be comma-separated whole numbers; got '{self.sizes}'"
-            ) from None
-
-
-PARTITIONERS: dict[str, type[Method]] = {
-    entry.name: entry for entry in (Iid, Labels, OneClass, Mixed, Dirichlet, Sizes, Contiguous)
-}
+    return Partition.grouped(own[:samples] for own in np.split(whole.rows, whole.offsets[1:-1]))

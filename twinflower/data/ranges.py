@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from ..errors import ReplyError
 from ..settings import LARGEST, SMALLEST
-from .schema import Range, Schema
+from .columns import Range
+from .schema import Schema
 
 Floats = NDArray[np.float64]
 

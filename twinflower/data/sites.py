@@ -17,7 +17,8 @@ from .dataset import TABLES, Bias, Dataset, Floats, RangeShare, RowNorm, SchemaD
 from .features import completed
 from .own import OwnData
 from .ranges import Unscaled
-from .schema import Schema, read_schema
+from .schema import Schema
+from .schema_file import read_schema
 from .tables import read_names, read_rows, table_files
 
 Rows = tuple[Floats, NDArray[Any]]

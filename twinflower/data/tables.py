@@ -8,48 +8,24 @@ Parquet needs pyarrow.
 """
 
 import glob
-import io
-import math
-import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, cause
+from ..errors import DataError, cause, expect
+from .columns import Category, CellError, Cells, Column, Floats, Number, Target, listed, numbers, texts
 from .csv_tables import Piece, read_header, read_pieces
-from .files import read_bytes
-from .schema import (
-    INDICATOR,
-    MISSING_TEXTS,
-    REFUSE,
-    Category,
-    CellError,
-    Cells,
-    Classes,
-    Column,
-    Floats,
-    Number,
-    Range,
-    Schema,
-    Target,
-    as_text,
-    coded,
-    expect,
-    numbers,
-)
+from .files import read_arrays
+from .schema import Schema
 
 _COLUMNS = "the columns of its table are not those of the schema"
 _PEOPLE = "the numbers of rows of a person in its table do not fit its group-size"
 Finish = Callable[[Floats], Floats]
-_ENDINGS = (".csv", ".parquet", ".npz")
-_MOST_CATEGORIES = 50  # largest number of categories of a text column in a draft
-_FEW_NUMBERS = 6  # in a draft, up to this many distinct integers are treated as categories
-_MOST_CLASSES = 20
 
 
 def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
@@ -73,7 +49,7 @@ def read_features(path: str | Path, schema: Schema) -> Floats:
 def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[Floats, NDArray[Any]]]:
     """Yield features and labels piece by piece; DataError if the table does not fit or has no rows."""
     file, row = Path(path).expanduser(), 0
-    for piece in _pieces(file, schema, _needed(schema, labelled)):
+    for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
@@ -89,25 +65,36 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
 
     Does nothing for a schema without a group column.
     """
-    file, seen, row = Path(path).expanduser(), Counter[str](), 0
-    for piece in _pieces(file, schema, _needed(schema, labelled=True)) if schema.group else ():
-        cells = np.asarray(piece[schema.group]).tolist()
-        texts = ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
-        seen.update(texts)
-        gone = next((place for place, text in enumerate(texts) if text in schema.absent), None)
-        if gone is not None:
-            raise DataError(
-                f"{file}, row {row + gone + 1}, column '{schema.group}': a person must be named",
-                _PEOPLE,
-            )
-        row += len(texts)
-    largest = max(seen.values(), default=0)
+    if not schema.group:
+        return
+    file = Path(path).expanduser()
+    people = _texts(file, schema, schema.used, schema.group)
+    if "" in people:
+        row = people.index("") + 1
+        raise DataError(f"{file}, row {row}, column '{schema.group}': a person must be named", _PEOPLE)
+    largest = max(Counter(people).values(), default=0)
     expect(
         largest <= most,
         f"{file} has {largest} rows with the same {schema.group}, and group-size is {most}: raise it, or leave "
         "rows out",
         _PEOPLE,
     )
+
+
+def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
+    """The canonical texts of a column (rows,) that the schema ignores; DataError if one is missing."""
+    file = Path(path).expanduser()
+    names = _texts(file, schema, (column,), column)
+    if "" in names:
+        row = names.index("") + 1
+        raise DataError(f"{file}, row {row}, column '{column}' is missing, and every row needs its site")
+    return names
+
+
+def _texts(file: Path, schema: Schema, needed: Sequence[str], column: str) -> list[str]:
+    """The canonical texts of one of the needed columns (rows,), empty where the value is missing."""
+    found = [text for piece in _pieces(file, schema, needed) for text in texts(listed(piece[column]))]
+    return ["" if text in schema.absent else text for text in found]
 
 
 def _joined(parts: list[Floats]) -> Floats:
@@ -123,17 +110,6 @@ def _joined(parts: list[Floats]) -> Floats:
     return whole
 
 
-def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
-    """The canonical texts of a column (rows,) that the schema ignores; DataError if one is missing."""
-    file = Path(path).expanduser()
-    names: list[str] = []
-    for piece in _pieces(file, schema, (column,)):
-        names += map(as_text, piece[column])
-    absent = next((row for row, name in enumerate(names, 1) if name in schema.absent or name == "None"), 0)
-    expect(not absent, f"{file}, row {absent}, column '{column}' is missing, and every row needs its site")
-    return names
-
-
 def table_files(pattern: str) -> list[Path]:
     """The files that match a pattern such as site-*.csv, sorted by name; DataError if there are none."""
     paths = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser())))
@@ -141,22 +117,11 @@ def table_files(pattern: str) -> list[Path]:
     return paths
 
 
-def _needed(schema: Schema, labelled: bool) -> tuple[str, ...]:
-    """The columns that are read from a table."""
-    return (*schema.names, schema.label.column, *filter(None, [schema.group])) if labelled else schema.names
-
-
 def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
     """Yield the needed columns of a table in pieces of some rows, after checking the header."""
-    kind = file.suffix.lower()
-    expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
-    if kind == ".csv":
-        names = read_header(file)
-        _check_header(file, names, schema, needed)
-        return read_pieces(file, names, needed, _numeric(schema))
-    header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
+    header, pieces = opened(file)
     _check_header(file, header, schema, needed)
-    return iter([{name: columns(name) for name in needed}])
+    return pieces(needed, _numeric(schema))
 
 
 def _numeric(schema: Schema) -> set[str]:
@@ -173,12 +138,10 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
         f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?",
         _COLUMNS,
     )
-    twice = [name for name, number in Counter(header).items() if number > 1]
-    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}", _COLUMNS)
+    check_names(file, header)
     who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
     expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}", _COLUMNS)
-    known = {*schema.names, schema.label.column, *schema.ignore, *filter(None, [schema.group])}
-    extra = [name for name in header if name not in known]
+    extra = [name for name in header if name not in (*schema.used, *schema.ignore)]
     expect(
         not extra,
         f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or remove it",
@@ -186,15 +149,44 @@ def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Seq
     )
 
 
+def check_names(file: Path, header: Sequence[str]) -> None:
+    """DataError if two columns have the same name."""
+    twice = [name for name, number in Counter(header).items() if number > 1]
+    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}", _COLUMNS)
+
+
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:5]) + (" ..." if len(names) > 5 else "")
 
 
-# ------------------------------------------------------------------------------- Parquet and .npz
+# --------------------------------------------------------------------------------------- file formats
 
 
-def _read_parquet(file: Path) -> tuple[list[str], Any]:
-    """The column names, and a function that returns the cells of a column by name."""
+class Pieces(Protocol):
+    """A table that has been opened; a call yields the cells of some of its columns, for some rows at a time."""
+
+    def __call__(self, needed: Sequence[str], numeric: Collection[str] = ()) -> Iterator[Piece]:
+        """See `read_pieces`; `numeric` has no effect on formats in which columns have types."""
+
+
+def opened(file: Path) -> tuple[list[str], Pieces]:
+    """The column names and the content of a table; DataError if the file cannot be read."""
+    kind = file.suffix.lower()
+    expect(kind in _FORMATS, f"{file} must be one of {', '.join(_FORMATS)}, which its name must end with")
+    return _FORMATS[kind](file)
+
+
+def _read_csv(file: Path) -> tuple[list[str], Pieces]:
+    header = read_header(file)
+    return header, partial(read_pieces, file, header)
+
+
+def _whole(cells: Callable[[str], Cells]) -> Pieces:
+    """All rows in a single piece; cells: returns a column by its name."""
+    return lambda needed, numeric=(): iter([{name: cells(name) for name in needed}])
+
+
+def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -215,21 +207,13 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
         numeric = plain and not column.null_count
         return column.to_numpy() if numeric else column.to_pylist()  # type: ignore[no-any-return]
 
-    return list(table.column_names), cells
+    return list(table.column_names), _whole(cells)
 
 
-def _read_npz(file: Path) -> tuple[list[str], Any]:
-    """The column names, and a function that returns the cells of a column by name; every array is a column."""
-    content = read_bytes(file)
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            columns = {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file} must be an .npz file with an array for each column ({cause(error)})"
-        ) from None
+def _read_npz(file: Path) -> tuple[list[str], Pieces]:
+    columns = read_arrays(file, f"{file} must be an .npz file with an array for each column")
     _check_arrays(file, columns)
-    return list(columns), columns.__getitem__
+    return list(columns), _whole(columns.__getitem__)
 
 
 def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -244,139 +228,7 @@ def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------- a first draft
-
-
-def draft(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> Schema:
-    """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
-
-    label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
-    of their values, rounded outwards to two digits, or with private_ranges no range but "private". Text columns, and
-    columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
-    with too many values and columns without a name are ignored.
-    """
-    tables = [_everything(Path(path).expanduser()) for path in paths]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    label = label or list(tables[0])[-1]
-    expect(label in names, f"there is no column '{label}' in {', '.join(map(str, paths))}")
-    seen = {name: _Seen.of([cell for table in tables for cell in table.get(name, [None])]) for name in names}
-    columns = [seen[name].column(name) for name in names if name != label]
-    used = tuple(
-        replace(own, range=None) if private_ranges and isinstance(own, Number) else own
-        for own in columns
-        if isinstance(own, Number | Category)
-    )
-    expect(bool(used), f"no column of {paths[0]} but the label can be used")
-    return Schema(used, seen[label].label(label), tuple(name for name in columns if isinstance(name, str)))
-
-
-_DRAFTED = """\
-# A draft, made from all values of {files}. Its ranges and categories are
-# data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
-# value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
-# Columns without a name, and columns of text with more than {most} different values, are listed under ignore. All sites
-# must use the same schema.
-
-"""
-
-
-def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
-    """The text of a draft schema, with a comment at the top that says that it was made from the data."""
-    names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
-    return (
-        _DRAFTED.format(files=" ".join(names.split()), most=_MOST_CATEGORIES)
-        + draft(paths, label, private_ranges).to_toml()
-    )
-
-
-def _everything(file: Path) -> dict[str, list[Any]]:
-    """All columns of a table, by name, read without a schema."""
-    kind = file.suffix.lower()
-    expect(kind in _ENDINGS, f"{file} must be one of {', '.join(_ENDINGS)}, which its name must end with")
-    if kind != ".csv":
-        header, columns = (_read_npz if kind == ".npz" else _read_parquet)(file)
-        return {name: np.asarray(columns(name)).tolist() for name in header}
-    header = read_header(file)
-    _check_header(file, header, _any_columns(header), [])
-    found: dict[str, list[Any]] = {name: [] for name in header}
-    for piece in read_pieces(file, header, header):
-        for name, cells in piece.items():
-            found[name].extend(cells)
-    expect(bool(found[header[0]]), f"{file} has a header and no rows")
-    return found
-
-
-def _any_columns(header: Sequence[str]) -> Schema:
-    """A placeholder schema that accepts all of these columns."""
-    return Schema((), Target(header[0], Range(0.0, 1.0)), tuple(header))
-
-
-class _Seen:
-    """The distinct values of a column: whether any are missing, the texts, and the numbers if all are numeric."""
-
-    def __init__(self, texts: set[str], missing: bool) -> None:
-        self.texts, self.missing = texts, missing
-        self.numbers = _all_numbers(texts)
-
-    @classmethod
-    def of(cls, cells: Iterable[Any]) -> "_Seen":
-        texts = {"" if cell is None or cell != cell else as_text(cell) for cell in set(cells)}
-        present = texts - set(MISSING_TEXTS)
-        return cls(present, present != texts)
-
-    def column(self, name: str) -> Column | str:
-        """The column in the draft, or its name if the draft ignores it."""
-        rule = INDICATOR if self.missing else REFUSE
-        if not name:
-            return name
-        if self._are_categories(_FEW_NUMBERS, _MOST_CATEGORIES):
-            return Category(name, tuple(self._ordered()), rule)
-        range_ = self._range()
-        return Number(name, range_, rule) if range_ else name
-
-    def label(self, name: str) -> Classes | Target:
-        """The label in the draft; DataError if the column cannot be a label."""
-        if len(self.texts) > 1 and self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
-            ordered = self._ordered()
-            whole = self.numbers is not None
-            names = tuple(int(float(text)) if whole else text for text in ordered)
-            return Classes(name, names, tuple((text,) for text in ordered))
-        range_ = self._range()
-        if range_ is None:
-            raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
-        return Target(name, range_)
-
-    def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
-        if self.numbers is None:
-            return 1 <= len(self.texts) <= most_texts
-        whole = all(value == int(value) for value in self.numbers)
-        return 1 <= len(self.numbers) <= most_numbers and whole
-
-    def _ordered(self) -> list[str]:
-        return sorted(self.texts, key=float) if self.numbers is not None else sorted(self.texts)
-
-    def _range(self) -> Range | None:
-        if not self.numbers:
-            return None
-        low, high = _rounded(min(self.numbers), math.floor), _rounded(max(self.numbers), math.ceil)
-        return Range(low, high) if low < high else Range(low - 1.0, low + 1.0)
-
-
-def _all_numbers(texts: set[str]) -> list[float] | None:
-    """The texts as numbers; None unless all are finite numbers."""
-    try:
-        values = list(map(float, texts))
-    except ValueError:
-        return None
-    return values if values and all(map(math.isfinite, values)) else None
-
-
-def _rounded(value: float, direction: Any) -> float:
-    """The value rounded to two significant digits with `direction`, math.floor or math.ceil."""
-    if not value:
-        return 0.0
-    digits = math.floor(math.log10(abs(value))) - 1
-    return float(f"{direction(float(f'{value / 10.0**digits:.9g}'))}e{digits}")
+_FORMATS = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
 
 
 # ------------------------------------------------------------------------------- what a site can check
@@ -388,23 +240,19 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
     Raises DataError for a table that does not fit. These counts are private data, meant only for the site that holds
     the table.
     """
-    file, tally = Path(path).expanduser(), {column.name: [0, 0, 0] for column in schema.columns}
+    file, tally = Path(path).expanduser(), {column.name: np.zeros(3, int) for column in schema.columns}
     for _ in encoded(file, schema, labelled=True):
         pass
-    for piece in _pieces(file, schema, _needed(schema, labelled=True)):
+    for piece in _pieces(file, schema, schema.used):
         for column in schema.columns:
-            counts = _fit(column, piece[column.name], schema.absent)
-            tally[column.name] = [total + own for total, own in zip(tally[column.name], counts, strict=True)]
-    return [(name, rows, missing, outside) for name, (rows, missing, outside) in tally.items()]
+            tally[column.name] += _fit(column, piece[column.name], schema.absent)
+    return [(name, *map(int, counts)) for name, counts in tally.items()]  # type: ignore[misc]
 
 
 def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int, int]:
     """The numbers of rows, missing values and clipped values among cells that have passed the checks."""
     if isinstance(column, Category):
-        places = {category: place for place, category in enumerate(column.categories)}
-        return len(cells), int((coded(cells, places, absent, "") < 0).sum()), 0
+        return len(cells), int((column.codes(cells, absent) < 0).sum()), 0
     values = numbers(cells, absent)
-    if column.range is None:
-        return len(cells), int(np.isnan(values).sum()), 0
-    outside = (values < column.range.low) | (values > column.range.high)
-    return len(cells), int(np.isnan(values).sum()), int(outside.sum())
+    low, high = (column.range.low, column.range.high) if column.range else (-np.inf, np.inf)
+    return len(cells), int(np.isnan(values).sum()), int(((values < low) | (values > high)).sum())

@@ -1,6 +1,6 @@
 """A trained model as a scikit-learn pipeline. Loading a model does not import this module, and so not scikit-learn."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -8,25 +8,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import Pipeline
 
 from ..arrays import Array
-
-
-class Encoder(Protocol):
-    """The transformation from users' rows to features; see `trained.Inputs`."""
-
-    @property
-    def bias(self) -> bool:
-        """Whether a column of ones is appended."""
-
-    @property
-    def row_norm(self) -> float:
-        """The limit of the rows' norms, 0 for none."""
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features, without the column of ones."""
-
-    def features(self, rows: Any) -> Array:
-        """The features (rows, num_features), with one more column if `bias`."""
+from .inputs import Inputs
 
 
 class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -35,7 +17,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ones: whether to include the column of ones that the run appended, as the last feature.
     """
 
-    def __init__(self, inputs: Encoder, ones: bool = False) -> None:
+    def __init__(self, inputs: Inputs, ones: bool = False) -> None:
         self.inputs = inputs
         self.ones = ones
 
@@ -57,7 +39,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(names, dtype=object)
 
 
-def classifier(inputs: Encoder, matrix: Array, classes: Any) -> Pipeline:
+def classifier(inputs: Inputs, matrix: Array, classes: Any) -> Pipeline:
     """`Features` followed by a LogisticRegression with these weights (outputs, features), ones included."""
     ones = _keeps_ones(inputs)
     final = LogisticRegression(fit_intercept=not ones)
@@ -67,7 +49,7 @@ def classifier(inputs: Encoder, matrix: Array, classes: Any) -> Pipeline:
     return _pipeline(inputs, ones, final)
 
 
-def regression(inputs: Encoder, matrix: Array, half: float, middle: float) -> Pipeline:
+def regression(inputs: Inputs, matrix: Array, half: float, middle: float) -> Pipeline:
     """`Features` followed by a LinearRegression with these weights (1, features), ones included, for a label that was
     scaled to (label - middle) / half."""
     ones, final = _keeps_ones(inputs), LinearRegression()
@@ -77,17 +59,17 @@ def regression(inputs: Encoder, matrix: Array, half: float, middle: float) -> Pi
     return _pipeline(inputs, ones, final)
 
 
-def _keeps_ones(inputs: Encoder) -> bool:
+def _keeps_ones(inputs: Inputs) -> bool:
     """Whether the column of ones remains a feature: in rows scaled down to row_norm it is less than 1."""
     return inputs.bias and inputs.row_norm > 0
 
 
-def _weights(inputs: Encoder, matrix: Array, ones: bool) -> tuple[Array, Array]:
+def _weights(inputs: Inputs, matrix: Array, ones: bool) -> tuple[Array, Array]:
     """coef_ (outputs, features) and intercept_ (outputs,) for the output of `Features`."""
     if ones or not inputs.bias:
         return matrix, np.zeros(len(matrix))
     return matrix[:, :-1], matrix[:, -1]
 
 
-def _pipeline(inputs: Encoder, ones: bool, final: Any) -> Pipeline:
+def _pipeline(inputs: Inputs, ones: bool, final: Any) -> Pipeline:
     return Pipeline([("features", Features(inputs, ones)), ("model", final)])

@@ -16,6 +16,7 @@ norms, the scores of a longer row are scaled down with it, including the interce
 import io
 import json
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,134 +28,25 @@ from numpy.typing import NDArray
 
 from .. import special
 from ..arrays import Array
+from ..data.columns import Target
 from ..data.features import completed
 from ..data.files import read_bytes
-from ..data.schema import Schema, Target, parse_schema
-from ..data.tables import read_features, read_rows
+from ..data.tables import read_rows
 from ..errors import DataError, TwinflowerError, cause, require
 from ..problems.interfaces import Batch
 from ..problems.networks import NETWORKS, make_model
 from ..problems.objectives import LOSSES, LinearModel, score_of
+from .inputs import Inputs
 
 VERSION = 1
 _PROBABLE = ("softmax", "logistic")
-
-
-# ----------------------------------------------------------------------------------------- what goes in
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The transformation from users' rows to the features of a model.
-
-    Rows are tables, encoded by a schema, or arrays (rows, num_features). Every column of an array is centred and
-    divided by its spread, (num_features,); with `clipped`, it is then limited to [-1, 1]. For both kinds, the column of
-    ones is appended next, and row norms are limited last.
-    """
-
-    num_features: int
-    schema: Schema | None = None
-    centre: Array | None = None
-    spread: Array | None = None
-    clipped: bool = False
-    bias: bool = True
-    row_norm: float = 0.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the input columns."""
-        return self.schema.names if self.schema else tuple(f"x{place}" for place in range(self.num_features))
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features, without the column of ones."""
-        return self.schema.features if self.schema else self.names
-
-    def features(self, rows: Any) -> Array:
-        """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
-        plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
-        return completed(plain, self.bias, self.row_norm)
-
-    def _by_schema(self, schema: Schema, rows: Any) -> Array:
-        if isinstance(rows, str | Path):
-            return read_features(rows, schema)
-        return schema.encode(self._cells(schema, rows))
-
-    def _cells(self, schema: Schema, rows: Any) -> dict[str, Any]:
-        """The cells by column, from a data frame, a mapping, or rows whose columns are in the schema's order."""
-        if hasattr(rows, "columns") or isinstance(rows, Mapping):
-            absent = [name for name in schema.names if name not in rows]
-            if absent:
-                raise DataError(f"the rows have no column '{absent[0]}', which the model's schema names")
-            return {name: _plain(rows[name]) for name in schema.names}
-        table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
-        self._check_shape(table, len(schema.names))
-        return {name: table[:, place] for place, name in enumerate(schema.names)}
-
-    def _matrix(self, rows: Any) -> Array:
-        if isinstance(rows, str | Path):
-            raise DataError(
-                "this model was trained without a schema, so it takes arrays of numbers, and no file"
-            )
-        try:
-            table = np.asarray(rows, dtype=np.float64)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"rows must be numbers: {cause(error)}") from None
-        self._check_shape(table, self.num_features)
-        if not np.isfinite(table).all():
-            raise DataError("rows must be finite numbers; there is NaN or infinity")
-        return table
-
-    @staticmethod
-    def _check_shape(table: NDArray[Any], columns: int) -> None:
-        if table.ndim != 2 or table.shape[1] != columns:
-            raise DataError(f"rows must have shape (rows, {columns}); got {table.shape}")
-
-    def _scaled(self, table: Array) -> Array:
-        if self.centre is None or self.spread is None:
-            return table
-        scaled = (table - self.centre) / self.spread
-        return np.clip(scaled, -1.0, 1.0) if self.clipped else scaled
-
-    def document(self) -> dict[str, Any]:
-        """The inputs as a JSON-compatible dictionary."""
-        lists = {name: None if own is None else own.tolist() for name, own in self._scaling.items()}
-        schema = self.schema.to_toml() if self.schema else None
-        plain = {"num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm}
-        return plain | lists | {"clipped": self.clipped, "schema": schema}
-
-    @property
-    def _scaling(self) -> dict[str, Array | None]:
-        return {"centre": self.centre, "spread": self.spread}
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> "Inputs":
-        """Inverse of `document`; KeyError, TypeError, ValueError or DataError for an invalid document."""
-        arrays = {
-            key: None if document[key] is None else np.array(document[key], dtype=np.float64)
-            for key in ("centre", "spread")
-        }
-        number, text = document["num_features"], document["schema"]
-        schema = None if text is None else parse_schema(text)
-        if schema and schema.private:
-            raise ValueError(f"its schema has no range for {schema.private[0]}")
-        if any(own is not None and own.shape != (number,) for own in arrays.values()):
-            raise ValueError("centre and spread")
-        return cls(
-            int(number), schema, **arrays, clipped=bool(document["clipped"]),
-            bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
-        )  # fmt: skip
-
-
-def _plain(column: Any) -> Any:
-    return column if isinstance(column, list | tuple) else np.asarray(column)
 
 
 # ---------------------------------------------------------------------------------------------- models
 
 
 @dataclass(frozen=True)
-class TrainedModel:
+class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
     origin: how the model was trained (algorithm, rounds, seed, privacy), for information only.
@@ -245,9 +137,9 @@ class TrainedModel:
         )
         return self._pipeline()
 
+    @abstractmethod
     def _pipeline(self) -> Any:
         """The pipeline of a linear model."""
-        raise NotImplementedError
 
 
 class TrainedClassifier(TrainedModel):
@@ -257,7 +149,7 @@ class TrainedClassifier(TrainedModel):
         from .pipeline import classifier  # scikit-learn is slow to import
 
         require(
-            self.objective in ("softmax", "logistic"),
+            self.objective in _PROBABLE,
             f"scikit-learn has no model like objective {self.objective}: train with softmax or logistic",
         )
         return classifier(self.inputs, self._matrix, self.classes_)

@@ -1,0 +1,265 @@
+"""The columns of a table: how the cells of one column become features or labels.
+
+A number becomes one feature, (value - middle) / half the width of its range, clipped to [-1, 1]. A category becomes one
+feature of 0 or 1 for each of its categories. What a missing value becomes is the column's `missing`; see `schema`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..settings import LARGEST
+
+Floats = NDArray[np.float64]
+Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
+
+REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
+
+
+class CellError(DataError):
+    """A value that does not fit its column; `row` counts from 0 in the given cells, `text` completes the message."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(f"row {row + 1}: {text}", "a value in its table does not fit the schema")
+        self.row, self.text = row, text
+
+
+def as_text(value: Any) -> str:
+    """The canonical text by which categories and classes are compared: "1" for 1, 1.0 and "1.0", "true" for True."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    text = str(value).strip()
+    number = _parsed(text)
+    if number is None or not number.is_integer() or abs(number) >= 2**53:
+        return text
+    return str(int(number))
+
+
+def texts(cells: Iterable[Any]) -> list[str]:
+    """The canonical texts of some cells, empty for None and NaN."""
+    return ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
+
+
+def listed(cells: Cells) -> Sequence[Any]:
+    """The cells as plain Python values."""
+    return cells.tolist() if isinstance(cells, np.ndarray) else cells  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The public range of a number."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """The middle of the range."""
+        return self.low / 2 + self.high / 2
+
+    @property
+    def half(self) -> float:
+        """Half the width of the range."""
+        return self.high / 2 - self.low / 2
+
+    def scaled(self, values: Floats) -> Floats:
+        """The values scaled from the range to [-1, 1] and clipped; NaN stays NaN."""
+        with np.errstate(over="ignore"):  # far outside a narrow range
+            return np.clip((values - self.middle) / self.half, -1.0, 1.0)
+
+    def features(self, values: Floats) -> Floats:
+        """The scaled values with 0 in place of NaN."""
+        return np.nan_to_num(self.scaled(values))
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers with a public range; None: the range is private, and not known yet."""
+
+    name: str
+    range: Range | None
+    missing: str = REFUSE
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that encode the column."""
+        return (self.name, *_indicator(self))
+
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
+        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell.
+
+        Without a range the numbers themselves are written, NaN where they are missing.
+        """
+        values = numbers(cells, absent)
+        out[:, 0] = values if self.range is None else self.range.features(values)
+        _note_missing(self, np.isnan(values), out)
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with a public list of categories."""
+
+    name: str
+    categories: tuple[str, ...]
+    missing: str = REFUSE
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features that encode the column."""
+        return (*(f"{self.name}={category}" for category in self.categories), *_indicator(self))
+
+    def codes(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
+        """The index of each cell's category (rows,), -1 for missing cells; CellError for an invalid cell."""
+        places = {category: place for place, category in enumerate(self.categories)}
+        return _coded(cells, places, absent, "one of the categories")
+
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
+        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
+        codes, size = self.codes(cells, absent), len(self.categories)
+        out[:, :size] = codes[:, None] == np.arange(size)
+        _note_missing(self, codes < 0, out)
+
+
+Column = Number | Category
+
+
+def _indicator(column: Column) -> tuple[str, ...]:
+    return (f"{column.name} is missing",) if column.missing == INDICATOR else ()
+
+
+def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
+    """Write the column's indicator, its last feature, if it has one; CellError if no value may be missing."""
+    if column.missing == REFUSE:
+        _refuse(
+            gone,
+            'the value is missing: give the column missing = "zero" or "indicator" in the schema, or leave the row out',
+        )
+    if column.missing == INDICATOR:
+        out[:, -1] = gone
+
+
+def _refuse(gone: NDArray[np.bool_], text: str) -> None:
+    if gone.any():
+        raise CellError(int(gone.argmax()), text)
+
+
+_NO_LABEL = "the label is missing: leave the row out"
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A class label; each class stands for one or more values of the column."""
+
+    column: str
+    names: tuple[str | int, ...]
+    values: tuple[tuple[str, ...], ...]
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
+        """The index of each cell's class, (rows,)."""
+        places = {value: place for place, own in enumerate(self.values) for value in own}
+        codes = _coded(cells, places, absent, "a value of one of the classes")
+        _refuse(codes < 0, _NO_LABEL)
+        return codes
+
+
+@dataclass(frozen=True)
+class Target:
+    """A numeric label with a public range."""
+
+    column: str
+    range: Range
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The numbers, scaled to [-1, 1] and clipped (rows,)."""
+        values = self.range.scaled(numbers(cells, absent))
+        _refuse(np.isnan(values), _NO_LABEL)
+        return values
+
+
+# ------------------------------------------------------------------------------------ cells as numbers
+
+
+def numbers(cells: Cells, absent: frozenset[str]) -> Floats:
+    """The cells as numbers (rows,), NaN for missing cells; CellError for any other cell."""
+    numeric = isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub"
+    try:
+        values = np.array(cells if numeric else list(map(float, cells)), dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return _one_by_one(cells, absent)
+    if not ((np.abs(values) <= LARGEST) | (numeric & np.isnan(values))).all():
+        return _one_by_one(cells, absent)
+    codes = _codes(absent)
+    return np.where(np.isin(values, codes), np.nan, values) if codes else values
+
+
+@lru_cache(maxsize=8)
+def _codes(absent: frozenset[str]) -> list[float]:
+    """The numbers among the texts that mark a missing value, such as -9."""
+    return [number for number in map(_parsed, absent) if number is not None and math.isfinite(number)]
+
+
+def _one_by_one(cells: Cells, absent: frozenset[str]) -> Floats:
+    return np.array([_number(row, cell, absent) for row, cell in enumerate(cells)])
+
+
+def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
+    if _absent(cell, absent):
+        return math.nan
+    value = _parsed(cell)
+    if value is None:
+        raise CellError(row, f"{_shown(cell)} is not a number")
+    if value in _codes(absent):
+        return math.nan
+    if not abs(value) <= LARGEST:
+        raise CellError(row, f"{_shown(cell)} is not a number of at most {LARGEST:g} in size")
+    return value
+
+
+def _parsed(cell: Any) -> float | None:
+    """The cell as a number; None if it is not one."""
+    try:
+        return float(cell)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _absent(cell: Any, absent: frozenset[str]) -> bool:
+    return cell is None or (isinstance(cell, float) and cell != cell) or as_text(cell) in absent
+
+
+def _shown(cell: Any) -> str:
+    text = str(cell)
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+# ---------------------------------------------------------------------------------- cells among known values
+
+
+def _coded(cells: Cells, places: Mapping[str, int], absent: frozenset[str], what: str) -> NDArray[np.int64]:
+    """The index of each cell among the known values (rows,), -1 for missing cells; CellError for unknown values."""
+    found = dict(places)  # and a cache of every other cell that was looked up
+    codes = np.empty(len(cells), dtype=np.int64)
+    for row, cell in enumerate(listed(cells)):
+        place = found.get(cell)
+        if place is None:
+            place = found[cell] = _place(row, cell, places, absent, what)
+        codes[row] = place
+    return codes
+
+
+def _place(row: int, cell: Any, places: Mapping[str, int], absent: frozenset[str], what: str) -> int:
+    place = places.get(as_text(cell))
+    if place is None and not _absent(cell, absent):
+        raise CellError(row, f"{_shown(cell)} is not {what}, which are {_few(places)}")
+    return -1 if place is None else place
+
+
+def _few(words: Iterable[str]) -> str:
+    words = list(words)
+    return ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")

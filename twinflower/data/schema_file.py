@@ -1,0 +1,157 @@
+"""The file of a schema: `read_schema` validates it, `to_toml` writes it. What it says: see `schema`."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, expect
+from ..settings import LARGEST, nearest
+from .columns import MISSING, REFUSE, Category, Classes, Column, Number, Range, Target, as_text
+from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
+
+_KEYS = ("version", "label", "columns", "ignore", "group", "missing-values")
+
+
+def read_schema(path: str | Path) -> Schema:
+    """Read a schema file; DataError with the file and the position for an invalid one."""
+    file = Path(path).expanduser()
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"schema {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"schema {file} must be UTF-8 text; byte {error.start} is not") from None
+    return parse_schema(text, str(file))
+
+
+def parse_schema(text: str, source: str = "") -> Schema:
+    """Parse the text of a schema; `source` is its name in error messages."""
+    where = f"schema {source}".rstrip()
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{where} is not TOML: {error}") from None
+    try:
+        return _schema(document, source)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _schema(document: Mapping[str, Any], source: str) -> Schema:
+    _check_keys("", document, _KEYS)
+    version, group = document.get("version", VERSION), document.get("group", "")
+    expect(version == VERSION, f"version must be {VERSION}; got {version!r}")
+    tables = document.get("columns", {})
+    expect(isinstance(tables, dict) and bool(tables), "needs a table [columns] with at least one column")
+    columns = tuple(_column(name, table) for name, table in tables.items())
+    label = _label(document.get("label"))
+    ignored = _texts("ignore", document.get("ignore", []))
+    missing = _texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))
+    expect(isinstance(group, str), f"group must be the name of a column; got {group!r}")
+    schema = Schema(columns, label, ignored, missing, source, group)
+    _check_distinct("columns, label, ignore and group", [*schema.used, *ignored])
+    _check_distinct("names of features", schema.features)
+    return schema
+
+
+def _column(name: str, table: Any) -> Column:
+    place = f"column '{name}'"
+    expect(isinstance(table, dict), f"{place} must be a table such as {{ range = [0, 1] }}; got {table!r}")
+    _check_keys(place, table, ("range", "categories", "missing"))
+    expect(name == name.strip() != "", f"{place} must have a name without spaces around it")
+    expect(("range" in table) != ("categories" in table), f"{place} needs either range or categories")
+    missing = table.get("missing", REFUSE)
+    expect(missing in MISSING, f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}")
+    if "range" in table:
+        return Number(name, None if table["range"] == PRIVATE else _range(place, table["range"]), missing)
+    return Category(name, _values(f"{place}: categories", table["categories"]), missing)
+
+
+def _label(table: Any) -> Classes | Target:
+    expect(isinstance(table, dict), "needs a table [label] with column and either classes or range")
+    _check_keys("label", table, ("column", "classes", "range"))
+    column = table.get("column")
+    expect(isinstance(column, str) and bool(column), f"label needs the name of its column; got {column!r}")
+    expect(("range" in table) != ("classes" in table), "label needs either classes or range")
+    if "classes" in table:
+        return _classes(column, table["classes"])
+    expect(table["range"] != PRIVATE, "the range of a label must be public, [low, high]; it has no counts")
+    return Target(column, _range("label", table["range"]))
+
+
+def _classes(column: str, classes: Any) -> Classes:
+    if isinstance(classes, dict):
+        names: tuple[str | int, ...] = tuple(classes)
+        values = tuple(_values(f"class '{name}'", own) for name, own in classes.items())
+    else:
+        texts = _values("label: classes", classes)
+        whole = all(type(value) is int for value in classes)
+        names, values = tuple(map(int, texts)) if whole else texts, tuple((text,) for text in texts)
+    expect(len(names) > 1, f"label needs at least two classes; got {len(names)}")
+    _check_distinct("values of classes", [value for own in values for value in own])
+    return Classes(column, names, values)
+
+
+def _range(place: str, given: Any) -> Range:
+    good = isinstance(given, list) and len(given) == 2 and all(type(v) in (int, float) for v in given)
+    low, high = map(float, given) if good else (0.0, 0.0)
+    good = -LARGEST <= low < high <= LARGEST and Range(low, high).half > 0
+    expect(good, f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}")
+    return Range(low, high)
+
+
+def _values(place: str, given: Any) -> tuple[str, ...]:
+    good = isinstance(given, list) and bool(given) and all(isinstance(v, str | int | float) for v in given)
+    expect(good, f"{place} must be a list of texts or numbers; got {given!r}")
+    texts = tuple(map(as_text, given))
+    _check_distinct(place, texts)
+    return texts
+
+
+def _texts(place: str, given: Any) -> tuple[str, ...]:
+    good = isinstance(given, list) and all(isinstance(value, str) for value in given)
+    expect(good, f"{place} must be a list of texts; got {given!r}")
+    return tuple(given)
+
+
+def _check_distinct(place: str, words: Sequence[str]) -> None:
+    twice = [word for nth, word in enumerate(words) if word in words[:nth]]
+    expect(not twice, f"{place} must differ; '{twice[0] if twice else ''}' is there twice")
+
+
+def _check_keys(place: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    prefix = f"{place}: " if place else ""
+    for key in table:
+        expect(key in known, f"{prefix}there is no key '{key}'; {nearest(key, known)}")
+
+
+# ----------------------------------------------------------------------------------------- writing
+
+
+def to_toml(schema: Schema) -> str:
+    """The schema as the text of a TOML file."""
+    document = schema.document()
+    tables = {heading: document.pop(heading) for heading in ("label", "columns")}
+    lines = [f"{key} = {_toml(value)}" for key, value in document.items()]
+    for heading, table in tables.items():
+        lines += ["", f"[{heading}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(own)}" for key, own in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return (
+        repr(value)
+        if isinstance(value, float)
+        else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    )
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else _toml(name)
