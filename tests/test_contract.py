@@ -1,6 +1,6 @@
 """What every algorithm promises, by one table (tests/problems.py)."""
 
-import copy
+import pickle
 from dataclasses import fields, make_dataclass
 
 import numpy as np
@@ -227,11 +227,9 @@ def test_later_rounds_do_not_overwrite_an_outcome(variant):
     problem = Problem(setup.objective, setup.shards, setup.start)
     loop = rounds(setup.algorithm, problem, setup.schedule, 2, block=3)
     first = next(loop)
-    before = copy.deepcopy((first.server, first.uploads))
+    before = pickle.dumps((first.server, first.uploads))
     next(loop)
-    for now, then in zip((first.server, first.uploads), before, strict=True):
-        for array, old in zip(now, then, strict=True):
-            assert_array_equal(array, old)
+    assert pickle.dumps((first.server, first.uploads)) == before
 
 
 @every_variant
