@@ -1,6 +1,6 @@
 """What every algorithm promises, by one table (tests/problems.py)."""
 
-import copy
+import pickle
 from dataclasses import fields, make_dataclass
 
 import numpy as np

@@ -45,12 +45,12 @@ def local_steps(
     steps = batches.steps
     if tolerance or steps.min() != steps.max():
         return _until_stopped(start, batches, move, step_size * mu, tolerance * step_size**2)
-    x, keep = np.broadcast_to(start, steps.shape + start.shape[-1:]).copy(), 1.0 - step_size * mu
+    x, keep = start.copy(), 1.0 - step_size * mu
     for step, rows in enumerate(batches):
         along = move(x, rows, step)
         if mu:
-            x *= keep                                           # in place: memory bandwidth limits large cohorts
-        x -= along
+            x *= keep                                               # in place: memory bandwidth limits large cohorts
+        x = np.subtract(x, along, out=along)
     return LocalEnd(x, Report(steps, np.zeros(steps.shape, dtype=bool)))
 
 
