@@ -19,7 +19,7 @@ from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
-from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
+from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.ledger import BudgetSpent

@@ -41,7 +41,7 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
 from twinflower.strategies.evaluation_messages import evaluations
 from twinflower.strategies.roster import Roster
-from twinflower.sums.plan import lost_site
+from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
 GROUP = {"privacy__protects": "group", "privacy__group_size": 3}

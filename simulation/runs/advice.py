@@ -8,16 +8,16 @@ import numpy as np
 from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
-from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.data.sets import Data
-from twinflower.problems.objectives import LinearModel
 from twinflower.privacy.plan import Plan
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
-from twinflower.sums.runs import SumsPlan
 from twinflower.problems.topologies import spectrum, suggested_rho
+from twinflower.sums.plan import SumPlan
 
-from . import agreement
 from ..settings import Config
+from . import agreement
 from .setup import Setup
 
 _MUCH = 2.0  # times the noise of a mean over all rows
@@ -141,7 +141,7 @@ def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Inde
     if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
         return []
     spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
-    if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
+    if isinstance(plan, SumPlan):  # all sites have the noise of the one whose records move the sum most
         noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
     else:
         sigmas = plan.multipliers * spreads

@@ -8,7 +8,15 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
-from twinflower.models.evaluation import COLUMNS, Evaluation, Released, estimated, evaluate, pooled, private_columns
+from twinflower.models.evaluation import (
+    COLUMNS,
+    Evaluation,
+    Released,
+    estimated,
+    evaluate,
+    pooled,
+    private_columns,
+)
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard

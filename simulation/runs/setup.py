@@ -20,8 +20,6 @@ from twinflower.algorithms.abilities import (
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
-from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.central import minimise
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, describe, divide, hold_out
@@ -30,17 +28,19 @@ from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import DataError, require
-from twinflower.problems.objectives import check_clipping, majority_baseline
-from twinflower.problems.interfaces import Batch, ChecksRows, Model, NamedModel
 from twinflower.privacy.plan import Plan
-from twinflower.randomness import normals, stream
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.central import minimise
+from twinflower.problems.interfaces import Batch, ChecksRows, Model, NamedModel
+from twinflower.problems.objectives import check_clipping, majority_baseline
 from twinflower.problems.regularisers import Regulariser, on_part
-from twinflower.sums.plan import SumPlan
-from twinflower.sums.runs import SumsPlan
 from twinflower.problems.topologies import Neighbours
+from twinflower.randomness import normals, stream
+from twinflower.sums.noise import Sums
+from twinflower.sums.plan import SumPlan
 
-from .privacy import make_plan
 from ..settings import DEFAULT_CLIENTS, Config, check
+from .privacy import make_plan
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Setup:
         return server.own if isinstance(self.algorithm, Summed) else server
 
     @property
-    def sums(self) -> SumPlan | None:
+    def sums(self) -> Sums | None:
         """The plan of a run in which the server sees only sums; None for other runs."""
-        return self.plan.sums if isinstance(self.plan, SumsPlan) else None
+        return self.plan.sums if isinstance(self.plan, SumPlan) else None
 
     @property
     def regulariser(self) -> Regulariser:
@@ -119,7 +119,7 @@ class Setup:
         """The same run on other rows, with the algorithm and the plan adjusted to the clients' numbers of rows."""
         method = with_sizes(self.method, partition.sizes if self.by_rows else ())
         sizes, plan = partition.sizes, self.plan
-        if isinstance(plan, SumsPlan):
+        if isinstance(plan, SumPlan):
             plan = plan.resized(method, self.schedule, sizes)
         plan = replace(plan, evaluation=None) if plan else None
         algorithm = through_sums(method, plan, self.schedule, sizes)
@@ -405,7 +405,7 @@ def _with_info(algorithm: Any, config: Config, division: Partition, neighbours: 
 
 def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
     """The algorithm as it runs: wrapped in `Summed` if the plan lets the server see only sums."""
-    if not isinstance(plan, SumsPlan):
+    if not isinstance(plan, SumPlan):
         return algorithm
     return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
 

@@ -25,7 +25,7 @@ from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.strategies import Round
-from twinflower.sums.plan import SimulatedSums
+from twinflower.sums.noise import SimulatedSums
 
 from ..results.checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
 from ..results.folder import Checkpoints, curve_folder, write_config
