@@ -5,7 +5,8 @@ a SuperLink of its own, ours by `twinflower run --runtime flower`. `stock/` is t
 client by hand in NumPy that does nothing but the arithmetic. Ours also checks every message, evaluates the model five
 times on all rows, and writes results, a figure and a report.
 
-The stages come from the SuperLink's log, from the times that the stock app notes, and from our run folder.
+The stages come from the SuperLink's log of requests (`flwr list` has whole seconds only), from the times that the stock
+app notes, and from our run folder.
 """
 
 import argparse

@@ -3,6 +3,7 @@ twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
 from .dp_nfl import DPNFLClient
+from .fedadmm import FedADMMClient
 from .fedavg import FedAvgClient
 from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
@@ -30,6 +31,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedProxClient,
         ScaffoldClient,
         FedDynClient,
+        FedADMMClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -49,6 +51,7 @@ __all__ = [
     "ConstrainedSSCAClient",
     "ContextLedger",
     "DPNFLClient",
+    "FedADMMClient",
     "FedAvgClient",
     "FedDynClient",
     "FedPDMClient",

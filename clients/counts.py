@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from logging import WARNING
 from typing import Any
 
-from flwr.common.logger import log
+from flwr.common import log
 
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError

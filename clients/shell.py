@@ -26,8 +26,8 @@ from flwr.common import (
     GetPropertiesRes,
     Parameters,
     Status,
+    log,
 )
-from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import AveragesModels, Closes, RestrictsObjective, rounding

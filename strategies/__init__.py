@@ -3,6 +3,7 @@
 from .accountant import GaussianAccountant
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
+from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
@@ -30,6 +31,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedProx,
         Scaffold,
         FedDyn,
+        FedADMM,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -51,6 +53,7 @@ __all__ = [
     "ZCDPNFL",
     "BSDPFedPDM",
     "ConstrainedSSCA",
+    "FedADMM",
     "FedAvg",
     "FedDyn",
     "FedPDM",

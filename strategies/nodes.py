@@ -1,15 +1,16 @@
 """Which node holds which partition, and readable messages for nodes that fail."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
 
-_LONGEST_REASON = 1000
+from .replies import short
+from .requests import properties_request
+
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
 _MOST_NAMED = 5  # nodes or partitions listed in one message
 
@@ -26,10 +27,10 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     while not num_clients or len(nodes) < num_clients:
         new = sorted(set(grid.get_node_ids()) - failures.keys() - set(nodes.values()))
         patience = max(deadline - time.monotonic(), 1.0)
-        questions = [question(node) for node in new]
-        for reply in grid.send_and_receive(questions, timeout=patience):
+        requests = list(map(properties_request, new))
+        for reply in grid.send_and_receive(requests, timeout=patience):
             if reply.has_error():
-                failures[_asked(reply, questions)] = short(reply.error.reason)
+                failures[_node_of(reply, requests)] = short(reply.error.reason)
             else:
                 num_clients = note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
@@ -41,17 +42,12 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     return nodes
 
 
-def _asked(reply: Message, questions: Sequence[Message]) -> int:
+def _node_of(reply: Message, requests: Sequence[Message]) -> int:
     """The node that a reply is about. For a node that has left, Flower itself replies, under a different node id."""
     about = reply.metadata.reply_to_message_id
-    nodes = {asked.metadata.message_id: asked.metadata.dst_node_id for asked in questions}
+    nodes = {request.metadata.message_id: request.metadata.dst_node_id for request in requests}
     own = reply.metadata.src_node_id
     return own if own in nodes.values() else nodes.get(about, own)
-
-
-def question(node: int) -> Message:
-    """A message that asks a node for its partition, in the format of Flower's get_properties."""
-    return Message(RecordDict({"getpropertiesins.config": ConfigRecord()}), node, "get_properties")
 
 
 def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
@@ -100,14 +96,3 @@ def _reasons(failures: Mapping[int, str]) -> str:
 
 def _some(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")
-
-
-_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
-
-
-def short(message: object) -> str:
-    """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
-    line = " ".join(str(message)[:_LONGEST_REASON].split())
-    if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
-        line = f"{found[1]}: {found[2]}"
-    return "".join(filter(str.isprintable, line))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
-from flwr.common.logger import log
+from flwr.common import log
 
 from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import Index
@@ -21,8 +21,8 @@ class RelayStrategy(StarStrategy):
     requests and is named in the log once.
     """
 
-    def _requests(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
-        return super()._requests(server_round, clients[self._alive[clients]], config)
+    def _ask(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
+        return super()._ask(server_round, clients[self._alive[clients]], config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -1,14 +1,15 @@
-"""The replies of a round, read from Flower messages in the format of its NumPyClient, and which of them are valid."""
+"""Which replies of nodes are valid; those to `fit` are read in the format of Flower's NumPyClient."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.abilities import NeedsClientState
@@ -16,57 +17,79 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError
 from twinflower.wire import NO_ARRAYS, from_npy
 
-from .nodes import short
-
+T = TypeVar("T")
 Arrays = Sequence[NDArray[Any]]
-Valid = dict[int, tuple[Any, dict[str, Any]]]
-"""Upload and metrics, by client."""
+Read = Callable[[int, Message], T]
+"""What the reply of a client holds; raises ReplyError if it is invalid."""
 
 NO_REPLY = "no reply"
+_LONGEST_REASON = 1000
+_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
-class Asked(NamedTuple):
-    """A request of the round: its client, and the inbox that it was sent."""
-
-    client: int
-    inbox: Any
-
-
-class Reply(NamedTuple):
-    """The arrays and the metrics that a node's `fit` returned, or in `error` why there are none."""
-
-    node: int
-    arrays: Arrays = ()
-    metrics: Mapping[str, Any] = {}
-    error: str = ""
+def short(message: object) -> str:
+    """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
+    line = " ".join(str(message)[:_LONGEST_REASON].split())
+    if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
+        line = f"{found[1]}: {found[2]}"
+    return "".join(filter(str.isprintable, line))
 
 
-def reply_of(reply: Message) -> Reply:
-    """Read a message. One that no NumPyClient would send becomes a reply with an error."""
-    node = reply.metadata.src_node_id
-    if reply.has_error():
-        return Reply(node, error=f"error {reply.error.code}: {short(reply.error.reason)}")
+def sort_replies(
+    replies: Iterable[Message], clients: Mapping[int, int], read: Read[T], round_: int
+) -> tuple[dict[int, T], dict[int, str]]:
+    """What each client's valid reply holds, and the reason for every client without one.
+
+    clients: node -> client, for those that were asked. The first reply of a client counts; others are logged.
+    """
+    good: dict[int, T] = {}
+    rejected = dict.fromkeys(clients.values(), NO_REPLY)
+    for reply in replies:
+        client = clients.get(reply.metadata.src_node_id, -1)
+        error = f"error {reply.error.code}: {short(reply.error.reason)}" if reply.has_error() else ""
+        if rejected.get(client) != NO_REPLY:
+            reason = error or "a second reply, or one that was not requested"
+            log(WARNING, "round %s: ignored: %s", round_, reason)
+            continue
+        try:
+            if error:
+                raise ReplyError(error)
+            good[client] = read(client, reply)
+            del rejected[client]
+        except ReplyError as invalid:
+            rejected[client] = short(invalid)
+    return good, rejected
+
+
+def fit_results(reply: Message, round_: int, session: str) -> tuple[Arrays, Mapping[str, Any]]:
+    """The arrays and metrics of a reply; ReplyError if it lacks them, is a refusal, or belongs to another round."""
     try:
-        return Reply(node, *_results(reply.content))
-    except ReplyError as error:
-        return Reply(node, error=str(error))
-
-
-def _results(content: RecordDict) -> tuple[Arrays, Mapping[str, Any]]:
-    """The arrays and metrics of a message's content; ReplyError if a record is missing or malformed."""
-    try:
-        records, metrics = content["fitres.parameters"], content["fitres.metrics"]
+        records, metrics = reply.content["fitres.parameters"], reply.content["fitres.metrics"]
     except KeyError as missing:
         raise ReplyError(f"record {missing} is missing") from None
     if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
         raise ReplyError("the reply's records have the wrong kind")
-    arrays = [array.data for name, array in records.items() if name != NO_ARRAYS]
-    return [from_npy(data) for data in arrays], cast(Mapping[str, Any], metrics)
+    if metrics.get("refused") is True:
+        raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
+    stamp = metrics.get("round")
+    if type(stamp) is not int or stamp != round_:
+        raise ReplyError(f"the reply belongs to round {stamp!r}, not {round_}")
+    if metrics.get("session", session) != session:
+        raise ReplyError("the reply belongs to another run")
+    arrays = [from_npy(array.data) for name, array in records.items() if name != NO_ARRAYS]
+    return arrays, cast(Mapping[str, Any], metrics)
+
+
+class Upload(NamedTuple):
+    """What a client sent in a round: the algorithm's upload, and metrics."""
+
+    values: Any
+    metrics: Mapping[str, Any]
 
 
 @dataclass
 class Inspector:
-    """Tells valid replies from others.
+    """Tells valid replies of the rounds from others.
 
     entries: d, the number of entries of the model, and dtype its type. session: the training that replies must belong
     to. max_norm: the largest Euclidean norm of an array. born: the round in which each client's state began.
@@ -79,43 +102,14 @@ class Inspector:
     max_norm: float = math.inf
     born: dict[int, int] = field(default_factory=dict)
 
-    def sorted(
-        self, replies: Iterable[Message], asked: Mapping[int, Asked], nodes: Set[int], round_: int
-    ) -> tuple[Valid, dict[int, str]]:
-        """The upload and metrics of every client with a valid reply from one of these nodes, and the reason for every
-        other client. asked: the requests of the round, by node."""
-        good: Valid = {}
-        rejected = {asked[node].client: NO_REPLY for node in nodes}
-        for reply in map(reply_of, replies):
-            request = asked.get(reply.node) if reply.node in nodes else None
-            if request is None or rejected.get(request.client) != NO_REPLY:
-                reason = reply.error or "a second reply, or one that was not requested"
-                log(WARNING, "round %s: ignored: %s", round_, reason)
-                continue
-            try:
-                good[request.client] = self._checked(reply, request, round_)
-                rejected.pop(request.client, None)
-            except ReplyError as error:
-                rejected[request.client] = short(error)
-        return good, rejected
-
-    def _checked(self, reply: Reply, asked: Asked, round_: int) -> tuple[Any, dict[str, Any]]:
-        """The upload and metrics of a reply; ReplyError for anything that an `AlgorithmClient` would not send."""
-        if reply.error:
-            raise ReplyError(reply.error)
-        metrics = reply.metrics
-        if metrics.get("refused") is True:
-            raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
-        stamp = metrics.get("round")
-        if type(stamp) is not int or stamp != round_:
-            raise ReplyError(f"the reply belongs to round {stamp!r}, not {round_}")
-        if metrics.get("session", self.session) != self.session:
-            raise ReplyError("the reply belongs to another run")
-        upload = self.algorithm.upload.unpack(reply.arrays, self.entries, asked.inbox, self.dtype)
-        if self.max_norm < math.inf and any(np.linalg.norm(a) > self.max_norm for a in reply.arrays):
+    def read(self, client: int, inbox: Any, reply: Message, round_: int) -> Upload:
+        """What a client sent in reply to this inbox; ReplyError for what an `AlgorithmClient` would not send."""
+        arrays, metrics = fit_results(reply, round_, self.session)
+        values = self.algorithm.upload.unpack(arrays, self.entries, inbox, self.dtype)
+        if self.max_norm < math.inf and any(np.linalg.norm(array) > self.max_norm for array in arrays):
             raise ReplyError(f"an array is longer than server.max-norm, {self.max_norm:g}")
-        self._check_birth(asked.client, metrics.get("born"))
-        return upload, dict(metrics)
+        self._check_birth(client, metrics.get("born"))
+        return Upload(values, dict(metrics))
 
     def _check_birth(self, client: int, born: Any) -> None:
         """Detect a client whose state was lost and began again, from the round `born` in which it began.

@@ -1,16 +1,17 @@
 """Which node is which client's, through all restarts of nodes."""
 
 import time
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from logging import WARNING
 
 from flwr.app import Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.errors import RunError
 
-from .nodes import note_partition, question
+from .nodes import note_partition
+from .requests import properties_request
 
 _GREETING = 10.0  # seconds for a node that joins a running training to report its partition
 _PAUSE = 0.2  # seconds between two looks at which nodes are present
@@ -27,6 +28,10 @@ class Roster:
         self._strangers: set[int] = set()  # nodes that were asked for their partition
         self._waiting: dict[int, int] = {}  # client -> a second node of that client
 
+    def clients(self, clients: Iterable[int]) -> dict[int, int]:
+        """These clients by their nodes."""
+        return {self.nodes[client]: client for client in clients}
+
     def update(self, grid: Grid, silent: Set[int] = frozenset(), patience: float = _GREETING) -> Set[int]:
         """Let nodes take the place of others of the same client that have gone; return the ids of all present nodes.
 
@@ -35,8 +40,10 @@ class Roster:
         """
         present = set(grid.get_node_ids())
         new = sorted(present - self._strangers - set(self.nodes.values()))
-        questions = list(map(question, new))  # a list, because Flower's grid iterates over its messages twice
-        for reply in grid.send_and_receive(questions, timeout=patience) if new else ():
+        requests = list(
+            map(properties_request, new)
+        )  # a list, because Flower's grid iterates over its messages twice
+        for reply in grid.send_and_receive(requests, timeout=patience) if new else ():
             self._strangers.add(reply.metadata.src_node_id)
             if not reply.has_error():
                 self._welcome(reply, present)

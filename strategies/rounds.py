@@ -1,8 +1,14 @@
-"""What a strategy keeps of its rounds, and sentences about rounds that fail."""
+"""What a strategy keeps of its rounds, and whether a round has enough replies."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.common import log
+
+from twinflower.errors import RunError
 
 from .replies import NO_REPLY
 
@@ -42,14 +48,14 @@ class Snapshot(NamedTuple):
     ranges: bytes = b""
 
 
-def mean_of(metrics: list[dict[str, Any]], key: str) -> float:
+def mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
     """The mean of a metric over the clients that report a valid number, nan if none does."""
     values = [m.get(key) for m in metrics]
     sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
     return float(np.mean(sane)) if sane else float("nan")
 
 
-def incomplete(server_round: int, rejected: dict[int, str], method: str, retries: int) -> str:
+def incomplete(server_round: int, rejected: Mapping[int, str], method: str, retries: int) -> str:
     """The sentence for a round that lacks clients although the method needs all."""
     client, reason = min(rejected.items())
     return (
@@ -58,15 +64,30 @@ def incomplete(server_round: int, rejected: dict[int, str], method: str, retries
     )
 
 
-def too_few_replies(server_round: int, good: int, rejected: dict[int, str], wanted: int) -> str:
-    """The sentence for a round with fewer valid replies than wanted."""
-    client, reason = min(rejected.items(), default=(0, NO_REPLY))
-    if good:
-        return (
-            f"round {server_round}: {good} good replies, fewer than server.min-replies = {wanted}, the run stops "
-            f"(client {client}: {reason})"
-        )
-    return (
-        f"round {server_round}: none of the {len(rejected)} replies could be used, the run stops "
-        f"(client {client}: {reason})"
-    )
+@dataclass
+class Quorum:
+    """Whether a round has enough valid replies.
+
+    min_replies: a round with fewer changes nothing. void_rounds: how many such rounds may occur in a row.
+    """
+
+    min_replies: int
+    void_rounds: int
+    void: int = 0
+
+    def reached(self, server_round: int, good: int, rejected: Mapping[int, str]) -> bool:
+        """Whether there are min_replies valid replies; RunError after too many rounds in a row without."""
+        self.void = 0 if good >= self.min_replies else self.void + 1
+        if self.void > self.void_rounds:
+            raise RunError(self._sentence(server_round, good, rejected))
+        if self.void:
+            text = "round %s: %s good replies, fewer than server.min-replies: it changes nothing"
+            log(WARNING, text, server_round, good)
+        return not self.void
+
+    def _sentence(self, server_round: int, good: int, rejected: Mapping[int, str]) -> str:
+        client, reason = min(rejected.items(), default=(0, NO_REPLY))
+        what = f"none of the {len(rejected)} replies could be used"
+        if good:
+            what = f"{good} good replies, fewer than server.min-replies = {self.min_replies}"
+        return f"round {server_round}: {what}, the run stops (client {client}: {reason})"

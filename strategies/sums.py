@@ -1,22 +1,18 @@
 """The server side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`)."""
 
 from collections.abc import Iterable
-from logging import WARNING
 from typing import Any, ClassVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
-from twinflower.errors import AbsentError, require
+from twinflower.errors import AbsentError, ReplyError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 
-from .nodes import short
+from .requests import properties_request
 from .star import StarStrategy
-
-_SAYS_NOTHING = "it sent no key message"
 
 
 class SumStrategy(StarStrategy):
@@ -37,9 +33,8 @@ class SumStrategy(StarStrategy):
             f"trust sum needs all clients in every round; got {self.clients_per_round} of {self.num_clients}",
         )
         require(
-            self.inspector.max_norm == float("inf"),
-            "trust sum cannot limit the norm of a single message, which nobody sees; got "
-            f"{self.inspector.max_norm:g}",
+            self.max_norm == float("inf"),
+            f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}",
         )
         self.masks = masks
         self._roster = b""
@@ -63,39 +58,24 @@ class SumStrategy(StarStrategy):
 
     def _gather(self) -> bytes:
         """Collect the key messages of all sites, in the order of the sites; AbsentError if one is missing."""
-        found: dict[int, bytes] = {}
-        missing = dict.fromkeys(self.roster.nodes, "no reply")
-        for _ in range(self.retries + 1):
-            for reply in self._send([self._key_question(client) for client in sorted(missing)]):
-                self._note_key(reply, found, missing)
-            if not missing:
-                return roster_of([found[client] for client in sorted(found)])
-            log(WARNING, "asking clients %s for their key messages again", sorted(missing))
+
+        def ask(client: int, node: int) -> Message:
+            return properties_request(node, self.session)
+
+        found, missing = self.exchange.ask_all(ask, _key_message, 0)
+        if not missing:
+            return roster_of([found[client] for client in sorted(found)])
         client, reason = min(missing.items())
         raise AbsentError(
             f"{len(missing)} of {len(self.roster.nodes)} sites sent no key message, and a sum needs all of them, the "
             f"run stops (client {client}: {reason})"
         )
 
-    def _key_question(self, client: int) -> Message:
-        config = ConfigRecord({"session": self.session})
-        return Message(
-            RecordDict({"getpropertiesins.config": config}), self.roster.nodes[client], "get_properties"
-        )
 
-    def _note_key(self, reply: Message, found: dict[int, bytes], missing: dict[int, str]) -> None:
-        """Store the key message of a reply in `found`, or the reason why there is none in `missing`."""
-        clients = {node: client for client, node in self.roster.nodes.items()}
-        client = clients.get(reply.metadata.src_node_id)
-        if client not in missing:
-            return
-        if reply.has_error():
-            missing[client] = short(reply.error.reason)
-            return
-        record = reply.content.config_records.get("getpropertiesres.properties", ConfigRecord())
-        announcement = record.get("announcement")
-        if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
-            missing[client] = _SAYS_NOTHING
-            return
-        found[client] = announcement
-        del missing[client]
+def _key_message(client: int, reply: Message) -> bytes:
+    """The key message in a reply; ReplyError if there is none."""
+    properties = reply.content.config_records.get("getpropertiesres.properties", ConfigRecord())
+    announcement = properties.get("announcement")
+    if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
+        raise ReplyError("it sent no key message")
+    return announcement

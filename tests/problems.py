@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twinflower.algorithms import ALGORITHMS
 from twinflower.clients import AlgorithmClient
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
@@ -170,6 +171,48 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
+    "fedadmm": {"algorithm": "fedadmm", "rho": 0.5, "step-size": 0.4},
+    "fedadmm-warm": {
+        "algorithm": "fedadmm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "local-start": "warm",
+        "stopping-tolerance": 0.02,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
+        "weighting": "rows",
+    },
+    "fedadmm-top-k": {
+        "algorithm": "fedadmm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "uplink-ratio": 0.3,
+        "downlink-ratio": 0.8,
+        "local-start": "warm",
+        "final-model": "tail-mean",
+        "privacy.mode": "public-state",
+        "epsilon": 30.0,
+    },
+    "fedadmm-gradient": {
+        "algorithm": "fedadmm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "composite": "local-subgradient",
+        "privacy.mode": "gradient",
+        "stopping-tolerance": 0.5,
+        "noise-multiplier": 0.5,
+    },
+    "fedadmm-sum": {
+        "algorithm": "fedadmm",
+        "rho": 0.5,
+        "step-size": 0.4,
+        "privacy.mode": "public-state",
+        "epsilon": 30.0,
+        "trust": "sum",
+        "honest-sites": 4,
+        "clients.per-round": 0,
+        "local.max-steps": 1,
+    },
     "isrl-dp": {
         "algorithm": "isrl-dp",
         "step-size": 0.4,
@@ -290,6 +333,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
+
+
+def first_variant(algorithm: str) -> str:
+    """The name of an algorithm's first entry in VARIANTS."""
+    names = [name for name, keys in VARIANTS.items() if keys["algorithm"] == algorithm]
+    assert names, f"add an entry for {algorithm} to VARIANTS in tests/problems.py"
+    return names[0]
+
+
+def variants_of(ability: type) -> list[str]:
+    """The entries of VARIANTS whose algorithm derives from this class, except those through sums."""
+    return [
+        name
+        for name, keys in VARIANTS.items()
+        if issubclass(ALGORITHMS[keys["algorithm"]], ability) and keys.get("trust") != "sum"
+    ]
+
 
 SMALL = {"clients.count": 8, "clients.per-round": 3, "rounds": 5, "batch-size": 10, "local.max-steps": 3}
 

@@ -132,8 +132,7 @@ def test_list_names_what_there_is(call):
     status, text, _ = call("list")
     assert status == 0
     for word in (
-        "fedpdm",
-        "bsdp-fedpdm",
+        *ALGORITHMS,
         "mnist",
         "digits.toml",
         "softmax",
@@ -150,11 +149,12 @@ def test_settings_are_listed_with_meaning_unit_range_and_default(call):
     assert status == 0
     for word in (*reference.HEADINGS, "privacy.epsilon", "sensitivities", "0.0001", "as-published"):
         assert word in text
-    assert all(f"{name}." in call("settings")[1] for name in ("data", "fedpdm", "server"))
+    assert all(f"{name}." in call("settings")[1] for name in ("data", "server", *ALGORITHMS))
     status, _, error = call("settings", "privcy")
     assert (status, error) == (2, "error: there is no section 'privcy'; did you mean 'privacy'?\n")
 
 
+WITH_RHO = [name for name, algorithm in ALGORITHMS.items() if "rho" in settings_of(algorithm)]
 BAD = {
     "rho * step-size must be below 2": ["rho=10", "step-size=0.3"],
     "uplink-ratio must keep between 1 and all of the 650 entries": [
@@ -164,7 +164,7 @@ BAD = {
     "clients.per-round can be at most clients.count = 10; got 11": ["clients.per-round=11"],
     "labels-per-client": ["partition.name=labels", "labels-per-client=11"],
     "did you mean 'step-size'?": ["stepsize=1"],
-    "algorithm must be one of fedpdm, bsdp-fedpdm": ["algorithm=fedsgd"],
+    f"algorithm must be one of {', '.join(ALGORITHMS)}; got 'fedsgd'": ["algorithm=fedsgd"],
     "data.name must be one of digits": ["data.name=imagenet"],
     "train-images-idx3-ubyte": ["data.name=mnist", "data.dir=/nowhere"],
     "objective.name must be one of softmax": ["objective.name=hinge"],
@@ -181,7 +181,7 @@ BAD = {
     "local.max-steps must be at least 1 with full batches": ["local.max-steps=0"],
     "batch-size must be at least 0": ["batch-size=-3"],
     "fedprox.mu is a setting of algorithm fedprox, and this run has algorithm fedpdm": ["mu=0.5"],
-    "rho is a setting of algorithm fedpdm, bsdp-fedpdm, zcdp-nfl, dp-nfl or p-admm, and this run has": [
+    f"rho is a setting of algorithm {', '.join(WITH_RHO[:-1])} or {WITH_RHO[-1]}, and this run has": [
         "algorithm=fedavg",
         "rho=1",
     ],
@@ -298,10 +298,11 @@ def test_another_method_is_one_word(name):
     config = plan.curves[0].config
     assert config.algorithm == name
     assert ("rho" in settings_of(ALGORITHMS[name])) == (f"{name}.rho" in config.items())
+    foreign = next(key for key in ("mu", "alpha", "scale") if key not in settings_of(ALGORITHMS[name]))
     with pytest.raises(
         SettingError, match=f"is a setting of algorithm .*, and this run has algorithm {name}"
     ):
-        read_experiment(Path(DIGITS), {"algorithm": name, "scale" if name == "fedprox" else "mu": 1.0})
+        read_experiment(Path(DIGITS), {"algorithm": name, foreign: 1.0})
 
 
 def test_every_curve_is_checked_before_the_first_runs(call, tmp_path):

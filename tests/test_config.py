@@ -193,9 +193,9 @@ def test_a_key_without_a_section_is_told_its_new_name(old, tmp_path):
 
 
 def test_a_file_wants_sections_and_names_them(tmp_path):
-    with pytest.raises(
-        SettingError, match="'rho' is not a key: write fedpdm.rho, bsdp-fedpdm.rho or zcdp-nfl.rho, ..."
-    ):
+    owners = [f"{name}.rho" for name, algorithm in ALGORITHMS.items() if "rho" in settings_of(algorithm)]
+    advice = f"'rho' is not a key: write {', '.join(owners[:2])} or {owners[2]}, ..."
+    with pytest.raises(SettingError, match=advice):
         read_experiment(written(tmp_path, "[run]\nrho = 0.1\n"))
     with pytest.raises(SettingError, match="'epsilon' is not a key: write privacy.epsilon"):
         read_experiment(written(tmp_path, "[[curve]]\nepsilon = 0.1\n"))

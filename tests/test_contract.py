@@ -1,6 +1,6 @@
 """What every algorithm promises, by one table (tests/problems.py)."""
 
-from dataclasses import fields
+from dataclasses import fields, make_dataclass
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, last, small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import NeedsEveryClient
-from twinflower.algorithms.algorithm import stack, unstack
+from twinflower.algorithms.algorithm import check_class, stack, unstack
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
 from twinflower.clients import CLIENTS
@@ -38,6 +38,24 @@ def test_the_tables_agree():
     assert set(ALGORITHMS) == {keys["algorithm"] for keys in VARIANTS.values()}
     for name, algorithm in ALGORITHMS.items():
         assert STRATEGIES[name].algorithm_class is CLIENTS[name].algorithm_class is algorithm
+
+
+class Undeclared(FedPDM):
+    """A class that takes local steps, without the field that this needs."""
+
+    __dataclass_fields__ = {k: v for k, v in FedPDM.__dataclass_fields__.items() if k != "sensitivity"}  # noqa: RUF012
+
+
+def test_an_algorithm_says_what_it_lacks():
+    """At import, and not by a TypeError about a constructor's arguments."""
+    for algorithm in ALGORITHMS.values():
+        assert check_class(algorithm) is algorithm
+    with pytest.raises(TypeError, match="^Undeclared needs sensitivity: see docs/add-an-algorithm.md$"):
+        check_class(Undeclared)
+    with pytest.raises(
+        TypeError, match="^Bare needs name, title, weightings, takes_local_steps, modes, regulariser"
+    ):
+        check_class(make_dataclass("Bare", []))
 
 
 def noise_of(setup, clients, round_):

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import faulty_app
 import numpy as np
+import psutil
 import pytest
 from documents import documented, run_documented
 from flwr.app import Error, Message
@@ -121,18 +123,22 @@ def wait_for(folder, round_, process, seconds=400):
         time.sleep(0.1)
 
 
-def processes(running, name):
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                name in (entry / "cmdline").read_text()
-                and f"FLWR_HOME={running.home}" in (entry / "environ").read_text()
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+def kill(running, name):
+    """Kill the processes of a deployment with this word in their command line."""
+    for process in janitor.family(running.home):
+        with suppress(psutil.NoSuchProcess):
+            if name in " ".join(process.cmdline()):
+                process.kill()
+
+
+def kill_node(running, number):
+    """Kill the node and its children, as a power failure would."""
+    os.killpg(running.nodes[number].pid, signal.SIGKILL)
+    running.nodes.pop(number).wait()
+
+
+def log_of(running, name):
+    return running.place.log(name).read_text(errors="replace")
 
 
 def test_replies_that_are_wrong(tmp_path, app):
@@ -190,8 +196,8 @@ def test_nodes_that_die(tmp_path, app):
         start(running, 3, **own)
         process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
-        running.kill_node(1)
-        running.kill_node(2)
+        kill_node(running, 1)
+        kill_node(running, 2)
         time.sleep(5)
         running.start_node(1, 3, {"state-dir": str(running.home / "state-1")})
         running.start_node(2, 3)
@@ -262,8 +268,7 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
         process = running.begin(config, folder, app)
         wait_for(folder, 2, process)
         time.sleep(9)  # into the third or fourth round
-        for pid in processes(running, "flwr-serverapp"):
-            os.kill(pid, signal.SIGKILL)
+        kill(running, "flwr-serverapp")
         assert (
             process.wait(timeout=300) == 0
         )  # Flower's exit status says nothing, as docs/deployment.md warns
@@ -288,7 +293,8 @@ def test_tls_and_registered_nodes_only(tmp_path):
     )
     setup = prepare(config)
     own = {"lifetime-epsilon": 8.1}
-    with deployment(secure=True) as running:
+    told = []
+    with deployment(secure=True, say=told.append) as running:
         for number in range(3):
             running.register(number)
             running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
@@ -296,10 +302,10 @@ def test_tls_and_registered_nodes_only(tmp_path):
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
-        output = running.run(config, tmp_path / "run")
+        running.run(config, tmp_path / "run")
         nodes = running.flwr("supernode", "ls", "ours", "--format", "json")
         assert nodes.count('"online"') == 3
-        log = running.log_of(3).lower()
+        log = log_of(running, "node-3").lower()
         assert "unauthenticated" in log or "not registered" in log or "permission" in log or "305" in log, (
             log[-2000:]
         )
@@ -311,7 +317,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
             assert sum(costs) == pytest.approx(setup.plan.mu_limit**2)
     summary = read_summary(tmp_path / "run")
     assert summary["finished"]
-    assert f"privacy: {summary['privacy']['guarantee']}" in output
+    assert f"privacy: {summary['privacy']['guarantee']}" in told
     assert "seeded" not in summary["privacy"]["guarantee"]
     note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
 
@@ -375,7 +381,7 @@ def test_the_reason_of_a_site_reaches_the_server_without_privacy_only(tmp_path):
         assert "because" not in str(stopped.value)
         said = [
             line
-            for line in running.log_of(1).splitlines()
+            for line in log_of(running, "node-1").splitlines()
             if "row 2, column 'age': 'forty' is not a number" in line
         ]
         assert len(said) >= 2
@@ -394,8 +400,7 @@ def a_command(folder, *words):
 
 def everything_of(folder):
     """Live processes that have this temporary folder, with their descendants."""
-    living = dict(janitor._living())
-    return {p for home in folder.glob("twinflower-*") for p in janitor._family(home, living)}
+    return {process for home in folder.glob("twinflower-*") for process in janitor.family(home)}
 
 
 @pytest.fixture
@@ -442,7 +447,7 @@ def test_nothing_is_left_of_a_command_that_is_ended(short, phase, number):
     while (number == signal.SIGKILL) and time.monotonic() < deadline and [*short.glob("twinflower-*")]:
         time.sleep(0.1)
     assert not [*short.glob("twinflower-*")]
-    assert not members & dict(janitor._living()).keys()
+    assert not janitor.alive(members)
     if number != signal.SIGKILL:
         assert status == 128 + number
         assert out.read_text().splitlines()[-1].startswith("error: interrupted")
@@ -525,12 +530,12 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
         wait_for(folder, 1, process, 1200)
-        running.kill_node(1)
+        kill_node(running, 1)
         time.sleep(5)
         running.start_node(1, 3, own[1])
         process.wait(timeout=1200)
         assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
-        assert "asking clients [1] again" in running.place.log("flwr-run").read_text()
+        assert "asking clients [1] again" in log_of(running, "flwr-run")
     assert all(done["rejected"] == {} and done["accepted"] == 3 for done in rounds_in(folder))
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     for number in range(3):
@@ -555,14 +560,10 @@ def test_a_site_of_a_sum_stays_away_and_the_run_is_resumed(tmp_path, app):
             running.start_node(number, 3, settings)
         process = running.begin(config, folder, app)
         wait_for(folder, 1, process, 1200)
-        running.kill_node(2)
+        kill_node(running, 2)
         process.wait(timeout=1800)
         assert running.last_status() != "finished:completed"
-        said = [
-            line
-            for line in running.place.log("flwr-run").read_text().splitlines()
-            if "needs all clients" in line
-        ]
+        said = [line for line in log_of(running, "flwr-run").splitlines() if "needs all clients" in line]
         assert said and all("1 did not answer" in line and "client 2" in line for line in said)
         before = [replies(store) for store in stores]
         running.start_node(2, 3, own[2])

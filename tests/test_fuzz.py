@@ -18,6 +18,7 @@ from twinflower.errors import ReplyError, RunError
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import meet, note_partition
+from twinflower.strategies.replies import sort_replies
 from twinflower.wire import from_npy, to_npy
 
 SHARES = [pytest.param(10, id="tenth"), pytest.param(1, id="all", marks=pytest.mark.slow)]
@@ -197,9 +198,8 @@ def test_replies(variant, share):
         content, broken = copy(draw, reply.content, "fitres.parameters", "fitres.metrics")
         told = Message(content=content, metadata=reply.metadata)
         with Peak() as peak:
-            good, rejected = strategy.inspector.sorted(
-                [told], strategy._asked, {reply.metadata.src_node_id}, 1
-            )
+            node = reply.metadata.src_node_id
+            good, rejected = sort_replies([told], {node: node - 1}, strategy.requests.read, 1)
         assert peak.taken < ROOM
         assert len(good) + len(rejected) == 1
         for reason in rejected.values():
@@ -311,7 +311,7 @@ def test_a_long_or_forged_reason_makes_one_short_line():
     one.metadata.__dict__["_message_id"] = "1"
     forged = "boom\nround 1: client 0 accepted\x1b[2J" + "x" * 10**6
     reply = Message(Error(3, forged), reply_to=one)
-    _, rejected = strategy.inspector.sorted([reply], strategy._asked, {one.metadata.dst_node_id}, 1)
+    _, rejected = sort_replies([reply], {one.metadata.dst_node_id: 0}, strategy.requests.read, 1)
     (reason,) = rejected.values()
     assert len(reason) <= 1000
     assert reason.isprintable()

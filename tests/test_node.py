@@ -24,7 +24,7 @@ from twinflower.simulation.runs.parties import client_of, strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.strategies.replies import reply_of
+from twinflower.strategies.replies import fit_results
 
 
 @pytest.fixture(autouse=True)
@@ -171,8 +171,9 @@ def test_every_client_gets_the_last_point(caplog):
 def test_a_refusal_in_a_reply_of_flowers_own_making_is_understood():
     refused = FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, {"round": 1, "refused": True})
     request = Message(RecordDict(), dst_node_id=1, message_type="train")
-    reply = reply_of(Message(fitres_to_recorddict(refused, keep_input=False), reply_to=request))
-    assert (reply.error, reply.arrays, reply.metrics["refused"]) == ("", [], True)
+    reply = Message(fitres_to_recorddict(refused, keep_input=False), reply_to=request)
+    with pytest.raises(ReplyError, match="it refuses: its privacy budget is spent"):
+        fit_results(reply, 1, "s")
 
 
 @pytest.mark.parametrize("missing", ["fitins.parameters", "fitins.config"])

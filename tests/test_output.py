@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import small, variants_of
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.base import LocalMethod
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 
-METHODS = ["fedpdm-private", "bsdp-rand-k", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"]
+METHODS = variants_of(LocalMethod)
+HALF = (7, {}, 4)
 
 
 def path_of(setup):
@@ -28,15 +30,20 @@ def path_of(setup):
     return np.array(models[1:])
 
 
-@pytest.mark.parametrize("variant", METHODS)
 @pytest.mark.parametrize(
-    ("rounds", "tail", "counted"),
-    [(7, {}, 4), (7, {"tail": 0.4}, 3), (10, {"tail": 0.1}, 1), (4, {"tail": 1.0}, 4)],
+    ("variant", "rounds", "tail", "counted"),
+    [
+        *((variant, *HALF) for variant in METHODS),
+        *(
+            ("fedpdm-private", *case)
+            for case in [(7, {"tail": 0.4}, 3), (10, {"tail": 0.1}, 1), (4, {"tail": 1.0}, 4)]
+        ),
+    ],
 )
 def test_the_output_is_the_mean_of_the_last_points(variant, rounds, tail, counted):
     """Of half of the rounds unless tail says otherwise, rounded up; until then the last point. Nothing else changes."""
     points = path_of(small(variant, rounds=rounds, final_model="last"))
-    setup = small(variant, rounds=rounds, final_model="tail-mean", **tail)
+    setup = small(variant, rounds=rounds, final_model="tail-mean", **({"tail": 0.5} | tail))
     hand = [
         points[max(0, rounds - counted) : t].mean(0) if t > rounds - counted else points[t - 1]
         for t in range(1, rounds + 1)

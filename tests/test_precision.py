@@ -30,6 +30,7 @@ from twinflower.simulation.runs.parties import client_of, guard_of, strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import Cohort
+from twinflower.simulation.runtimes.cohort_records import checkpoint, take_up
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 
@@ -193,8 +194,11 @@ def test_a_cohort_goes_on_to_the_same_bits(variant, tmp_path):
     setup, cohort_ = single(variant), Cohort([single(variant)])
     *_, third = cohort_.rounds(3)
     folder = Checkpoints(tmp_path, 1)
-    folder.save(3, cohort_.checkpoint(third, []))
-    *_, resumed = cohort_.rounds(5, cohort_.take_up(newest(folder), []))
+    folder.save(3, checkpoint(third, cohort_.seeds, []))
+    template = setup.algorithm.init_client(setup.start)
+    *_, resumed = cohort_.rounds(
+        5, take_up(newest(folder, pytest.fail), cohort_.start(), template, cohort_.seeds, [])
+    )
     (whole,) = cohort.train([setup])
     assert_array_equal(setup.algorithm.model(resumed.server), whole.model)
     assert not {*doubles(resumed.server)} - {"total"}

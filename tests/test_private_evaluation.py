@@ -39,7 +39,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
-from twinflower.strategies.evaluation_messages import evaluations
+from twinflower.strategies.evaluation_replies import evaluations
 from twinflower.strategies.roster import Roster
 from twinflower.sums.noise import lost_site
 

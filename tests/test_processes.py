@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from twinflower.errors import RunError
@@ -64,10 +65,6 @@ def no_signal_is_ignored():
         signal.signal(number, handler)
 
 
-def alive(members):
-    return members & dict(janitor._living()).keys()
-
-
 def until(condition, what):
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -77,15 +74,8 @@ def until(condition, what):
 
 def family_of(home):
     """The three processes of FAMILY, once they are there."""
-    found = set()
-
-    def complete():
-        found.clear()
-        found.update(janitor._family(home, dict(janitor._living())))
-        return len(found) == 3
-
-    until(complete, "the family never came")
-    return found
+    until(lambda: len(janitor.family(home)) == 3, "the family never came")
+    return janitor.family(home)
 
 
 def command(before="", inside="time.sleep(600)"):
@@ -98,7 +88,6 @@ def command(before="", inside="time.sleep(600)"):
     return process, home, family_of(home)
 
 
-@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_ends_everything(number):
     process, home, members = command()
@@ -106,21 +95,19 @@ def test_a_signal_ends_everything(number):
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert output == "after\n"
-    assert not alive(members)
+    assert not janitor.alive(members)
     assert not home.exists()
 
 
-@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
 def test_killing_the_command_ends_everything():
     """Nobody is left to clear up but the janitor, which no signal to the command's group reaches."""
     process, home, members = command()
     os.killpg(process.pid, signal.SIGTERM)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(PATIENCE)
-    until(lambda: not alive(members) and not home.exists(), "something was left")
+    until(lambda: not janitor.alive(members) and not home.exists(), "something was left")
 
 
-@pytest.mark.skipif(not janitor.PROC.is_dir(), reason="the test looks into /proc")
 def test_a_second_signal_does_not_wait():
     """The grace is longer than this test would wait."""
     process, home, members = command(before=f"processes._GRACE = {100 * PATIENCE}")
@@ -129,7 +116,7 @@ def test_a_second_signal_does_not_wait():
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert not alive(members)
+    assert not janitor.alive(members)
     assert not home.exists()
 
 
@@ -141,7 +128,7 @@ def test_a_signal_during_the_ordinary_end_is_told_after_it():
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (143, "after\n")
-    assert not alive(members) and not home.exists()
+    assert not janitor.alive(members) and not home.exists()
 
 
 def test_what_was_told_to_ignore_hangups_goes_on():
@@ -151,7 +138,7 @@ def test_what_was_told_to_ignore_hangups_goes_on():
     process.send_signal(signal.SIGHUP)
     output, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (0, "ended well\n")
-    assert not alive(members) and not home.exists()
+    assert not janitor.alive(members) and not home.exists()
 
 
 def test_signals_are_as_before_afterwards():
@@ -216,13 +203,22 @@ def test_waiting_ends_when_a_process_listens_or_in_time(monkeypatch):
         assert processes.listening(port)
 
 
-def test_without_proc_the_groups_are_ended(monkeypatch):
-    monkeypatch.setattr(janitor, "PROC", Path("/no/such/folder"))
-    with place_of_its_own() as place:
-        place.keep("deaf", [sys.executable, "-c", f"{DEAF}print(flush=True)\ntime.sleep(600)"])
-        until(lambda: place.log("deaf").stat().st_size, "it never began")
-    assert place.running["deaf"].wait(PATIENCE) == -signal.SIGKILL
-    assert not place.home.exists()
+def test_a_zombie_has_ended():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "it never ended")
+        assert not janitor.alive([psutil.Process(process.pid)])
+
+
+def test_a_process_that_got_the_number_of_another_is_left_alone():
+    with subprocess.Popen([sys.executable, "-c", f"import time\n{WAIT}"]) as process:
+        earlier = psutil.Process(process.pid)
+        assert janitor.alive([earlier]) == {earlier}
+        earlier._create_time = 0.0
+        earlier._ident = process.pid, 0.0
+        janitor._send(signal.SIGKILL, [earlier])
+        assert not janitor.alive([earlier])
+        assert process.poll() is None
+        process.kill()
 
 
 def test_others_are_left_alone():
@@ -269,7 +265,7 @@ def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
         [sys.executable, "-c", text, *words], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
-    until(lambda: [*tmp_path.glob("twinflower-*/process-groups")], "nothing was started")
+    until(lambda: any(map(janitor.family, tmp_path.glob("twinflower-*"))), "nothing was started")
     assert [*tmp_path.glob("twinflower-*/server.key")]
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=PATIENCE)

@@ -30,7 +30,7 @@ from twinflower.problems.objectives import LinearModel
 from twinflower.simulation.runs.parties import client_of, store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
-from twinflower.strategies.nodes import question
+from twinflower.strategies.requests import properties_request
 from twinflower.sums.discrete import seeded_words
 
 PRIVATE = [
@@ -390,7 +390,7 @@ def asked(run, folder, rows):
     }  # fmt: skip
     grid = Deployed(RUN | run, node, {})  # first: without a grid, there are no messages
     request = {"fitins.parameters": record_of([np.zeros(6)]), "fitins.config": ConfigRecord({"round": 1})}
-    replies = grid.send_and_receive([question(1), Message(RecordDict(request), 1, "train")])
+    replies = grid.send_and_receive([properties_request(1), Message(RecordDict(request), 1, "train")])
     return [reply.error.reason if reply.has_error() else shapes(reply) for reply in replies]
 
 

@@ -18,6 +18,7 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.base import LocalMethod
 from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget
@@ -126,25 +127,21 @@ EXACT = 600  # bits
 SECOND = {"privacy": "public-state"}
 GRADIENT = {"privacy": "gradient"}
 WHOLE = {"uplink_ratio": 1.0}  # messages are thinned out behind the noise
-ALGORITHMS_TO_SEARCH = [
-    ("fedpdm", SECOND), ("fedpdm", SECOND | {"local_start": "warm"}),
-    ("fedpdm", SECOND | {"sensitivity": "norm"}), ("fedpdm", GRADIENT), ("bsdp-fedpdm", SECOND | WHOLE),
-    ("bsdp-fedpdm", GRADIENT | WHOLE), ("fedavg", SECOND), ("fedavg", GRADIENT), ("fedprox", SECOND),
-    ("fedprox", GRADIENT), ("scaffold", SECOND), ("scaffold", GRADIENT), ("feddyn", SECOND),
-    ("feddyn", GRADIENT), ("proxskip", SECOND), ("isrl-dp", GRADIENT), ("ldp-primal-dual", SECOND),
-    ("ssca", GRADIENT), ("ssca-constrained", GRADIENT), ("zcdp-nfl", SECOND),
-    ("zcdp-nfl", SECOND | {"composite": "prox"}), ("dp-nfl", SECOND),
-    ("dp-nfl", SECOND | {"composite": "prox"}), ("p-admm", SECOND), ("networked-subgradient", SECOND),
+PRIVATE = [
+    (name, {"privacy": mode} | (WHOLE if "uplink_ratio" in algorithm.__dataclass_fields__ else {}))
+    for name, algorithm in ALGORITHMS.items()
+    for mode in algorithm.modes
+    if mode not in ("none", "as-published")
+]
+WARM = [
+    (name, keys | {"local_start": "warm"})
+    for name, keys in PRIVATE
+    if "local-start" in settings_of(ALGORITHMS[name])
+]
+ALGORITHMS_TO_SEARCH = PRIVATE + WARM + [
+    ("fedpdm", SECOND | {"sensitivity": "norm"}), ("zcdp-nfl", SECOND | {"composite": "prox"}),
+    ("dp-nfl", SECOND | {"composite": "prox"}),
 ]  # fmt: skip
-
-
-def test_the_search_misses_no_private_mode():
-    searched = {(name, keys["privacy"]) for name, keys in ALGORITHMS_TO_SEARCH}
-    for name, algorithm in ALGORITHMS.items():
-        modes = getattr(algorithm, "modes", None) or [
-            GRADIENT["privacy"] if "ssca" in name else SECOND["privacy"]
-        ]
-        assert {(name, mode) for mode in modes if mode not in ("none", "as-published")} <= searched
 
 
 class PlainHuber(Huber):
@@ -244,7 +241,7 @@ def settings_of_algorithm(draw, name, keys, aim):
     wild = {"step_size": aim.step_size} | {key: aim.rho for key in ("rho", "mu", "alpha") if key in fields}
     if "unstable_steps" in fields:
         wild["unstable_steps"] = "allow"
-    elif "mu" in fields or "alpha" in fields:
+    elif issubclass(ALGORITHMS[name], LocalMethod) and {"rho", "mu", "alpha"} & fields.keys():
         wild["step_size"] = min(aim.step_size, 1 / aim.rho)
     if name in ("zcdp-nfl", "networked-subgradient", "p-admm"):
         wild["budget_ratio"] = float(draw.choice([1.0, 0.5]))

@@ -27,7 +27,8 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.nodes import meet, question
+from twinflower.strategies.nodes import meet
+from twinflower.strategies.requests import properties_request
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
 START = np.zeros(6)
@@ -44,7 +45,7 @@ def ask(run, node, start=START, round_=1):
     """What the first node answers to the two kinds of questions, as everything that a server can read of it."""
     grid = Deployed(run, node, {})
     content = {"fitins.parameters": record_of([start]), "fitins.config": ConfigRecord({"round": round_})}
-    messages = [question(1), Message(RecordDict(content), 1, "train")]
+    messages = [properties_request(1), Message(RecordDict(content), 1, "train")]
     return grid.send_and_receive(messages)
 
 
@@ -89,7 +90,7 @@ def test_a_record_does_not_leave_as_a_graph_that_cannot_be_read(tmp_path):
     for keys in (run, run | PRIVATE, run | PRIVATE | {"topology.name": "file:/nowhere"}):
         policy = {"lifetime-epsilon": 9.0, "state-dir": str(tmp_path)} if "privacy.mode" in keys else {}
         grid = Deployed(keys, policy, policy)
-        (reply,) = grid.send_and_receive([question(1)])
+        (reply,) = grid.send_and_receive([properties_request(1)])
         assert not reply.has_error()  # the file is not even opened
         assert says(keys, policy, start=start) <= {
             site._WITHHELD[ReplyError]

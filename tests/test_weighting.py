@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import VARIANTS, run_config, small
+from problems import VARIANTS, first_variant, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import NeedsEveryClient, OnGraph
+from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import SettingError
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch
@@ -18,11 +20,14 @@ UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60
 BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings == ("clients", "rows")]
 
 
-def test_who_takes_which():
-    assert set(BOTH) == {"fedpdm", "bsdp-fedpdm", "fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp"}
-    others = {name: algorithm.weightings for name, algorithm in ALGORITHMS.items() if name not in BOTH}
-    assert {name for name, own in others.items() if own == ("rows",)} == {"ssca", "ssca-constrained"}
-    assert all(own == ("clients",) for name, own in others.items() if not name.startswith("ssca"))
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_who_takes_which(algorithm):
+    """Averaging methods take both. Where duals add up to 0 over the clients, these have equal weights."""
+    assert algorithm.weightings in [("clients", "rows"), ("clients",), ("rows",)]
+    if issubclass(algorithm, LocalMethod):
+        assert algorithm.weightings == ("clients", "rows")
+    if issubclass(algorithm, OnGraph | NeedsEveryClient):
+        assert algorithm.weightings == ("clients",)
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(BOTH)))
@@ -31,9 +36,7 @@ def test_another_weighting_than_the_theorys_is_refused(algorithm, door):
     """Also in Flower's run config, which passes over settings of other algorithms."""
     own = ALGORITHMS[algorithm].weightings[0]
     other = "clients" if own == "rows" else "rows"
-    keys = {"algorithm": algorithm} | (
-        {"constraints": "cost <= 1"} if algorithm == "ssca-constrained" else {}
-    )
+    keys = VARIANTS[first_variant(algorithm)]
     check(door(keys | {"weighting": own}))
     with pytest.raises(SettingError, match=f"weighting must be {own} with {algorithm}, .*; got '{other}'"):
         check(door(keys | {"weighting": other}))

@@ -14,7 +14,7 @@ if not (_inside / "strategies").is_dir():
     __path__.append(str(_inside.parent))
 
 _LATER = {  # public names and their modules, imported on first use
-    "load": "trained",
+    "load": "models.trained",
     "FederatedClassifier": "simulation.estimators",
     "FederatedRegressor": "simulation.estimators",
 }

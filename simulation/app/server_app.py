@@ -1,7 +1,6 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
 import gc
-import logging
 import tomllib
 from pathlib import Path
 
@@ -14,11 +13,13 @@ from twinflower.errors import RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun, report_run
-from ..report.sentences import FAILED_RESULTS, RESULTS, bounds, evaluated, guarantee, row_line, warnings
+from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..results.folder import Checkpoints, claimed, new_folder, write_config, write_resume, write_run
 from ..results.record import Result
 from ..results.resume import require_resumable, require_state_dir
 from ..runs.setup import Setup, prepare_server
+from ..runtimes.flower_internals import is_simulated
+from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
 from .polling import PollingGrid
@@ -29,20 +30,16 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the app. Any Twinflower error is printed as one sentence, and Flower marks the run as failed."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)
     try:
-        with threadpool_limits(1):
+        with threadpool_limits(1), warnings_reported():
             _run(grid, parse_run_config(context.run_config))
     except TwinflowerError as error:
-        cause = _other_app(Path.cwd()) if isinstance(error, RunError) and _simulated(grid) else ""
+        cause = _other_app(Path.cwd()) if isinstance(error, RunError) and is_simulated(grid) else ""
         text = f"{cause}{error}"
         print(f"twinflower: {text}", flush=True)
+        report(Report(ended=True, failure=text))
         raise RunError(text) from None  # an exit code alone would count as finished:completed
-
-
-def _simulated(grid: Grid) -> bool:
-    """Whether Flower simulates the nodes on this machine; only the grid of a simulation has a `state`."""
-    return hasattr(grid, "state")
+    report(Report(ended=True))
 
 
 def _other_app(folder: Path) -> str:
@@ -77,17 +74,17 @@ def _run(grid: Grid, config: Config) -> None:
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the run folder; RunError if the run failed."""
-    _print(setup.report())
-    runtime = "flower" if _simulated(grid) else "deployment"
+    say(*setup.report().splitlines())
+    runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
     result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)
     ending = result.ending()
-    _print(
-        *warnings([ending]), *evaluated(result.summary()), *guarantee([ending])
-    )  # also where the disk is full
+    # Before writing, so that they are said also where the disk is full.
+    say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
     write_run(result, folder)
     failures = [*filter(None, [result.failure]), *_draw(folder)]
-    _print(*_bounds(result), f"{FAILED_RESULTS if failures else RESULTS}{folder}")
+    say(*_bounds(result))
+    print(f"{'results of a failed run' if failures else 'results'}: {folder}", flush=True)
     if failures:
         raise RunError("; ".join(failures))
 
@@ -104,7 +101,7 @@ def _quick(grid: Grid) -> Grid:
 
     In a simulation a request keeps the nodes' processes from their work, so the pauses grow while Ray starts.
     """
-    return PollingGrid(grid, 0.01, 0.05) if _simulated(grid) else PollingGrid(grid)
+    return PollingGrid(grid, 0.01, 0.05) if is_simulated(grid) else PollingGrid(grid)
 
 
 def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
@@ -116,7 +113,7 @@ def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
     report_begun(config, folder)
     if checkpoints.every:
         resume = write_resume(config, folder)
-        _print(f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}")
+        say(f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}")
     return checkpoints
 
 
@@ -139,9 +136,4 @@ def _print_row(row: dict[str, float]) -> None:
     """Print the row. The first one comes while the nodes train, so that what draws the figure is imported by then."""
     from ..report import figures  # noqa: F401  takes as long to import as everything else here
 
-    _print(row_line(row))
-
-
-def _print(*lines: str) -> None:
-    for line in lines:
-        print(line, flush=True)
+    say(row_line(row))

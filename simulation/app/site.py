@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message
-from flwr.common.logger import log
+from flwr.common import log
 
 from twinflower.data.schema import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData

@@ -12,7 +12,7 @@ console = Console() if sys.stdout.isatty() else Console(width=180)
 def say(*lines: str) -> None:
     """Print lines without formatting or wrapping."""
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:

@@ -24,6 +24,7 @@ COLOURS = {
     "fedprox": "#2ca02c",
     "scaffold": "#d62728",
     "feddyn": "#9467bd",
+    "fedadmm": "#902b99",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

@@ -12,11 +12,6 @@ from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import is_regression, spread
 
-RESULTS = "results: "
-"""The beginning of the app's last line about a run, before the run's folder."""
-FAILED_RESULTS = "results of a failed run: "
-"""The same for a run that failed."""
-
 
 def row_line(row: dict[str, float]) -> str:
     """The progress line for an evaluated round, given as a row of metrics.csv."""

@@ -1,7 +1,7 @@
 """The progress of runs on the user's terminal."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,13 @@ class Terminal:
         elif self.plan.single:
             print(row_line(row), flush=True)
 
-    @contextmanager
-    def following(self, curve: Curve) -> Iterator[None]:
+    def following(self, curve: Curve) -> AbstractContextManager[None]:
         """See `Observer`."""
-        if not console.is_terminal:
-            yield
-            return
-        with self._bar(curve.label, curve.config.rounds):
-            yield
+        return self._bar(curve.label, curve.config.rounds)
 
-    @contextmanager
-    def together(self, rounds: int) -> Iterator[None]:
+    def together(self, rounds: int) -> AbstractContextManager[None]:
         """See `Observer`."""
-        with self._bar("all runs", rounds) if console.is_terminal else nullcontext():
-            yield
+        return self._bar("all runs", rounds)
 
     def advance(self, rounds: int) -> None:
         """See `Observer`."""
@@ -57,7 +50,10 @@ class Terminal:
 
     @contextmanager
     def _bar(self, label: str, rounds: int) -> Iterator[None]:
-        """Show a progress bar within the block."""
+        """Show a progress bar within the block, on a terminal."""
+        if not console.is_terminal:
+            yield
+            return
         with Progress(console=console) as progress:
             self.bar = progress, progress.add_task(label, total=rounds)
             yield

@@ -5,7 +5,7 @@ resumes from the newest one. This requires the same settings, the same runtime, 
 part; otherwise resuming is refused. A run that was started by `flwr run` is resumed by `flwr run`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,14 @@ def interrupted(plan: Experiment, out: Path) -> str:
 # --- what a run goes on from
 
 
-def newest(checkpoints: Checkpoints | None) -> Checkpoint | None:
-    """The checkpoint from which a run resumes, None if there is none; prints a warning for each damaged one.
+def newest(checkpoints: Checkpoints | None, say: Callable[[str], None]) -> Checkpoint | None:
+    """The checkpoint from which a run resumes, None if there is none; says a warning for each damaged one.
 
     Raises SettingError if the run began with other settings.
     """
     found, warnings = _same_run(checkpoints) if checkpoints else (None, [])
     for warning in warnings:
-        print(warning, flush=True)
+        say(warning)
     return found
 
 

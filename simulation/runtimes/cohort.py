@@ -18,16 +18,13 @@ from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index, reuse_freed_memory
-from twinflower.client_states import ClientStates
-from twinflower.errors import RunError, require
+from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
-from twinflower.strategies import Round
 from twinflower.sums.noise import SimulatedSums
 
-from ..results.checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
 from ..results.folder import Checkpoints, curve_folder, write_config
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
@@ -35,8 +32,10 @@ from ..runs import held_out
 from ..runs.agreement import simulated
 from ..runs.setup import Setup, prepare_seeds, with_sizes
 from ..settings.experiment import Curve, Experiment
+from .cohort_records import Bits, accounts, checkpoint, take_up
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
+from .progress import say
 
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
 
@@ -81,7 +80,7 @@ class Cohort:
         """Run the rounds up to `number`, from the start or from the outcome `begin`."""
         return rounds(
             self.algorithm, self.problem, self._schedule(), number, self._asked, self._noise(),
-            seed=self._seed, block=self._block, begin=begin,
+            seed=self._seed, block=max(1, BLOCK // self.problem.start.nbytes), begin=begin,
         )  # fmt: skip
 
     def start(self) -> Outcome:
@@ -92,23 +91,10 @@ class Cohort:
     def _seed(self) -> int | Index:
         return self.seeds[0] if self.alone else np.array(self.seeds, dtype=np.uint64)
 
-    @property
-    def _block(self) -> int:
-        """The number of clients per block whose arrays fit into the processor's cache."""
-        return max(1, BLOCK // self.problem.start.nbytes)
-
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) sampled in a round."""
-        config = self.setups[0].config
-        if config.sampled == config.clients.count:
-            return self._everyone
         asked = [setup.config.asked(round_) for setup in self.setups]
         return asked[0] if self.alone else np.stack(asked)
-
-    @cached_property
-    def _everyone(self) -> Index:
-        everyone = np.arange(self.setups[0].config.clients.count)
-        return everyone if self.alone else np.tile(everyone, (len(self.setups), 1))
 
     def _schedule(self) -> Schedule:
         """The local schedule. A few rows that every round uses are looked up once."""
@@ -129,32 +115,6 @@ class Cohort:
         schedule, shards = self.setups[0].schedule, self.problem.shards
         return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
 
-    def checkpoint(self, at: Outcome, recorders: Sequence[Recorder]) -> Checkpoint:
-        """The checkpoint after this round: everything that determines the following rounds, and the metrics so far."""
-        visited, states = at.states.visited()
-        arrays = named("server-", flatten(at.server)) | {"visited": visited}
-        if states is not None:
-            arrays |= named("state-", flatten(states))
-        records = [{"rows": r.rows, "rounds": [done._asdict() for done in r.rounds]} for r in recorders]
-        return Checkpoint(arrays, {"round": at.round, "seeds": self.seeds, "recorders": records})
-
-    def take_up(self, saved: Checkpoint, recorders: Sequence[Recorder]) -> Outcome:
-        """The outcome stored in a checkpoint; the recorders continue after its rows.
-
-        Raises SettingError if the checkpoint is of another runtime or has other seeds.
-        """
-        require(
-            "seeds" in saved.info, "the checkpoint is of another runtime than cohort: resume the run on that"
-        )
-        require(saved.info["seeds"] == self.seeds, f"the checkpoint has the seeds {saved.info['seeds']}")
-        at = self.start()
-        _restore(at.states, self.algorithm.init_client(self.setups[0].start), saved)
-        for recorder, record in zip(recorders, saved.info["recorders"], strict=True):
-            recorder.take_up(record["rows"])
-            recorder.rounds.extend(map(to_round, record["rounds"]))
-        server = unflatten(at.server, leaves_of("server-", saved.arrays))
-        return at._replace(round=int(saved.info["round"]), server=server)
-
     def place(self, seed: int) -> int | None:
         """The index of the seed-th run in the server's arrays; None if it is the only run."""
         return None if self.alone else seed
@@ -170,33 +130,11 @@ class Cohort:
             return [points] * len(self.setups)
         return list(points)
 
-    def accounts(self, at: Outcome) -> list[Round]:
-        """The record of the round (participants, bits, local steps) for each seed."""
-        parts = (at.clients, at.counted, *self._means(at))
-        by_seed = [parts] if self.alone else zip(*parts, strict=True)
-        return [self._account(at.round, *part) for part in by_seed]
-
-    def _means(self, at: Outcome) -> tuple[Array, Array]:
-        """The mean number of local steps, and the share of clients that stopped early, (...,); NaN in private runs."""
-        if at.report is None or self.setups[0].plan is not None:
-            unknown = np.full(at.clients.shape[:-1], np.nan)
-            return unknown, unknown
-        return at.report.steps.mean(-1), at.report.fired.mean(-1)
-
-    def _account(self, round_: int, clients: Index, counted: Index, steps: Array, fired: Array) -> Round:
-        asked, accepted = tuple(clients.tolist()), len(counted)
-        missing = {*asked}.difference(counted.tolist()) if accepted < len(asked) else ()
-        lost = dict.fromkeys(sorted(missing), "its update is not finite")
-        up, down = self._bits
-        return Round(
-            round_, asked, accepted, lost, up * accepted, down * len(asked), float(steps), float(fired)
-        )
-
     @cached_property
-    def _bits(self) -> tuple[int, int]:
+    def bits(self) -> Bits:
         """The number of bits of one upload and of one inbox."""
         d, dtype = self.problem.objective.d, self.problem.start.dtype
-        return self.algorithm.upload.bits(d, dtype), self.algorithm.inbox.bits(d, dtype)
+        return Bits(self.algorithm.upload.bits(d, dtype), self.algorithm.inbox.bits(d, dtype))
 
 
 @dataclass(frozen=True)
@@ -218,13 +156,6 @@ class _Kept:
     @cached_property
     def _drawn(self) -> dict[int, Batches]:
         return {}
-
-
-def _restore(states: ClientStates, template: Any, saved: Checkpoint) -> None:
-    """Restore the states of the clients visited before the checkpoint; template is one client's state."""
-    fields = leaves_of("state-", saved.arrays)
-    if fields:
-        states.restore(saved.arrays["visited"], unflatten(template, fields))
 
 
 def train(
@@ -272,13 +203,15 @@ def _together(
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
     """Run all remaining rounds and return the outcome of the last one."""
-    saved = newest(checkpoints)
-    begin = cohort.take_up(saved, recorders) if saved else cohort.start()
-    if not saved:
+    saved, begin = newest(checkpoints, say), cohort.start()
+    if saved:
+        template = cohort.algorithm.init_client(cohort.setups[0].start)
+        begin = take_up(saved, begin, template, cohort.seeds, recorders)
+    else:
         _note(cohort, begin, recorders, checkpoints)
-    at = begin
+    at, private = begin, cohort.setups[0].plan is not None
     for at in cohort.rounds(number, begin):
-        for recorder, done in zip(recorders, cohort.accounts(at), strict=True):
+        for recorder, done in zip(recorders, accounts(at, cohort.bits, private), strict=True):
             recorder.note(done)
         _note(cohort, at, recorders, checkpoints)
     return at
@@ -291,7 +224,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
             own = own_columns(recorder.setup, at.server, cohort.place(place))
             recorder.evaluate(at.round, x, own | held_out.simulated(recorder.setup, x, at.round))
     if checkpoints and checkpoints.due(at.round):
-        checkpoints.save(at.round, cohort.checkpoint(at, recorders))
+        checkpoints.save(at.round, checkpoint(at, cohort.seeds, recorders))
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:

@@ -4,13 +4,11 @@ It uses a temporary folder and free ports, and everything is stopped and removed
 all connections use TLS with a temporary certificate authority, and only nodes with registered public keys may connect.
 """
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGKILL
 
 from ..settings import Value
 from ..settings.toml import to_toml
@@ -25,9 +23,8 @@ from .engine import (
     start_superlink,
     write_connection,
 )
+from .flower_internals import QUICK_NODES
 from .processes import Tail, free_ports, place_of_its_own
-
-_LOOK_FOR_MESSAGES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # seconds; Flower's default is 1
 
 
 @dataclass(frozen=True)
@@ -66,23 +63,6 @@ class Deployment(Engine):
         public = make_node_key(self.home / f"node-{number}-key")
         self.flwr("supernode", "register", str(public), CONNECTION)
 
-    def kill_node(self, number: int) -> None:
-        """Send SIGKILL to the node and its children, to simulate a power failure."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.nodes[number].pid, SIGKILL)
-        self.nodes.pop(number).wait()
-
-    def log_of(self, number: int) -> str:
-        """The text of a node's log."""
-        return self.place.log(node_name(number)).read_text(errors="replace")
-
-    def relevant(self, line: str) -> str:
-        """The part of a log line that the user should see, including the message that the node has connected."""
-        return "connected" if _CONNECTED in line else super().relevant(line)
-
-
-_CONNECTED = "SuperNode ID: "  # in a node's log
-
 
 def node_name(number: int) -> str:
     """Of its log."""
@@ -97,7 +77,7 @@ def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent
     """
     with place_of_its_own(logs) as place:
         furnish(place)
-        place.environment |= _LOOK_FOR_MESSAGES
+        place.environment |= QUICK_NODES
         (port,) = free_ports(1)
         say(f"starting a SuperLink on port {port}; logs: {place.logs}")
         words = _secured(place.home) if secure else ["--insecure"]

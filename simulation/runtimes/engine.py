@@ -17,21 +17,23 @@ from pathlib import Path
 from twinflower.errors import RunError
 from twinflower.problems.topologies import FromFile
 
-from ..report.sentences import FAILED_RESULTS, RESULTS
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
+from . import progress
+from .flower_internals import told
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()
 CONNECTION = "ours"
 _FLWR = "twinflower.simulation.runtimes.flwr_ready"  # importing it would import all of Flower's command line
-SUPERLINK = "superlink"
+SUPERLINK, _FLWR_RUN = "superlink", "flwr-run"  # processes, and their logs
+_REPORTS = "reports.jsonl"
 _BUNDLED = re.compile(  # settings about a bundle's files, which exist only in a checkout
     r"^(fab-include = \[.*?^\]|fab-format-version = \d+|flwr-version-target = [^\n]*)\n",
     re.DOTALL | re.MULTILINE,
 )
-_PAUSE = 0.2  # seconds between two reads of the logs
+_PAUSE = 0.2  # seconds between two looks at reports and logs
 
 Say = Callable[[str], None]  # reports a line to the user
 
@@ -71,62 +73,53 @@ class Engine:
         """The folder used as FLWR_HOME."""
         return self.place.home
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables of all its processes."""
-        return self.place.environment
-
-    def run(self, config: Config, folder: Path, app: Path | None = None) -> str:
-        """Call `flwr run`, which writes the run folder; return its output, also reported line by line through `say`.
+    def run(self, config: Config, folder: Path, app: Path | None = None) -> None:
+        """Call `flwr run`, which writes the run folder; its lines are reported through `say` as they come.
 
         Raises RunError unless the run completed, or as soon as a required process ends.
         """
-        log = self.place.log("flwr-run")
-        tail, begin = Tail(log), log.stat().st_size if log.exists() else 0
+        tail, ended = Tail(self.home / _REPORTS), None
         process = self.begin(config, folder, app)
         while process.poll() is None:
-            self._look(tail)
+            ended = self._look(tail) or ended
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_PAUSE)
-        self._look(tail)
-        output = log.read_bytes()[begin:].decode(errors="replace")
-        if not _completed(output):
-            self._require_completed(output)  # the command for this takes a second
-        return output
+        ended = self._look(tail) or ended
+        if ended is None:
+            self._require_completed()
+        elif ended.failure:
+            raise RunError(ended.failure)
 
-    def _require_completed(self, output: str) -> None:
-        """Raise RunError, with the cause from the output if there is one, unless Flower reports finished:completed."""
+    def _require_completed(self) -> None:
+        """Raise RunError, with the end of the log, unless Flower reports finished:completed; for an app that reports
+        nothing or ended before it could."""
         status = self.last_status()
         if status != "finished:completed":
-            lines = [line for line in output.splitlines() if line.startswith(_FAILURE)]
-            raise RunError(
-                lines[-1][len(_FAILURE) :] if lines else f"flwr run ended as {status}:\n{output[-2000:]}"
-            )
+            raise RunError(f"flwr run ended as {status}; {self.place.end_of(_FLWR_RUN)}")
 
     def begin(self, config: Config, folder: Path, app: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `flwr run` in the background, with its output in the log flwr-run."""
         command = [sys.executable, "-P", "-m", _FLWR, str(self.port), *self.words(config, folder, app)]
-        return self.place.start("flwr-run", command, {"PYTHONUNBUFFERED": "1"})
+        return self.place.start(_FLWR_RUN, command, {"PYTHONUNBUFFERED": "1"})
 
-    def _look(self, tail: Tail) -> None:
-        """Say new lines of the logs; RunError if a required process has ended."""
-        for line in tail.lines():
-            if (text := plain(line)) and not _NOISE.match(text):
-                self.say(text)
+    def _look(self, tail: Tail) -> progress.Report | None:
+        """Say what the run and the nodes report; return the report of the run's end, if it came. RunError if a required
+        process has ended."""
+        ended = None
+        for report in map(progress.read, tail.lines()):
+            if report.ended:
+                ended = report
+            else:
+                self.say(report.line)
         self.look_at_nodes()
         self.place.check()
+        return ended
 
     def look_at_nodes(self) -> None:
-        """Say new warnings in the watched logs."""
+        """Say new warnings in the watched logs, and which nodes have connected."""
         for name, tail in self.watched.items():
-            for line in tail.lines():
-                if text := self.relevant(line):
-                    self.say(f"{name}: {text}")
-
-    def relevant(self, line: str) -> str:
-        """The part of a log line that the user should see: a warning, an error or a Twinflower message; else empty."""
-        found = _ALARM.match(plain(line))
-        return (found[2] or found[3] or "") if found else ""
+            for text in filter(None, map(told, tail.lines())):
+                self.say(f"{name}: {text}")
 
     def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:
         """The arguments of `flwr` for this run."""
@@ -134,14 +127,8 @@ class Engine:
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_tables(config.items()))
         nodes = f"num-supernodes={config.clients.count} client-resources-num-cpus=1"
-        words = [
-            "run",
-            str(app or own_app(self.home)),
-            CONNECTION,
-            "--stream",
-            "--run-config",
-            str(run_config),
-        ]
+        words = ["run", str(app or own_app(self.home)), CONNECTION, "--stream"]
+        words += ["--run-config", str(run_config)]
         return [*words, "--federation-config", nodes] if self.simulated else words
 
     def last_status(self) -> str:
@@ -154,7 +141,7 @@ class Engine:
         """Call Flower's command line and return its output; RunError if it fails."""
         self.place.await_port(self.port)
         done = subprocess.run(
-            [command_of("flwr"), *words], env=self.environment, cwd=self.home, capture_output=True, text=True,
+            [command_of("flwr"), *words], env=self.place.environment, cwd=self.home, capture_output=True, text=True,
             start_new_session=True,
         )  # fmt: skip
         if done.returncode:
@@ -168,37 +155,18 @@ def _absolute(config: Config) -> Config:
     if isinstance(graph, FromFile):
         config = replace(config, topology=FromFile(_named_file("file", graph.name)))
     config = replace(config, objective=replace(objective, name=_named_file("torch", objective.name)))
-    return config.put({name: _from_here(str(items[name])) for name in PATHS if items.get(name)})
+    return config.put({name: from_here(str(items[name])) for name in PATHS if items.get(name)})
 
 
 def _named_file(kind: str, name: str) -> str:
     """KIND:PATH with an absolute path; any other name unchanged."""
     found, colon, path = name.partition(":")
-    return f"{kind}:{_from_here(path)}" if (found, colon) == (kind, ":") else name
+    return f"{kind}:{from_here(path)}" if (found, colon) == (kind, ":") else name
 
 
-def _from_here(path: str) -> str:
+def from_here(path: str) -> str:
+    """The absolute path of a user's file."""
     return os.path.abspath(os.path.expanduser(path))
-
-
-def _completed(output: str) -> bool:
-    """Whether the app's last line about the run is that of success."""
-    lines = [line for line in output.splitlines() if line.startswith((RESULTS, FAILED_RESULTS, _FAILURE))]
-    return bool(lines) and lines[-1].startswith(RESULTS)
-
-
-_FAILURE = "twinflower: "
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_NOISE = re.compile(
-    r"(INFO|DEBUG) *:|Using SuperLink: |Success|\(ClientAppActor|Loading project conf|🎊|\[Round \d"
-    rf"|{RESULTS}|{FAILED_RESULTS}"  # which the command says for all runs
-)
-_ALARM = re.compile(r"(WARNING|ERROR) *:\s*(.*)|(twinflower: .*)")
-
-
-def plain(line: str) -> str:
-    """A log line without colour codes."""
-    return _COLOUR.sub("", line).rstrip()
 
 
 @contextmanager
@@ -217,6 +185,7 @@ def furnish(place: Place) -> None:
     """Set up the folder as FLWR_HOME, without telemetry, update checks and installation of dependencies."""
     place.environment |= {
         "FLWR_HOME": str(place.home),
+        progress.FILE: str(place.home / _REPORTS),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

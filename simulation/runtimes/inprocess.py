@@ -2,8 +2,6 @@
 
 Messages are Flower's. With exact_wire = True they are also serialised and pass through Flower's own `ClientApp`. This
 runtime is for tests, faults, ledgers on disk and debugging; `cohort` computes the same numbers, up to rounding, faster.
-
-This is the only module that uses Flower's private API (marked "private"); a test checks that it still works.
 """
 
 import logging
@@ -13,15 +11,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common.serde import message_from_proto, message_to_proto  # private
-from flwr.proto.message_pb2 import Message as ProtoMessage  # private
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run  # private
-from flwr.supercore.task_identity import TaskIdentity  # private
 from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import reuse_freed_memory
@@ -34,11 +27,10 @@ from ..results.resume import in_process, require_states
 from ..runs.parties import client_of
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
+from . import flower_internals
 from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
-
-_RAISED = 3  # Flower's code for an exception in a client
 
 
 class InProcessGrid(Grid):
@@ -56,15 +48,14 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
         run = int.from_bytes(os.urandom(7))  # random, so that a ledger on disk never takes two runs for one
-        self._run = Run.create_empty(run_id=run)
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 0, 1
+        self._run = flower_internals.begin_run(run)
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Set Flower's description of the run."""
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """Flower's description of the run."""
         return self._run
 
@@ -84,9 +75,8 @@ class InProcessGrid(Grid):
         assert iter(messages) is not messages
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(next(self._ids))  # private
-            self._replies[message.metadata.message_id] = self.answer(message)
-            ids.append(message.metadata.message_id)
+            ids.append(flower_internals.number(message, next(self._ids)))
+            self._replies[ids[-1]] = self.answer(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -104,7 +94,9 @@ class InProcessGrid(Grid):
         try:
             return self._through_flower(message) if self.exact_wire else self._directly(message)
         except Exception as error:  # noqa: BLE001  a client may raise anything
-            return Message(Error(_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(
+                Error(flower_internals.RAISED, f"{type(error).__name__}: {error}"), reply_to=message
+            )
 
     def context(self, node: int) -> Context:
         """The node's Flower context, which holds its state."""
@@ -132,11 +124,8 @@ class InProcessGrid(Grid):
         def client_fn(context: Context) -> Client:
             return self.new_client(node, context).to_client()
 
-        return _bytes_and_back(ClientApp(client_fn)(_bytes_and_back(message), self.context(node)))
-
-
-def _bytes_and_back(message: Message) -> Message:
-    return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
+        received = flower_internals.bytes_and_back(message)
+        return flower_internals.bytes_and_back(ClientApp(client_fn)(received, self.context(node)))
 
 
 def train(

@@ -1,27 +1,28 @@
 """Stop everything that a command has started and remove its folder, even if the command itself was killed.
 
 Every process that a command starts has the environment variable MARK, whose value is the command's folder. Its children
-inherit the variable, even in another session. As a script, `python janitor.py FOLDER` waits until its standard input is
-closed, which happens when the command ends for any reason, and then cleans up. It uses only the standard library, so
-that it is ready before the command starts anything else.
+inherit the variable, even in another session. As a script, `python janitor.py FOLDER PACKAGES` waits until its standard
+input is closed, which happens when the command ends for any reason, and then cleans up. It starts without
+site-packages, and takes psutil from the folder PACKAGES, where the command has it from.
 """
 
-import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path.append(sys.argv[2])
+
+import psutil
+
 MARK = "TWINFLOWER_FOLDER"
-GROUPS = "process-groups"  # file that lists the started process groups, for systems without /proc
-PROC = Path("/proc")
+PACKAGES = Path(psutil.__file__).parents[1]
 _LAST_WORD = 10.0  # seconds after SIGKILL; only a process that hangs in the kernel takes longer
 _PAUSE = 0.05
-
-Address = tuple[int, str]  # the pid or group for kill(2), and the start time, because pids are reused
 
 
 def clear(folder: Path, grace: float, hurry: Callable[[], bool] = lambda: False) -> list[int]:
@@ -29,81 +30,65 @@ def clear(folder: Path, grace: float, hurry: Callable[[], bool] = lambda: False)
 
     The processes get SIGTERM, and SIGKILL after `grace` seconds or as soon as `hurry()`, which is polled, returns true.
     """
-    known: set[Address] = set()
+    known: set[psutil.Process] = set()
     if grace > 0:
         _send(signal.SIGTERM, _present(folder, known))
     _wait(grace, lambda: hurry() or not _present(folder, known))
     _wait(_LAST_WORD, lambda: _killed(_present(folder, known), hurry))
-    left = sorted(abs(number) for number, _ in _present(folder, known))
+    left = sorted(process.pid for process in _present(folder, known))
     shutil.rmtree(folder, ignore_errors=True)
     return left
 
 
 def _wait(seconds: float, done: Callable[[], bool]) -> None:
+    """Poll. `psutil.wait_procs` would take the exit status of the command's children from its Popen objects."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not done():
         time.sleep(_PAUSE)
 
 
-def _killed(addresses: set[Address], hurry: Callable[[], bool]) -> bool:
-    _send(signal.SIGKILL, addresses)
+def _killed(processes: set[psutil.Process], hurry: Callable[[], bool]) -> bool:
+    _send(signal.SIGKILL, processes)
     hurry()
-    return not addresses
+    return not processes
 
 
-def _send(request: signal.Signals, addresses: set[Address]) -> None:
-    for number, _ in addresses:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(number, request)
+def _send(request: signal.Signals, processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):  # among others, if the pid was reused
+            process.send_signal(request)
 
 
-def _present(folder: Path, known: set[Address]) -> set[Address]:
+def _present(folder: Path, known: set[psutil.Process]) -> set[psutil.Process]:
     """The live processes that belong to the folder or did so in an earlier call; adds new ones to known."""
-    if not PROC.is_dir():
-        return _groups(folder)
-    living = dict(_living())
-    known |= _family(folder, living)
-    return known & living.keys()
+    known |= family(folder)
+    return alive(known)
 
 
-def _family(folder: Path, living: dict[Address, int]) -> set[Address]:
+def family(folder: Path) -> set[psutil.Process]:
     """The processes with the mark and their descendants; Ray's workers overwrite their environment, and so the mark."""
-    numbers = {number for number, _ in living if _marked(number, folder)}
-    while more := {number for (number, _), parent in living.items() if parent in numbers} - numbers:
-        numbers |= more
-    return {(number, born) for number, born in living if number in numbers}
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter(["environ"]):
+        if process not in found and (process.info["environ"] or {}).get(MARK) == str(folder):
+            found |= {process, *_descendants(process)}
+    return found
 
 
-def _living() -> Iterator[tuple[Address, int]]:
-    """Every process that is not a zombie, with its parent's pid."""
-    for entry in PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            words = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if words[0] not in "ZX":
-                yield (int(entry.name), words[19]), int(words[1])
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
 
 
-def _marked(number: int, folder: Path) -> bool:
-    with suppress(OSError):
-        variables = (PROC / str(number) / "environ").read_bytes().split(b"\0")
-        return os.fsencode(f"{MARK}={folder}") in variables
+def alive(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
+    """Those of the processes that still run; zombies have ended."""
+    return {process for process in processes if _runs(process)}
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return False
-
-
-def _groups(folder: Path) -> set[Address]:
-    """Without /proc: the process groups that the command started. Groups started by Flower end with their parents."""
-    with suppress(OSError):
-        numbers = (folder / GROUPS).read_text().split()
-        return {(-int(number), "") for number in numbers if _exists(-int(number))}
-    return set()
-
-
-def _exists(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except (ProcessLookupError, PermissionError):  # the latter for a group of zombies
-        return False
-    return True
 
 
 def main(folder: Path) -> None:

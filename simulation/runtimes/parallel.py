@@ -8,10 +8,10 @@ the progress of all parts together. The workers end with the command, also if th
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
@@ -30,7 +30,7 @@ from .local import Train, run_part
 from .observer import Observer
 from .processes import interruptible
 
-_PAUSE = 0.1  # longest wait for a report, in seconds
+_PAUSE = 0.1  # seconds between two looks at the reports
 _TRAINERS: dict[str, Callable[[Experiment, Path, Observer], Train]] = {
     "inprocess": inprocess.trainer,
     "cohort": cohort.trainer,
@@ -143,26 +143,23 @@ class _Work:
             self.observer.spent(endings)
 
 
-def _follow(work: _Work, running: dict[_Part, "Future[_Outcome]"], reports: "Queue[_Report]") -> None:
+def _follow(work: _Work, running: Mapping[_Part, "Future[_Outcome]"], reports: "Queue[_Report]") -> None:
     """Pass reports on until all parts have ended; raises the error of a part that could not be run."""
-    waiting = dict(running)
-    while waiting:
-        done = [part for part, future in waiting.items() if future.done()]
-        for report in _waiting(reports, 0 if done else _PAUSE):
+    parts = {future: part for part, future in running.items()}
+    while parts:
+        done, _ = wait(parts, _PAUSE, FIRST_COMPLETED)
+        for report in _waiting(reports):
             work.take(report)
-        for part in done:
-            outcome = waiting.pop(part).result()
-            work.ended(part, outcome, any(other.curve == part.curve for other in waiting))
+        for future in [future for future in parts if future in done]:
+            part = parts.pop(future)
+            work.ended(part, future.result(), any(other.curve == part.curve for other in parts.values()))
 
 
-def _waiting(reports: "Queue[_Report]", pause: float) -> Iterator[_Report]:
-    """The reports in the queue, after waiting up to `pause` seconds for the first."""
-    try:
-        yield reports.get(timeout=pause) if pause else reports.get_nowait()
+def _waiting(reports: "Queue[_Report]") -> Iterator[_Report]:
+    """The reports in the queue."""
+    with suppress(queue.Empty):
         while True:
             yield reports.get_nowait()
-    except queue.Empty:
-        return
 
 
 @contextmanager

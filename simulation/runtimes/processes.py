@@ -66,8 +66,6 @@ class Place:
                 stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
         self.started.append(process)
-        with (self.home / janitor.GROUPS).open("a") as groups:
-            groups.write(f"{process.pid}\n")
         return process
 
     def keep(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
@@ -130,7 +128,7 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
 def _janitor() -> Iterator[Path]:
     """A temporary folder. If this process is killed, a separate one ends the folder's processes and removes it."""
     home = Path(tempfile.mkdtemp(prefix="twinflower-"))
-    words = [sys.executable, "-I", "-S", janitor.__file__, str(home)]
+    words = [sys.executable, "-I", "-S", janitor.__file__, str(home), str(janitor.PACKAGES)]
     watching = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
         start_new_session=True,

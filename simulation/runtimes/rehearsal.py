@@ -18,7 +18,7 @@ from ..runs.setup import Setup, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
 from .deployment import Deployment, deployment, node_name
-from .engine import Say, silent
+from .engine import Say, from_here, silent
 from .observer import Observer
 
 
@@ -84,7 +84,7 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
         "evaluation.held-out, the part of every table that its node evaluates on",
     )
     own = OwnData(
-        file=_from_here(data.test_file) if data.test_file else "", schema=_from_here(data.schema),
+        file=from_here(data.test_file) if data.test_file else "", schema=from_here(data.schema),
         schema_digest=data.schema_digest, range_share=data.range_share, bias=data.bias, row_norm=data.row_norm,
     )  # fmt: skip
     sizes = Sizes("sizes", sizes=", ".join(map(str, _rows_of_tables(setup, data))))
@@ -102,10 +102,6 @@ def _rows_of_tables(setup: Setup, data: TableData) -> Sequence[int]:
         return setup.dataset.sites
     schema = schema_to_read(data)
     return [len(read_rows(file, schema)[1]) for file in table_files(data.files)]
-
-
-def _from_here(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
 
 
 def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:

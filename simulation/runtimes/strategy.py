@@ -19,6 +19,7 @@ from ..runs import agreement, held_out
 from ..runs.parties import strategy_of
 from ..runs.setup import Setup
 from .evaluator import Evaluator
+from .progress import say
 
 
 def run_strategy(
@@ -77,7 +78,7 @@ def run_strategy(
 def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
     """Resume from the newest checkpoint and return its round, 0 if there is none."""
     strategy.settled = 0
-    found = newest(checkpoints)
+    found = newest(checkpoints, say)
     if found is None:
         return 0
     config = setup.config

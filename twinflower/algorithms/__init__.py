@@ -1,9 +1,10 @@
 """The registry of algorithms: ALGORITHMS maps the name that a user types to the class."""
 
 from ..errors import require
-from .algorithm import Algorithm
+from .algorithm import Algorithm, check_class
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
+from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
@@ -19,9 +20,9 @@ from .ssca_constrained import ConstrainedSSCA
 from .zcdp_nfl import ZCDPNFL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm
+    algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, ProxSkip, ISRLDP, LDPPrimalDual,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, ProxSkip, ISRLDP, LDPPrimalDual,
         SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -44,6 +45,7 @@ __all__ = [
     "Algorithm",
     "BSDPFedPDM",
     "ConstrainedSSCA",
+    "FedADMM",
     "FedAvg",
     "FedDyn",
     "FedPDM",

@@ -18,6 +18,7 @@ States, inboxes and uploads are NamedTuples of arrays, declared by `inbox`, `upl
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -66,13 +67,16 @@ class Algorithm(Protocol):
 
     weightings: the values of the run's `weighting` that the algorithm supports, with the default first. "clients": F is
     the mean over the clients of their mean losses. "rows": F is the mean over all rows, so a client with more rows has
-    a larger weight. takes_local_steps: whether a client may take several steps in a round.
+    a larger weight. takes_local_steps: whether a client may take several steps in a round; the dataclass then has a
+    field `sensitivity`, the bound to use (`privacy.release.SENSITIVITIES`). modes: the values of `privacy` that the
+    algorithm supports, with "none" first.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     weightings: ClassVar[tuple[str, ...]]
     takes_local_steps: ClassVar[bool]
+    modes: ClassVar[tuple[str, ...]]
 
     @property
     def regulariser(self) -> Regulariser:
@@ -121,6 +125,23 @@ class Algorithm(Protocol):
 
     def model(self, server: Any) -> Array:
         """The model to evaluate and to deploy, (..., d)."""
+
+
+def check_class(algorithm: type) -> type[Algorithm]:
+    """The class itself, if it is a dataclass with the fields and class attributes from which a run builds an algorithm.
+
+    Raises TypeError, which names what is missing.
+    """
+    attributes = ("name", "title", "weightings", "takes_local_steps", "modes")
+    lacking = [name for name in attributes if not hasattr(algorithm, name)]
+    wanted = ["regulariser", "info", "privacy"]
+    if "takes_local_steps" not in lacking and algorithm.takes_local_steps:  # type: ignore[attr-defined]
+        wanted.append("sensitivity")
+    there = {field.name for field in fields(algorithm)}
+    lacking += [name for name in wanted if name not in there]
+    if lacking:
+        raise TypeError(f"{algorithm.__name__} needs {', '.join(lacking)}: see docs/add-an-algorithm.md")
+    return algorithm
 
 
 def to_nodes(x: NDArray[T], node: Index) -> NDArray[T]:

@@ -21,17 +21,23 @@ from ..privacy.release import (
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
-from ..settings import SHARE, Setting, above, between, one_of
+from ..settings import SHARE, Setting, above, at_least, between, one_of
 from ..work import LocalWork, no_noise
 from .abilities import BoundsRounding, SumsUp, length
 from .algorithm import NO_INFO, RunInfo
 from .layout import Layout
 from .local import LocalEnd, Subgradient, decayed, local_steps
-from .messages import Messages, check_choice
+from .messages import Messages, check_choice, check_mode
 
 StepSize = Annotated[float, Setting("length of a step along the gradient in the first round", above(0))]
 StepDecay = Annotated[
     float, Setting("the step of round t is step-size / t^step-decay; 0 keeps it constant", between(0, 1))
+]
+LocalStart = Annotated[
+    str, Setting("where local steps start: the server's point, or the client's last", one_of(("server", "warm")))
+]
+StoppingTolerance = Annotated[
+    float, Setting("a client stops once a gradient's squared norm is at most this; 0 never", at_least(0))
 ]
 FinalModel = Annotated[
     str, Setting("model to evaluate and deploy: the last, or the mean of the last part of the rounds",
@@ -77,7 +83,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, self.modes)
+        check_mode(self)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property
@@ -196,4 +202,22 @@ def check_pull(key: str, weight: float, step_size: float) -> None:
         weight * step_size < 2,
         f"{key} * step-size must be below 2, or local steps diverge; got {weight} * {step_size} = "
         f"{weight * step_size:g}: use a step-size below {2 / max(weight, 1e-300):g}",
+    )
+
+
+def check_tolerance(tolerance: float, privacy: str) -> None:
+    """Raise SettingError for a stopping rule with "public-state" noise, which does not cover the number of steps."""
+    require(
+        privacy != "public-state" or not tolerance,
+        "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
+        f"the data leaks information; got {tolerance}: use privacy = gradient for the stopping rule",
+    )
+
+
+def check_sum_start(local_start: str) -> None:
+    """Raise SettingError for a warm start under trust = "sum"."""
+    require(
+        local_start == "server",
+        "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
+        f"got {local_start}",
     )

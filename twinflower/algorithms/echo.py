@@ -30,8 +30,14 @@ class Tentative(NamedTuple):
     round: Array
 
 
-TENTATIVE = Layout(Tentative, Point("before"), Point("after"), FloatCount("round"))
-PAIR = Layout(Tentative, Point("before", per_entry=2), Point("after", per_entry=2), FloatCount("round"))
+def vectors_of(count: int) -> Layout:
+    """The layout of a variable of this many vectors, side by side (..., count d)."""
+    return Layout(
+        Tentative, Point("before", per_entry=count), Point("after", per_entry=count), FloatCount("round")
+    )
+
+
+TENTATIVE, PAIR = vectors_of(1), vectors_of(2)
 
 
 class Echoed(NeedsClientState, Settles):
@@ -43,9 +49,14 @@ class Echoed(NeedsClientState, Settles):
         return state._replace(before=np.empty(state.before.shape[:-1] + (0,), state.before.dtype))
 
 
+def unsent(variable: Array) -> Tentative:
+    """The state before the first reply, with this variable (..., d)."""
+    return Tentative(variable, variable, np.zeros(variable.shape[:-1], variable.dtype))
+
+
 def untouched(start: Array) -> Tentative:
     """The initial state: zero, and no reply yet."""
-    return Tentative(np.zeros_like(start), np.zeros_like(start), np.zeros(start.shape[:-1], start.dtype))
+    return unsent(np.zeros_like(start))
 
 
 def confirmed(state: Tentative, heard: Index) -> Array:

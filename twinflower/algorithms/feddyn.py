@@ -20,7 +20,6 @@ Privacy. "public-state" computes the dual from the noisy x that is sent; "gradie
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -30,20 +29,9 @@ from ..settings import Setting, above
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import check_pull
-from .echo import TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
-from .layout import Count, Layout
+from .echo import TENTATIVE, Tentative, confirmed, hear, nobody_heard, tentative, untouched
+from .echoed_prox import EchoedProx
 from .messages import Upload
-from .server_prox import ServerProx
-
-
-class Inbox(NamedTuple):
-    """x0 (..., d), kept entries and rand-k seed (`messages.Inbox`), and heard (...,), the last round of this client
-    that the server counted."""
-
-    x0: Array
-    kept: Index
-    seed: Seeds
-    heard: Index
 
 
 class Server(NamedTuple):
@@ -59,7 +47,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn(ServerProx, Echoed):
+class FedDyn(EchoedProx):
     """FedDyn with FedAvg's settings, and alpha > 0, the weight of the dynamic regulariser, with alpha * step_size < 2.
     """
 
@@ -79,11 +67,6 @@ class FedDyn(ServerProx, Echoed):
 
     state = TENTATIVE
 
-    @cached_property
-    def inbox(self) -> Layout:
-        """The layout of the echo, x0, and the seed for rand-k."""
-        return Layout(Inbox, Count("heard"), *self.point)
-
     def init_client(self, start: Array) -> Tentative:
         """Start with dual = 0."""
         return untouched(start)
@@ -91,11 +74,6 @@ class FedDyn(ServerProx, Echoed):
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start and drift = 0."""
         return Server(start, start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
-
-    def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
-        """Send x0 and the echo."""
-        x0, kept, seed = super().broadcast(server, round_, node)
-        return Inbox(x0, kept, seed, echo(server.heard, node))
 
     def client_update(
         self, state: Tentative, inbox: Any, work: LocalWork

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from ..errors import require
-from ..settings import Setting, above, at_least, one_of
-from .base import LocalMethod, check_pull
+from ..settings import Setting, above, one_of
+from .base import LocalMethod, LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,12 @@ class FedPDMSettings(LocalMethod):
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
 
     rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
-    stopping_tolerance: Annotated[
-        float, Setting("a client stops once a gradient's squared norm is at most this; 0 never", at_least(0))
-    ] = 0.0
+    stopping_tolerance: StoppingTolerance = 0.0
     aggregation: Annotated[
         str, Setting("what the server averages: this round's messages, or all clients' last",
                      one_of(("sampled", "memory")))
     ] = "sampled"
-    local_start: Annotated[
-        str, Setting("where local steps start: the server's point, or the client's last", one_of(("server", "warm")))
-    ] = "server"
+    local_start: LocalStart = "server"
     unstable_steps: Annotated[
         str, Setting("whether rho * step-size of 2 and more, which diverges, is allowed", one_of(("refuse", "allow")))
     ] = "refuse"
@@ -41,11 +36,7 @@ class FedPDMSettings(LocalMethod):
         super().__post_init__()
         if self.unstable_steps == "refuse":
             check_pull("rho", self.rho, self.step_size)
-        require(
-            self.privacy != "public-state" or not self.stopping_tolerance,
-            "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
-            f"the data leaks information; got {self.stopping_tolerance}: use privacy = gradient for the stopping rule",
-        )
+        check_tolerance(self.stopping_tolerance, self.privacy)
 
     @property
     def pull(self) -> float:
@@ -55,8 +46,4 @@ class FedPDMSettings(LocalMethod):
     def check_sum(self, steps: int) -> None:
         """Require in addition that every local loop starts at x0."""
         super().check_sum(steps)
-        require(
-            self.local_start == "server",
-            "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
-            f"got {self.local_start}",
-        )
+        check_sum_start(self.local_start)

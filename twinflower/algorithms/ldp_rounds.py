@@ -3,7 +3,7 @@
 import math
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..settings import Rule, Setting, at_least, check_settings, one_of
 from .abilities import Forecasts, SumsUp
 from .algorithm import NO_INFO, RunInfo
 from .ldp_outlook import in_words, look_out, warnings
-from .messages import check_choice
+from .messages import check_mode
 
 _STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
 
@@ -35,6 +35,8 @@ class UnequalRounds(Forecasts, SumsUp):
     geometric between the numbers of `shares`: "1, 10" gives the last round ten times the budget of the first.
     strong_convexity: theta_2 of f_i for the dynamic allocation, or 0 to use the value of the objective.
     """
+
+    modes: ClassVar[tuple[str, ...]] = ("none", "public-state")
 
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO
@@ -57,7 +59,7 @@ class UnequalRounds(Forecasts, SumsUp):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
+        check_mode(self)
         require(
             (self.allocation == "shares") == bool(self.shares),
             f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",

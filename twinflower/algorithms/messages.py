@@ -180,6 +180,11 @@ class Dense:
         return VECTOR
 
 
+def check_mode(algorithm: Any) -> None:
+    """Raise SettingError unless the algorithm has its privacy mode."""
+    check_choice(f"privacy.mode of {type(algorithm).__name__}", algorithm.privacy, algorithm.modes)
+
+
 def check_choice(key: str, value: str, known: tuple[str, ...]) -> None:
     """Raise SettingError unless the value is one of the known choices."""
     require(value in known, f"{key} must be one of {', '.join(known)}; got '{value}'")

@@ -27,7 +27,7 @@ from ..arrays import Array, Index
 from ..settings import Setting, above
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise
-from .echo import PAIR, Tentative, confirmed, tentative
+from .echo import PAIR, Tentative, confirmed, tentative, unsent
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector
 from .relay import Relayed, Server, of_node, rows_of_node
@@ -60,8 +60,7 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
 
     def init_client(self, start: Array) -> Tentative:
         """Start with gamma = 0 and w~ = start."""
-        both = np.concatenate([np.zeros_like(start), start], -1)
-        return Tentative(both, both, np.zeros(start.shape[:-1], start.dtype))
+        return unsent(np.concatenate([np.zeros_like(start), start], -1))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """Send each client the sum of its neighbours' messages and its missing dual steps."""

@@ -35,7 +35,7 @@ from .algorithm import NO_INFO, RunInfo, to_nodes
 from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .local import local_steps
-from .messages import Dense, Vector, check_choice
+from .messages import Dense, Vector, check_choice, check_mode
 
 
 class State(NamedTuple):
@@ -59,6 +59,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     title: ClassVar[str] = "ProxSkip, Scaffnew: random numbers of local steps, and control variates"
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
     takes_local_steps: ClassVar[bool] = True
+    modes: ClassVar[tuple[str, ...]] = ("none", "public-state")
 
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO
@@ -71,7 +72,7 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
+        check_mode(self)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property

@@ -36,7 +36,7 @@ from .averaging import mean_over_clients
 from .base import StepDecay, StepSize
 from .echo import hear, nobody_heard
 from .local import decayed
-from .messages import Dense, check_choice
+from .messages import Dense, check_mode
 
 
 class Server(NamedTuple):
@@ -71,6 +71,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
     takes_local_steps: ClassVar[bool] = False
+    modes: ClassVar[tuple[str, ...]] = ("none", "public-state")
 
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO
@@ -85,7 +86,7 @@ class Relayed(Dense, OnGraph, ServerMetrics):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "public-state"))
+        check_mode(self)
 
     def subgradient(self, x: Array) -> Array:
         """A subgradient R' of h at points (..., d); 0 where h is not differentiable."""

@@ -63,6 +63,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
     title: ClassVar[str] = "a method whose server sees sums only"
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     takes_local_steps: ClassVar[bool] = True
+    modes: ClassVar[tuple[str, ...]] = ("public-state", "gradient")
 
     algorithm: Any
     steps: tuple[int, ...] = (1,)
@@ -177,8 +178,8 @@ def check_sums(algorithm: Algorithm, steps: int) -> None:
     require(
         isinstance(algorithm, SumsUp),
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
-        "choose fedpdm, feddyn or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or ldp-primal-dual "
-        "with step-size 1",
+        "choose fedpdm, feddyn, fedadmm or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or "
+        "ldp-primal-dual with step-size 1",
     )
     algorithm.check_sum(steps)  # type: ignore[attr-defined]
 

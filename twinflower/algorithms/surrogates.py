@@ -22,7 +22,7 @@ from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
 from .algorithm import NO_INFO, RunInfo, to_nodes
 from .averaging import mean_over_clients
-from .messages import NOTHING, Dense, Nothing, Vector, check_choice
+from .messages import NOTHING, Dense, Nothing, Vector, check_mode
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
 
@@ -39,6 +39,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
     takes_local_steps: ClassVar[bool] = False
+    modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
 
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO
@@ -54,7 +55,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_choice(f"privacy.mode of {type(self).__name__}", self.privacy, ("none", "gradient"))
+        check_mode(self)
 
     state = NOTHING
 

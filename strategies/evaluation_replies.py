@@ -1,24 +1,17 @@
-"""Requests for the evaluation of a model at the sites, and the checks of their replies."""
+"""What sites reply about a model that they evaluated, checked."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord
 
 from twinflower.errors import ReplyError
 from twinflower.models.evaluation import Evaluation, Released
 
-from .nodes import short
+from .replies import sort_replies
 
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
-
-
-def evaluation_requests(nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
-    """One message to each node, in the format of a NumPyClient's `evaluate`."""
-    config = ConfigRecord({"round": round_, "session": session})
-    content = RecordDict({"evaluateins.parameters": model, "evaluateins.config": config})
-    return [Message(content, node, "evaluate", group_id=str(round_)) for node in nodes]
 
 
 def evaluations(
@@ -34,28 +27,20 @@ def evaluations(
     held_out: the clients' numbers of held-out rows, empty if they are not known.
     """
     read = _noisy if private else _exact
+
+    def evaluation(client: int, reply: Message) -> Evaluation | Released:
+        rows, metrics = _checked(reply, round_)
+        if len(held_out) and rows != held_out[client]:
+            raise ReplyError(f"the client must hold out {held_out[client]} rows; it reports {rows}")
+        return read(reply, rows, metrics)
+
     clients = {node: client for client, node in nodes.items()}
-    good: dict[int, Evaluation | Released] = {}
-    rejected = dict.fromkeys(nodes, "no reply")
-    for reply in replies:
-        client = clients.get(reply.metadata.src_node_id)
-        if client not in rejected:
-            continue
-        try:
-            rows, metrics = _checked(reply, round_)
-            if len(held_out) and rows != held_out[client]:
-                raise ReplyError(f"the client must hold out {held_out[client]} rows; it reports {rows}")
-            good[client] = read(reply, rows, metrics)
-            del rejected[client]
-        except ReplyError as error:
-            rejected[client] = short(error)
+    good, rejected = sort_replies(replies, clients, evaluation, round_)
     return [good[client] for client in sorted(good)], rejected
 
 
 def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
     """The number of rows and the metrics in a reply; ReplyError for what an `AlgorithmClient` would not send."""
-    if reply.has_error():
-        raise ReplyError(f"error {reply.error.code}: {short(reply.error.reason)}")
     metrics = reply.content.config_records.get("evaluateres.metrics", ConfigRecord())
     rows = _metric(reply, "num_examples")
     if metrics.get("round") != round_:
