@@ -21,8 +21,9 @@ from twinflower.models.evaluation import Released, estimated, private_columns
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, total_cost
 from twinflower.privacy.counts import CountPlan, summed
-from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerError, read_ledger, total_cost
+from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch

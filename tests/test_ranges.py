@@ -27,7 +27,8 @@ from twinflower.data.schema import Range, parse_schema
 from twinflower.data.tables import draft
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.audit import replay
-from twinflower.privacy.ledger import BudgetSpent, read_ledger
+from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation.app import client_app

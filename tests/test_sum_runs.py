@@ -22,7 +22,8 @@ from twinflower.clients.records import record_of
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
-from twinflower.privacy.ledger import BudgetSpent, Charge, read_ledger
+from twinflower.privacy.charges import BudgetSpent, Charge
+from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1

@@ -12,8 +12,9 @@ from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
+from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
 from twinflower.sums.masks import Identity, simulated
 

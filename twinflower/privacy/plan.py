@@ -24,9 +24,9 @@ from ..errors import require
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
+from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .ledger import Ledger
 from .load import Asked, Load, Planned, shares_of
 from .mechanism import secret, seeded
 from .release import Release
@@ -272,7 +272,7 @@ class Plan:
 
         seed: that of a simulation, whose noise is addressed by (seed, client, round) and not secret. run, config:
         identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of the
-        client's rows. split: see `ledger.Charge`; ignored for groups and sites, which pay for both parts.
+        client's rows. split: see `charges.Charge`; ignored for groups and sites, which pay for both parts.
         """
         return Guard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client) if seed is None else self.budget,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import require
+from ..privacy.charges import Charge
 from ..privacy.guard import Guard
-from ..privacy.ledger import Charge
 from ..privacy.release import Release
 from .discrete import Words
 from .grid import SumNoise

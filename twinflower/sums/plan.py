@@ -9,7 +9,7 @@ import numpy as np
 
 from ..algorithms.summed import check_sums
 from ..arrays import Array, Index
-from ..privacy.ledger import Ledger
+from ..privacy.charges import Ledger
 from ..privacy.plan import Plan, Target
 from ..problems.batches import LocalSchedule
 from ..problems.interfaces import Bounds
