@@ -24,7 +24,7 @@ from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise
 
 MOST_SITES = 1000
-"""The largest number of sites in a sum. (The cost grows with it: a mask for each pair of sites.)"""
+"""The largest number of sites in a sum. A site computes a mask for each of the others, in every round."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sums:
         """The sums of clients with these numbers of rows (N,).
 
         The noise is noise_multiplier if that is above 0. Otherwise it is the smallest noise with which no site spends
-        more than mu against all parties but `honest` sites. Raises SettingError if no noise can meet that.
+        more than mu against a server that colludes with all but `honest` sites. Raises SettingError if no noise can meet that.
         """
         _check_honest(honest, len(sizes))
         moves, longest, weights = _loads(algorithm, bounds, schedule, np.asarray(sizes), rounds)
