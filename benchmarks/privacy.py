@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from twinflower.privacy import Budget, gdp_epsilon, total_mu
-from twinflower.privacy.ledger import Charge, FileLedger, _line
+from twinflower.privacy.charges import Charge
+from twinflower.privacy.ledger import FileLedger, _line
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, secret, seeded
 
 D, CLIENTS, RELEASES = 7850, 30, 10_000

@@ -10,9 +10,9 @@ from flwr.common import log
 
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
+from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.counts import summed
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch, Objective
 from twinflower.work import Noise

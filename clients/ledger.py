@@ -8,19 +8,15 @@ from typing import cast
 from flwr.app import ConfigRecord, RecordDict
 
 from twinflower.privacy import Budget
-from twinflower.privacy.ledger import (
-    Charge,
-    ChargedBefore,
-    FileLedger,
-    check_charge,
-)
+from twinflower.privacy.charges import Charge, ChargedBefore, check_charge
+from twinflower.privacy.ledger import FileLedger
 
 _RECORD = "twinflower.ledger"
 
 
 @dataclass(frozen=True)
 class ContextLedger:
-    """Charges as lines of JSON in `context.state`; see `twinflower.privacy.ledger.Ledger`."""
+    """Charges as lines of JSON in `context.state`; see `twinflower.privacy.charges.Ledger`."""
 
     state: RecordDict
 

@@ -35,8 +35,8 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import DOUBLE, all_finite
 from twinflower.errors import ReplyError, SettingError, require
 from twinflower.models.evaluation import evaluate
+from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import BudgetSpent
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, ChecksRows, Objective
 from twinflower.problems.objectives import check_clipping

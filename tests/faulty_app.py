@@ -117,12 +117,12 @@ def seed_sums(plan_class: Any, words: Callable[[int, int, int], Any]) -> None:
 
 try:
     from twinflower.sums.discrete import seeded_words
-    from twinflower.sums.runs import SumsPlan
+    from twinflower.sums.plan import SumPlan
 
     from .app.client_app import client_fn
     from .app.site import discreet
 
-    seed_sums(SumsPlan, seeded_words)
+    seed_sums(SumPlan, seeded_words)
     app = ClientApp(client_fn, mods=[misbehave, discreet])
 except ImportError:  # imported by a test, for `build`
     pass

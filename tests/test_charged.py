@@ -12,9 +12,9 @@ from scipy.stats import chi2
 
 from twinflower.errors import SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
+from twinflower.privacy.charges import Charge
 from twinflower.privacy.counts import Accuracy, correct
 from twinflower.privacy.halving import Halving, Stage, stages
-from twinflower.privacy.ledger import Charge
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation.runs.parties import ledger_of

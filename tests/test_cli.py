@@ -15,7 +15,8 @@ from flwr.app import Error, Message
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import DiskError, RunError, SettingError
 from twinflower.privacy import Budget
-from twinflower.privacy.ledger import Charge, FileLedger
+from twinflower.privacy.charges import Charge
+from twinflower.privacy.ledger import FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app

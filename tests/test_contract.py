@@ -1,6 +1,6 @@
 """What every algorithm promises, by one table (tests/problems.py)."""
 
-import pickle
+import copy
 from dataclasses import fields, make_dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies import STRATEGIES
-from twinflower.sums.plan import SimulatedSums
+from twinflower.sums.noise import SimulatedSums
 from twinflower.work import LocalWork, no_noise
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)

@@ -32,16 +32,9 @@ from twinflower.algorithms.layout import Layout
 from twinflower.clients.ledger import ContextLedger
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, guard, ledger, mechanism
+from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, check_charge
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import (
-    BudgetSpent,
-    Charge,
-    FileLedger,
-    LedgerError,
-    check_charge,
-    fingerprint,
-    read_ledger,
-)
+from twinflower.privacy.ledger import FileLedger, fingerprint, read_ledger
 from twinflower.privacy.release import Release
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site

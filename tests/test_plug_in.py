@@ -24,7 +24,7 @@ from numpy.testing import assert_allclose
 from twinflower.algorithms import FedPDM
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.privacy.ledger import BudgetSpent
+from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.plan import Plan, Target
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.central import minimise

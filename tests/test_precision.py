@@ -298,7 +298,7 @@ def client(start, guard=None):
 
 def test_a_private_client_takes_doubles_only():
     plan = prepare(parse({"privacy.mode": "public-state", "epsilon": 5.0, "clip-norm": 1.0})).plan
-    guard: Guard = plan.simulated_guard(0, None, None)
+    guard: Guard = plan.guard(0, None, seed=0)
     with pytest.raises(SettingError, match="a private client computes in double precision"):
         client(np.zeros(3, np.float32), guard)
 

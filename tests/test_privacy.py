@@ -21,8 +21,8 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
+from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Policy
-from twinflower.privacy.ledger import BudgetSpent
 from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
 from twinflower.problems.batches import LocalSchedule, Shards, Workload

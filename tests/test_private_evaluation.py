@@ -21,8 +21,9 @@ from twinflower.models.evaluation import Released, estimated, private_columns
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, total_cost
 from twinflower.privacy.counts import CountPlan, summed
-from twinflower.privacy.ledger import BudgetSpent, Charge, FileLedger, LedgerError, read_ledger, total_cost
+from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
@@ -44,7 +45,7 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
 from twinflower.strategies.evaluation_replies import evaluations
 from twinflower.strategies.roster import Roster
-from twinflower.sums.plan import lost_site
+from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
 GROUP = {"privacy__protects": "group", "privacy__group_size": 3}

@@ -29,7 +29,8 @@ from twinflower.data.ranges import (
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.audit import replay
-from twinflower.privacy.ledger import BudgetSpent, read_ledger
+from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation.app import client_app

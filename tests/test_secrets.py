@@ -19,7 +19,8 @@ from twinflower.algorithms.layout import Layout
 from twinflower.clients.records import record_of
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
-from twinflower.privacy.ledger import FileLedger, LedgerError
+from twinflower.privacy.charges import LedgerError
+from twinflower.privacy.ledger import FileLedger
 from twinflower.problems import objectives
 from twinflower.simulation.app import client_app, site
 from twinflower.simulation.runs import setup

@@ -9,7 +9,7 @@ from problems import VARIANTS, run_config, small
 
 from twinflower.clients import CLIENTS
 from twinflower.errors import DataError, ReplyError, SettingError
-from twinflower.privacy.ledger import BudgetSpent, LedgerError
+from twinflower.privacy.charges import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Bounds

@@ -15,7 +15,8 @@ from twinflower.data.sets import OwnData
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.privacy.ledger import read_ledger, total_cost
+from twinflower.privacy.charges import total_cost
+from twinflower.privacy.ledger import read_ledger
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.figures import draw_run

@@ -13,7 +13,8 @@ import twinflower.clients.store
 from twinflower.clients import CLIENTS
 from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
 from twinflower.errors import DataError, ReplyError
-from twinflower.privacy.ledger import BudgetSpent, FileLedger
+from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.ledger import FileLedger
 from twinflower.simulation.runs.parties import client_of, store_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy

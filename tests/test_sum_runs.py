@@ -22,7 +22,8 @@ from twinflower.clients.records import record_of
 from twinflower.clients.sums import ContextKeys, FileKeys, Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
-from twinflower.privacy.ledger import BudgetSpent, Charge, read_ledger
+from twinflower.privacy.charges import BudgetSpent, Charge
+from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
@@ -40,8 +41,9 @@ from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
+from twinflower.sums.guard import SumGuard
 from twinflower.sums.masks import simulated
-from twinflower.sums.plan import SimulatedSums, SumGuard, SumPlan, lost_site, plain_draws
+from twinflower.sums.noise import SimulatedSums, Sums, lost_site
 from twinflower.wire import from_npy
 
 SITES, ROWS, ROUNDS, FEATURES = 4, 30, 5, 60
@@ -62,7 +64,7 @@ class Study:
             L1(0.01), rho=0.5, step_size=0.5, privacy="public-state", info=RunInfo(SITES, ROUNDS)
         )
         sizes = [ROWS] * SITES
-        self.plan = SumPlan.of(
+        self.plan = Sums.of(
             algorithm, self.bounds, self.schedule, sizes, ROUNDS, objective.d, honest, mu=gdp_mu(4.0, 1e-4)
         )
         self.algorithm = Summed(algorithm, (1,), self.plan.widths)
@@ -76,7 +78,7 @@ class Study:
 
         guard = SumGuard(
             self.bounds, self.plan.noise_multiplier, Budget(float(self.plan.mu[number]) ** 2),
-            ContextLedger(context.state), plain_draws, run="r", plan=self.plan, number=number, words=words,
+            ContextLedger(context.state), None, run="r", sums=self.plan, number=number, words=words,
         )  # fmt: skip
         masks = Masks(self.identities[number], ContextKeys(context.state), "settings") if self.masks else None
         return SumClient(
@@ -659,7 +661,7 @@ def test_a_site_can_bound_the_guarantee_against_everybody_else(tmp_path):
     node = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
     keys = {"identity-key": "k", "peers-file": "p", "max-honest": 4}
     setup, local = prepare(parse(SUMS)), prepare(parse(SUMS, {"trust": "local", "honest-sites": 0}))
-    alone = setup.sums.epsilon_alone(1e-4)
+    alone = gdp_epsilon(setup.sums.mu_alone.max(), 1e-4)
     assert alone > 8
     site_guard(setup, read_site(node | keys | {"max-epsilon-alone": alone * (1 + 1e-6)}), "r")
     site_guard(local, read_site(node | {"max-epsilon-alone": 4.0}), "r")

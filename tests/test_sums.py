@@ -40,7 +40,7 @@ from twinflower.sums.accounting import SHARE, convolution_loss, noise_for, round
 from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
-from twinflower.sums.plan import SimulatedSums, SumPlan
+from twinflower.sums.noise import SimulatedSums, Sums
 from twinflower.work import LocalWork
 
 SIZES = (30, 41, 25, 40, 33)
@@ -243,11 +243,13 @@ def test_the_two_numbers_of_a_plan():
     moves = np.full((30, 10), 0.01)
     mu = gdp_mu(2.0, 1e-4)
     z = noise_for(mu, moves, np.ones(30), 650, honest=5)
-    plan = SumPlan(moves, np.ones(30), 650, 5, z)
+    plan = Sums(moves, np.ones(30), 650, 5, z)
     assert plan.mu == pytest.approx(np.full(10, mu), rel=1e-12)
-    assert plan.epsilon(1e-4) == pytest.approx(2.0, rel=1e-9)
+    assert gdp_epsilon(plan.mu.max(), 1e-4) == pytest.approx(2.0, rel=1e-9)
     assert plan.mu_alone == pytest.approx(math.sqrt(5) * plan.mu, rel=1e-6)
-    assert plan.epsilon_alone(1e-4) == pytest.approx(gdp_epsilon(math.sqrt(5) * mu, 1e-4), rel=1e-6)
+    assert gdp_epsilon(plan.mu_alone.max(), 1e-4) == pytest.approx(
+        gdp_epsilon(math.sqrt(5) * mu, 1e-4), rel=1e-6
+    )
     central = math.sqrt(30) / mu  # the noise multiplier of a trusted server
     assert 0 < z / central - 1 < 1e-6  # rounding and discrete noise cost less than a millionth
 
@@ -258,11 +260,9 @@ def test_planned_epsilon_agrees_with_an_independent_accountant():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     moves = np.full((20, 4), 0.02)
-    plan = SumPlan(moves, np.ones(20), 50, 2, noise_for(gdp_mu(1.0, 1e-5), moves, np.ones(20), 50, 2))
-    for sigma, planned in (
-        (plan.sigmas[0], plan.epsilon(1e-5)),
-        (plan.sigmas[0] / math.sqrt(2), plan.epsilon_alone(1e-5)),
-    ):
+    plan = Sums(moves, np.ones(20), 50, 2, noise_for(gdp_mu(1.0, 1e-5), moves, np.ones(20), 50, 2))
+    for sigma, mu in ((plan.sigmas[0], plan.mu), (plan.sigmas[0] / math.sqrt(2), plan.mu_alone)):
+        planned = gdp_epsilon(mu.max(), 1e-5)
         one = pld.from_gaussian_mechanism(float(sigma / 0.02), value_discretization_interval=1e-4)
         assert one.self_compose(20).get_epsilon_for_delta(1e-5) == pytest.approx(planned, rel=2e-3)
 
@@ -357,7 +357,7 @@ def test_noise_of_sums_has_the_planned_deviation(name):
     algorithm, schedule = methods()[name]
     pb = problem()
     bounds = pb.objective.bounds(3.0)
-    plan = SumPlan.of(algorithm, bounds, schedule, SIZES, ROUNDS, pb.objective.d, honest=3, mu=0.5)
+    plan = Sums.of(algorithm, bounds, schedule, SIZES, ROUNDS, pb.objective.d, honest=3, mu=0.5)
     sums = summed(algorithm, schedule, plan.widths)
     noise = SimulatedSums(sums, plan, seed=4)
     everyone = np.arange(len(SIZES))
@@ -372,7 +372,7 @@ def test_one_clients_numbers_are_a_slice_of_the_cohorts(batch):
     """Stacked or alone, with noise, to the bit."""
     algorithm, _ = methods()["fedpdm"]
     schedule, pb = LocalSchedule(batch, 1), problem()
-    plan = SumPlan.of(
+    plan = Sums.of(
         algorithm, pb.objective.bounds(3.0), schedule, SIZES, ROUNDS, pb.objective.d, honest=5, mu=1.0
     )
     sums = summed(algorithm, schedule, plan.widths)
@@ -397,7 +397,7 @@ def test_an_update_that_is_not_finite_ends_the_run():
     algorithm, schedule = methods()["fedavg"]
     pb = problem()._replace(start=np.full(8, 1e308))
     sums = summed(algorithm, schedule, (1.0,) * ROUNDS)
-    plan = SumPlan(np.ones((ROUNDS, 5)), np.ones(ROUNDS), 8, 5, 1.0)
+    plan = Sums(np.ones((ROUNDS, 5)), np.ones(ROUNDS), 8, 5, 1.0)
     pb.shards.features[:] *= 1e200
     with np.errstate(all="ignore"), pytest.raises(RunError, match="diverged"):
         list(rounds(sums, pb, schedule, ROUNDS, noise=SimulatedSums(sums, plan)))
@@ -527,14 +527,14 @@ def test_plans_name_what_they_cannot_do():
         (SIZES, 0, "from 1 to"),
     ):
         with pytest.raises(SettingError, match=why):
-            SumPlan.of(algorithm, bounds, schedule, sizes, ROUNDS, 8, honest, mu=1.0)
+            Sums.of(algorithm, bounds, schedule, sizes, ROUNDS, 8, honest, mu=1.0)
 
 
 def test_a_smaller_site_pays_more_and_the_largest_move_sets_the_noise():
     """All sites add the same noise; the one with the fewest rows spends the target, and the others less."""
     algorithm, schedule = methods()["fedpdm"]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(1.0)
-    plan = SumPlan.of(algorithm, bounds, schedule, SIZES, ROUNDS, 8, honest=3, mu=1.0)
+    plan = Sums.of(algorithm, bounds, schedule, SIZES, ROUNDS, 8, honest=3, mu=1.0)
     assert plan.mu.max() == pytest.approx(1.0, rel=1e-12)
     np.testing.assert_allclose(plan.mu, 25 / np.array(SIZES), rtol=1e-6)
     assert SHARE == 2.0**SHARE_BITS

@@ -42,8 +42,7 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.settings import parse
-from twinflower.torch import ModuleObjective
-from twinflower.torch import objective as objective_module
+from twinflower.torch import ModuleObjective, batched
 
 FEW_ULPS = 1 + 2.0**-44
 FEATURES, CLASSES, ROWS = 7, 3, 9
@@ -158,7 +157,7 @@ def test_no_more_rows_are_computed_at_once_than_the_chunk(chunk, monkeypatch):
     """Whatever the clients and rows: counted where the gradients of all records come out."""
     objective, seen = ModuleObjective(module(linear), clip_norm=0.3, chunk=chunk), []
     monkeypatch.setattr(
-        objective_module, "norms", lambda grads: seen.append(grads.size // objective.d) or norms(grads)
+        batched, "norms", lambda grads: seen.append(grads.size // objective.d) or norms(grads)
     )
     objective.grad(np.zeros((5, objective.d)), batch((5,)))
     assert max(seen) <= chunk
@@ -228,8 +227,8 @@ def test_a_replaced_record_changes_no_other_records_gradient(dtype, other):
     rows = Batch(rng.random((20, 64)), rng.integers(10, size=20))
     replaced = rows._replace(features=np.where(np.arange(20)[:, None] == 7, other, rows.features))
     for each in (rows, replaced):
-        work = objective._work(objective.start(), each)
-        seen.append(objective._row_grads(*work.tensors))
+        work = objective._batched._work(objective.start(), each)
+        seen.append(objective._functions.row_grads(*work.tensors))
     there = np.arange(20) != 7
     assert_array_equal(*(np.asarray(g)[there] for g in seen))
     moved = objective.grad(objective.start(), rows) - objective.grad(objective.start(), replaced)
@@ -494,8 +493,15 @@ def test_losses_are_of_one_record():
 
 
 def test_layers_that_only_look_dangerous_are_taken():
-    still = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).eval()
-    ModuleObjective(still, clip_norm=1.0).check_rows(Batch(np.ones((2, 4)), np.array([0, 2])))
+    """In a module in eval mode the rows' gradients are their own: the mean over rows is that of each row alone."""
+    still = (
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double().eval()
+    )
+    objective, rows = ModuleObjective(still, clip_norm=1.0), Batch(np.eye(4)[:2], np.array([0, 2]))
+    objective.check_rows(rows)
+    x = objective.start()
+    alone = [objective.grad(x, Batch(rows.features[[i]], rows.labels[[i]])) for i in (0, 1)]
+    assert_allclose(objective.grad(x, rows), np.mean(alone, axis=0), rtol=1e-12, atol=1e-14)
 
 
 def test_the_users_module_and_torchs_seed_are_left_alone():

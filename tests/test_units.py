@@ -16,7 +16,8 @@ from twinflower.data.tables import check_groups, read_features
 from twinflower.errors import DataError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.privacy.ledger import Charge, FileLedger, LedgerError, read_ledger
+from twinflower.privacy.charges import Charge, LedgerError
+from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.privacy.release import gradient_release, norm_sensitivity
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule, Workload

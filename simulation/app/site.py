@@ -53,7 +53,7 @@ from flwr.common import log
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
-from twinflower.privacy.ledger import LedgerError
+from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import Value, kebab, snake, typed
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
-from twinflower.privacy.ledger import Book, Charge, read_ledger, total_cost
+from twinflower.privacy.charges import Charge, total_cost
+from twinflower.privacy.ledger import Book, read_ledger
 
 HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
 RUN_HEADINGS = ("data", "run", "releases", "epsilon", "against all others", "first charge", "last charge")

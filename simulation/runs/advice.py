@@ -13,7 +13,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.topologies import spectrum
-from twinflower.sums.runs import SumsPlan
+from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from . import agreement
@@ -137,7 +137,7 @@ def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Inde
     if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
         return []
     spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
-    if isinstance(plan, SumsPlan):  # all sites have the noise of the one whose records move the sum most
+    if isinstance(plan, SumPlan):  # all sites have the noise of the one whose records move the sum most
         noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
     else:
         sigmas = plan.multipliers * spreads

@@ -9,8 +9,8 @@ from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan
-from twinflower.sums.plan import lost_site
-from twinflower.sums.runs import SumsPlan
+from twinflower.sums.noise import lost_site
+from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from . import held_out
@@ -128,12 +128,12 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
         rows
         + planned(setup)
         + held_out.planned(setup)
-        + (_shared(plan) if isinstance(plan, SumsPlan) else [])
+        + (_shared(plan) if isinstance(plan, SumPlan) else [])
         + _cost(plan)
     )
 
 
-def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
+def _shared(plan: SumPlan) -> list[tuple[str, str]]:
     """The trust assumption of a run in which the server sees only sums, its second epsilon, and that of a lost site."""
     sums, alone = plan.sums, gdp_epsilon(plan.mu_limit_alone, plan.delta)
     return [
@@ -143,7 +143,7 @@ def _shared(plan: SumsPlan) -> list[tuple[str, str]]:
     ]
 
 
-def _without_it(plan: SumsPlan) -> str:
+def _without_it(plan: SumPlan) -> str:
     if plan.sums.sites == 2:
         return "no sum is possible without it"
     epsilon, alone = lost_site(plan.sums, plan.delta, plan.evaluation)

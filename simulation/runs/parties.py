@@ -12,12 +12,11 @@ from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import FileStore
 from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import FileLedger, Ledger, fingerprint
-from twinflower.privacy.mechanism import Draws, seeded
+from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
 from twinflower.sums.masks import Identity, simulated
-from twinflower.sums.runs import SumsPlan
 
 from . import agreement, held_out
 from .rows import all_rows, held_rows
@@ -28,17 +27,13 @@ def guard_of(setup: Setup, number: int, ledger: Ledger, run: str) -> Guard | Non
     """The guard of one simulated client, with the same seeded noise as in the cohort; None without privacy."""
     if setup.plan is None:
         return None
-    seed = setup.config.seed
-    if isinstance(setup.plan, SumsPlan):
-        return setup.plan.seeded_guard(
-            number, ledger, seed, run=run, row_norm=setup.row_norm, split=held_out.split(setup, number)
-        )
-
-    def draws(round_: int) -> Draws:
-        return seeded(seed, number, round_)
-
-    return setup.plan.simulated_guard(
-        number, ledger, draws, run=run, row_norm=setup.row_norm, split=held_out.split(setup, number)
+    return setup.plan.guard(
+        number,
+        ledger,
+        seed=setup.config.seed,
+        run=run,
+        row_norm=setup.row_norm,
+        split=held_out.split(setup, number),
     )
 
 

@@ -13,7 +13,7 @@ from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.unit import Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
-from twinflower.sums.runs import SumsPlan
+from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from ..settings.sections import AsPublished, Private
@@ -69,7 +69,7 @@ def _plan(
     )
     if sums:
         honest, d = privacy.honest_sites, objective.d
-        return SumsPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
+        return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
         return Plan.of(algorithm, bounds, workloads, asked, target, for_ranges)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
@@ -86,7 +86,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
     """
     mu = plan.mu(shares, last)
     worst = float(mu.max())
-    alone = float(plan.mu_alone(shares, last).max()) if isinstance(plan, SumsPlan) else worst
+    alone = float(plan.mu_alone(shares, last).max()) if isinstance(plan, SumPlan) else worst
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
@@ -102,7 +102,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
         "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst, alone, seeded),
-        **(_spent_alone(plan, alone) if isinstance(plan, SumsPlan) else {}),
+        **(_spent_alone(plan, alone) if isinstance(plan, SumPlan) else {}),
     }
 
 
@@ -114,10 +114,10 @@ def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Ar
     if not plan.provable:
         return {}
     mu = plan.mu(shares, last)
-    return {"mu": mu} | ({"mu_alone": plan.mu_alone(shares, last)} if isinstance(plan, SumsPlan) else {})
+    return {"mu": mu} | ({"mu_alone": plan.mu_alone(shares, last)} if isinstance(plan, SumPlan) else {})
 
 
-def _spent_alone(plan: SumsPlan, alone: float) -> dict[str, Any]:
+def _spent_alone(plan: SumPlan, alone: float) -> dict[str, Any]:
     """The second guarantee of a run of sums; alone: the mu against the server and all other clients together."""
     return {
         "trust": "sum",
@@ -141,7 +141,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded:
     """The guarantee as one sentence; alone: the mu against all other parties, which is larger in a run of sums."""
     if epsilon is None:
         return plan.caveat
-    if isinstance(plan, SumsPlan):
+    if isinstance(plan, SumPlan):
         return _sums_in_words(plan, epsilon, mu, alone, seeded)
     text = (
         f"for each client, all its messages together{_included(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
@@ -160,7 +160,7 @@ def _included(plan: Plan) -> str:
     return f", {' and '.join(costs)} included," if costs else ""
 
 
-def _sums_in_words(plan: SumsPlan, epsilon: float, mu: float, alone: float, seeded: bool) -> str:
+def _sums_in_words(plan: SumPlan, epsilon: float, mu: float, alone: float, seeded: bool) -> str:
     """The two guarantees of a run of sums, each with the attacker it holds against."""
     text = (
         f"for each client, against {plan.attacker}, all that it sends{_included(plan)} is {mu:.4g}-GDP, hence "

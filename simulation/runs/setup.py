@@ -33,8 +33,8 @@ from twinflower.problems.objectives import check_clipping
 from twinflower.problems.regularisers import Regulariser, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
+from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
-from twinflower.sums.runs import SumsPlan
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
@@ -83,9 +83,9 @@ class Setup:
         return server.own if isinstance(self.algorithm, Summed) else server
 
     @property
-    def sums(self) -> SumPlan | None:
+    def sums(self) -> Sums | None:
         """The plan of a run in which the server sees only sums; None for other runs."""
-        return self.plan.sums if isinstance(self.plan, SumsPlan) else None
+        return self.plan.sums if isinstance(self.plan, SumPlan) else None
 
     @property
     def regulariser(self) -> Regulariser:
@@ -291,7 +291,7 @@ def _with_info(algorithm: Any, config: Config, division: Partition, neighbours: 
 
 def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
     """The algorithm as it runs: wrapped in `Summed` if the plan lets the server see only sums."""
-    if not isinstance(plan, SumsPlan):
+    if not isinstance(plan, SumPlan):
         return algorithm
     return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
 

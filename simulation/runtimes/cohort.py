@@ -23,7 +23,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
-from twinflower.sums.plan import SimulatedSums
+from twinflower.sums.noise import SimulatedSums
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder

@@ -24,10 +24,10 @@ from threadpoolctl import threadpool_limits
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, require
 from twinflower.privacy import Budget, gdp_epsilon
+from twinflower.privacy.charges import BudgetSpent, Ledger
 from twinflower.privacy.counts import Accuracy, correct, count_release, paid_twice
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.halving import Halving, stages
-from twinflower.privacy.ledger import BudgetSpent, Ledger
 from twinflower.privacy.mechanism import Draws
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import Batch

@@ -11,7 +11,7 @@ from twinflower.errors import require
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.randomness import stream
-from twinflower.sums.runs import SumsPlan
+from twinflower.sums.plan import SumPlan
 
 from ..runs.central import weighted
 from ..runs.setup import Setup, through_sums, with_sizes
@@ -60,7 +60,7 @@ def _on(setup: Setup, kept: Sequence[Index], held: Batch) -> Setup:
     partition = _grouped(kept)
     sizes, plan = partition.sizes, setup.plan
     method = with_sizes(setup.method, sizes if setup.by_rows else ())
-    if isinstance(plan, SumsPlan):
+    if isinstance(plan, SumPlan):
         plan = plan.resized(method, setup.schedule, sizes)
     plan = replace(plan, evaluation=None) if plan else None
     algorithm = through_sums(method, plan, setup.schedule, sizes)

@@ -13,7 +13,7 @@ from ..problems.interfaces import Batch, Bounds
 from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
-from .ledger import Charge, Ledger
+from .charges import Charge, Ledger
 from .mechanism import MOST_SIGMAS, Draws, GaussianNoise
 from .release import Release, Rounding
 
@@ -61,7 +61,7 @@ class Guard:
     of a release of weight 1. budget: the run's budget. ledger: where charges are recorded. draws(round): the source of
     standard normal draws for a round. secret: whether noisy values are rounded to a grid (`GaussianNoise`). run,
     config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of
-    the site's rows. split: see `ledger.Charge`.
+    the site's rows. split: see `charges.Charge`.
     """
 
     bounds: Bounds

@@ -23,102 +23,21 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ..errors import SettingError, TwinflowerError
+from ..errors import SettingError
 from .accountant import Budget, gdp_epsilon
+from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, total_cost
 from .unit import ONE_RECORD, RECORD, Unit
 
 _CHECKSUM = 16  # hexadecimal digits at the start of a line, followed by a space
 _PAUSE = 0.05  # seconds between two attempts to lock the file
 _TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # matches every incomplete line
-
-
-class LedgerError(TwinflowerError):
-    """The ledger is unusable, so what was spent is not known and nothing may be released."""
-
-
-class ChargedBefore(LedgerError):
-    """The round of this run has already been charged, and its reply is no longer stored."""
-
-
-class BudgetSpent(TwinflowerError):
-    """The cost of the release exceeds what is left of a budget."""
-
-
-@dataclass(frozen=True)
-class Charge:
-    """The charge of one round: `touched` Gaussian releases of this sensitivity and sigma, at a total cost in mu^2.
-
-    run, config: identities of the run and of its settings. time: seconds since the epoch. alone: in a run with sums,
-    the cost against all other parties together, whereas `cost` relies on the noise of other honest sites; otherwise
-    None. round: -t for an evaluation on held-out rows after round t. split: identifies the division of the rows into
-    those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
-    otherwise empty.
-    """
-
-    run: str
-    round: int
-    sensitivity: float
-    sigma: float
-    touched: int
-    cost: float
-    config: str = ""
-    time: float = field(default_factory=time.time)
-    alone: float | None = None
-    split: str = ""
-
-    @property
-    def release(self) -> str:
-        """What was released, as text."""
-        return f"the evaluation after round {-self.round}" if self.round < 0 else f"round {self.round}"
-
-    @property
-    def cost_alone(self) -> float:
-        """The cost in mu^2 against all other parties together, that is, the server and all other sites."""
-        return self.cost if self.alone is None else self.alone
-
-
-def total_cost(
-    charges: Iterable[Charge], cost: Callable[[Charge], float] = lambda charge: charge.cost
-) -> float:
-    """The cost of these charges together, in mu^2; `cost` gives that of a single charge.
-
-    Costs add up, with one exception. Within a run, training and evaluation with the same split concern different
-    records, and a record pays the larger of the two sums. In another run, or with another split, a record may lie in
-    the other part, so these are added.
-    """
-    parts: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-    for charge in charges:
-        key = (charge.run, charge.split) if charge.split else ("", "")
-        held_out = bool(charge.split) and charge.round < 0
-        parts.setdefault(key, ([], []))[held_out].append(cost(charge))
-    return math.fsum(max(math.fsum(trained), math.fsum(evaluated)) for trained, evaluated in parts.values())
-
-
-def added_cost(charge: Charge, before: list[Charge]) -> float:
-    """By how much a charge increases the total cost of a run with these charges before."""
-    return max(0.0, total_cost([*before, charge]) - total_cost(before)) if charge.split else charge.cost
-
-
-class Ledger(Protocol):
-    """Storage for the charges of one site."""
-
-    def charge(self, charge: Charge, budget: Budget) -> None:
-        """Record the charge permanently, before anything is released.
-
-        budget: the run's budget; a permanent ledger also has a lifetime budget of its own. Raises BudgetSpent if the
-        charge exceeds either budget, and ChargedBefore for a (run, round) that was already charged: its reply is no
-        longer stored, and noise must not be drawn twice for one charge.
-        """
-
-    def charges(self) -> list[Charge]:
-        """Return all charges so far, in order."""
 
 
 @dataclass(frozen=True)
@@ -287,21 +206,6 @@ def fingerprint(arrays: Iterable[memoryview | bytes]) -> str:
     for array in arrays:
         digest.update(array)
     return digest.hexdigest()
-
-
-def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
-    """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""
-    mine = [entry for entry in entries if entry.run == charge.run]
-    known = any(entry.round == charge.round for entry in mine)
-    check_cost(charge, known, budget, total_cost(mine), added_cost(charge, mine))
-
-
-def check_cost(charge: Charge, known: bool, budget: Budget, spent: float, cost: float) -> None:
-    """The same, given whether the round is known, what the run has spent, and what the charge adds to it."""
-    if known:
-        raise ChargedBefore(f"{charge.release} of this run was charged before, and its reply is gone")
-    if not replace(budget, spent=budget.spent + spent).fits(cost):
-        raise BudgetSpent("the run's privacy budget is spent")
 
 
 # --- lines ---

@@ -59,7 +59,7 @@ def seeded(seed: int, client: int, round_: int) -> Draws:
 
 
 def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
-    """The draws of one client for its evaluations in a simulation, by round, which is negative (`ledger.Charge`)."""
+    """The draws of one client for its evaluations in a simulation, by round, which is negative (`charges.Charge`)."""
     return lambda round_: lambda draw, shape: normals(seed, "evaluation", client, -round_, shape[-1])
 
 

@@ -12,7 +12,7 @@ clients' data, the settings and the participation are public, and the server may
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from functools import partial
 
 import numpy as np
 
@@ -23,16 +23,14 @@ from ..arrays import Array, Index
 from ..errors import require
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
-from ..settings import SMALLEST
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
+from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .ledger import Ledger
-from .mechanism import Draws, secret
+from .load import Asked, Load, Planned, shares_of
+from .mechanism import secret, seeded
 from .release import Release
 from .unit import ONE_RECORD, Unit
-
-Asked = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
 
 
 def _zcdp_mu(epsilon: float, delta: float) -> float:
@@ -41,17 +39,6 @@ def _zcdp_mu(epsilon: float, delta: float) -> float:
 
 
 CONVERSIONS: dict[str, Callable[[float, float], float]] = {"exact": gdp_mu, "zcdp": _zcdp_mu}
-
-
-class Planned(Protocol):
-    """The part of an algorithm's interface that a privacy plan needs."""
-
-    @property
-    def privacy(self) -> str:
-        """Where the noise is added: "public-state" or "gradient"; "none" for an algorithm without privacy."""
-
-    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """The release of a client with this workload in a round."""
 
 
 @dataclass(frozen=True)
@@ -109,60 +96,6 @@ class Target:
         mu = CONVERSIONS[self.conversion](self.epsilon, self.delta)
         require(mu**2 > 0, f"epsilon must be large enough for a finite noise; got {self.epsilon:g}")
         return mu
-
-
-class Load(NamedTuple):
-    """The participation of the clients in a run, as far as it determines their privacy cost.
-
-    weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
-    rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
-    releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts that a
-    client releases before round 1 (`data.ranges`).
-    """
-
-    weights: Array
-    rounds_in: Array
-    shares: Array
-    touched: Index
-    ranges: Array
-
-    @classmethod
-    def of(
-        cls,
-        algorithm: Planned,
-        bounds: Bounds,
-        workloads: Sequence[Workload],
-        asked: Asked,
-        for_ranges: float = 0.0,
-    ) -> "Load":
-        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity.
-
-        for_ranges: the share in [0, 1) of every client's budget that its counts take.
-        """
-        releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
-        require(
-            all(math.isfinite(r.sensitivity) for r in releases.values()),
-            "the releases of this run have no finite sensitivity, because its local steps stretch every difference: "
-            "lower step-size, or local.max-steps",
-        )
-        smallest = min(r.sensitivity for r in releases.values())
-        require(
-            smallest > SMALLEST,
-            f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
-            "step-size",
-        )
-        touched = np.array([releases[workload].touched for workload in workloads])
-        rounds = range(1, len(asked) + 1)
-        weights = np.array([0.0, *(algorithm.release(bounds, workloads[0], t).weight for t in rounds)])
-        rounds_in, shares = (
-            _shares(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
-        )
-        ranges = np.where(rounds_in > 0, shares, weights.max()) * (for_ranges / (1 - for_ranges))
-        return cls(weights, rounds_in, shares + ranges, touched, ranges)
-
-    def mu(self, multipliers: Array) -> float:
-        """The largest mu over all clients, which have these noise multipliers (N,)."""
-        return float((np.sqrt(self.shares * self.touched) / multipliers).max())
 
 
 @dataclass(frozen=True)
@@ -300,10 +233,6 @@ class Plan:
         """The release of a client's counts before round 1, which have this sensitivity."""
         return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
 
-    def _split(self, split: str) -> str:
-        """The split that a guard names in its charges: none if what is protected can lie in both parts."""
-        return split if paid_twice(self.unit) == 1 else ""
-
     def mu(self, shares: Array, last: int | None = None) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
 
@@ -333,44 +262,23 @@ class Plan:
 
         asked: (round, clients) pairs.
         """
-        return self.ranges + _shares(self.weights, asked, len(self.touched))
+        return self.ranges + shares_of(self.weights, asked, len(self.touched))
 
     def guard(
-        self, client: int, ledger: Ledger, *, run: str = "", config: str = "", row_norm: float = math.inf,
-        split: str = "",
+        self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
+        row_norm: float = math.inf, split: str = "",
     ) -> Guard:  # fmt: skip
         """The guard of one client, with secret noise. Its ledger refuses to start a run that the budget cannot finish.
 
-        run, config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the
-        norm of the client's rows. split: see `ledger.Charge`; ignored for groups and sites, which pay for both parts.
+        seed: that of a simulation, whose noise is addressed by (seed, client, round) and not secret. run, config:
+        identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of the
+        client's rows. split: see `charges.Charge`; ignored for groups and sites, which pay for both parts.
         """
         return Guard(
-            self.bounds, float(self.multipliers[client]), self.budget_of(client), ledger, lambda round_: secret,
-            secret=True, run=run, config=config, row_norm=row_norm, split=self._split(split),
+            self.bounds, float(self.multipliers[client]), self.budget_of(client) if seed is None else self.budget,
+            ledger, (lambda round_: secret) if seed is None else partial(seeded, seed, client), secret=seed is None,
+            run=run, config=config, row_norm=row_norm, split=split if paid_twice(self.unit) == 1 else "",
         )  # fmt: skip
-
-    def simulated_guard(
-        self,
-        client: int,
-        ledger: Ledger,
-        draws: Callable[[int], Draws],
-        *,
-        run: str = "",
-        row_norm: float = math.inf,
-        split: str = "",
-    ) -> Guard:
-        """The guard of one client in a simulation, whose noise comes from draws(round)."""
-        multiplier = float(self.multipliers[client])
-        return Guard(
-            self.bounds,
-            multiplier,
-            self.budget,
-            ledger,
-            draws,
-            run=run,
-            row_norm=row_norm,
-            split=self._split(split),
-        )
 
 
 def _multipliers(target: Target, load: Load) -> Array:
@@ -392,10 +300,3 @@ def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | N
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
     known = [algorithm.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
     return np.array(known)[place]
-
-
-def _shares(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:
-    shares = np.zeros(num_clients)
-    for round_, clients in asked:
-        shares[np.asarray(clients)] += weights[round_]
-    return shares

@@ -1,0 +1,93 @@
+"""What the privacy costs of a run depend on: how often each client takes part, and what a round releases."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..arrays import Array, Index
+from ..errors import require
+from ..problems.batches import Workload
+from ..problems.interfaces import Bounds
+from ..settings import SMALLEST
+from .release import Release
+
+Asked = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
+
+
+class Planned(Protocol):
+    """The part of an algorithm's interface that a privacy plan needs."""
+
+    @property
+    def privacy(self) -> str:
+        """Where the noise is added: "public-state" or "gradient"; "none" for an algorithm without privacy."""
+
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """The release of a client with this workload in a round."""
+
+
+class Load(NamedTuple):
+    """The participation of the clients in a run, as far as it determines their privacy cost.
+
+    weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
+    rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
+    releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts that a
+    client releases before round 1 (`data.ranges`).
+    """
+
+    weights: Array
+    rounds_in: Array
+    shares: Array
+    touched: Index
+    ranges: Array
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Planned,
+        bounds: Bounds,
+        workloads: Sequence[Workload],
+        asked: Asked,
+        for_ranges: float = 0.0,
+    ) -> "Load":
+        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity.
+
+        for_ranges: the share in [0, 1) of every client's budget that its counts take.
+        """
+        releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
+        check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
+        touched = np.array([releases[workload].touched for workload in workloads])
+        rounds = range(1, len(asked) + 1)
+        weights = np.array([0.0, *(algorithm.release(bounds, workloads[0], t).weight for t in rounds)])
+        rounds_in, shares = (
+            shares_of(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
+        )
+        ranges = np.where(rounds_in > 0, shares, weights.max()) * (for_ranges / (1 - for_ranges))
+        return cls(weights, rounds_in, shares + ranges, touched, ranges)
+
+    def mu(self, multipliers: Array) -> float:
+        """The largest mu over all clients, which have these noise multipliers (N,)."""
+        return float((np.sqrt(self.shares * self.touched) / multipliers).max())
+
+
+def check_sensitivities(sensitivities: Array) -> None:
+    """SettingError unless these sensitivities of a run's releases are finite and above SMALLEST."""
+    require(
+        bool(np.isfinite(sensitivities).all()),
+        "the releases of this run have no finite sensitivity, because its local steps stretch every difference: "
+        "lower step-size, or local.max-steps",
+    )
+    smallest = sensitivities.min()
+    require(
+        smallest > SMALLEST,
+        f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
+        "step-size",
+    )
+
+
+def shares_of(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:
+    """The sum of the weights (N,) of the rounds in which each client was sampled; weights as in `Load`."""
+    shares = np.zeros(num_clients)
+    for round_, clients in asked:
+        shares[np.asarray(clients)] += weights[round_]
+    return shares
