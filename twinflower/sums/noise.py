@@ -52,7 +52,8 @@ class Sums:
         """The sums of clients with these numbers of rows (N,).
 
         The noise is noise_multiplier if that is above 0. Otherwise it is the smallest noise with which no site spends
-        more than mu against a server that colludes with all but `honest` sites. Raises SettingError if no noise can meet that.
+        more than mu against a server that colludes with all but `honest` sites. Raises SettingError if no noise can
+        meet that.
         """
         _check_honest(honest, len(sizes))
         moves, longest, weights = _loads(algorithm, bounds, schedule, np.asarray(sizes), rounds)
