@@ -76,9 +76,8 @@ def _price(entries: int, deviation: float) -> float:
 def noise_for(
     mu: float, moves: Array, weights: Array, entries: int, honest: int, share: float = SHARE
 ) -> float:
-    """The smallest noise multiplier z with which no site spends more than mu against a colluding server.
-
-    The server colludes with all but `honest` sites.
+    """The smallest noise multiplier z with which no site spends more than mu against a server that colludes
+    with all but `honest` sites.
 
     In round t the summed noise of `honest` sites has standard deviation z max_i moves_ti / sqrt(w_t). moves (T, N): how
     far a record of a site moves its value, in the unit of the values. weights (T,): budget weights w_t. entries: d.
