@@ -17,8 +17,8 @@ from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 from .runtimes import RUNTIMES
 
 app = typer.Typer(
-    help="Private primal-dual federated learning on Flower.", no_args_is_help=True, add_completion=False,
-    pretty_exceptions_enable=False,
+    help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
+    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 _A_FILE = "an experiment's TOML, or the config.toml of a run"
 
@@ -80,9 +80,11 @@ def list_() -> None:
 
 @app.command()
 def settings(
-    section: Annotated[str, typer.Argument(help="such as privacy or fedpdm; run for those at the top")] = "",
+    section: Annotated[
+        str, typer.Argument(help="such as privacy or fedpdm; run for those at the top; or a word to look for")
+    ] = "",
 ) -> None:
-    """Show every setting with its meaning, unit, range and default, and the choices it belongs to."""
+    """Show settings with their meanings, units, ranges and defaults, and the choices they belong to."""
     from .report.console import table
     from .settings import reference
 
@@ -112,12 +114,15 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment, every curve with every seed, and draw its figure."""
+    from twinflower.settings import check_choice
+
     from . import running
     from .arguments import close, overrides_of, plan_of
     from .report.terminal import Terminal
     from .results.resume import interrupted
 
-    require(runtime in ("", *RUNTIMES), f"runtime must be one of {', '.join(RUNTIMES)}; got '{runtime}'")
+    if runtime:
+        check_choice("runtime", runtime, RUNTIMES)
     if experiment and not resume:
         plan = plan_of(experiment, set_, data_dir, seeds)
         runtime = running.chosen(plan, runtime)
@@ -131,7 +136,9 @@ def run(
         plan, runtime = running.again(resume, runtime, overrides_of(None, data_dir))
         processes, folder = running.processes(jobs, runtime), resume.absolute()
     else:
-        raise SettingError("run takes either an experiment's file or --resume FOLDER")
+        raise SettingError(
+            "run takes either an experiment's file, as in: twinflower run experiments/digits.toml, or --resume FOLDER"
+        )
     try:
         failures = running.run(plan, folder, runtime, Terminal(plan, folder), not resume, processes)
     except KeyboardInterrupt as signal:
@@ -169,6 +176,7 @@ def deploy(
     secure: Annotated[bool, typer.Option(help="TLS, and registered nodes only")] = False,
 ) -> None:
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
+
     from . import running
     from .arguments import close, plan_of
     from .report.terminal import Terminal

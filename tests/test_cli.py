@@ -153,7 +153,25 @@ def test_settings_are_listed_with_meaning_unit_range_and_default(call):
         assert word in text
     assert all(f"{name}." in call("settings")[1] for name in ("data", "server", *ALGORITHMS))
     status, _, error = call("settings", "privcy")
-    assert (status, error) == (2, "error: there is no section 'privcy'; did you mean 'privacy'?\n")
+    assert (status, error) == (
+        2,
+        "error: no section and no setting is called 'privcy'; did you mean 'privacy'?\n",
+    )
+
+
+def test_the_name_of_an_experiment_leads_to_its_file(call, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    status, _, error = call("run", "digits")
+    assert status == 2
+    assert error.endswith("; did you mean experiments/digits.toml?\n")
+    assert "did you mean" not in call("run", "no-such-experiment")[2]
+
+
+@pytest.mark.parametrize("words", [["-h"], ["run", "-h"]])
+def test_a_short_option_asks_for_help(call, words):
+    status, text, _ = call(*words)
+    assert status == 0
+    assert "Usage" in text
 
 
 WITH_RHO = [name for name, algorithm in ALGORITHMS.items() if "rho" in settings_of(algorithm)]
@@ -168,6 +186,10 @@ BAD = {
     "did you mean 'step-size'?": ["stepsize=1"],
     f"algorithm must be one of {', '.join(ALGORITHMS)}; got 'fedsgd'": ["algorithm=fedsgd"],
     "data.name must be one of digits": ["data.name=imagenet"],
+    "got 'minst'; did you mean 'mnist'?": ["data.name=minst"],
+    "got 'fedpmd'; did you mean 'fedpdm'?": ["algorithm=fedpmd"],
+    "got 'l2'; a ridge penalty is the setting objective.l2": ["regulariser.name=l2"],
+    "'sparsity' is not a setting; `twinflower settings` lists them all": ["sparsity=1"],
     "train-images-idx3-ubyte": ["data.name=mnist", "data.dir=/nowhere"],
     "objective.name must be one of softmax": ["objective.name=hinge"],
     "regulariser.name must be one of none": ["regulariser.name=l0"],

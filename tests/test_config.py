@@ -107,8 +107,18 @@ def test_the_reference_has_every_key_once():
     ((name, table),) = reference.tables("privacy").items()
     assert (name, [row[0] for row in table]) == ("privacy", [d.name for d in keys_of("privacy")])
     assert reference.tables("run")["run"][0][0] == "algorithm"
-    with pytest.raises(SettingError, match="there is no section 'privcy'; did you mean 'privacy'?"):
+    with pytest.raises(
+        SettingError, match="no section and no setting is called 'privcy'; did you mean 'privacy'?"
+    ):
         reference.tables("privcy")
+
+
+def test_a_word_finds_the_keys_whose_name_or_meaning_holds_it():
+    found = {row[0]: row[1] for rows in reference.tables("momentum").values() for row in rows}
+    assert "fedavg.server-momentum" in found
+    assert all("momentum" in f"{key} {meaning}".lower() for key, meaning in found.items())
+    everything = [row for rows in reference.tables().values() for row in rows]
+    assert len(found) == sum("momentum" in f"{key} {meaning}".lower() for key, meaning, *_ in everything)
 
 
 # --- the same run from every door ---
@@ -174,7 +184,7 @@ def test_keys_stand_with_their_section_or_bare():
         ("l2", "'l2' could be objective.l2, regulariser.l2: write it with its section"),
         ("clients", "'clients' is a section: write clients.KEY = VALUE, or a table [clients]"),
         ("num-clients", "'num-clients' is not a key: write clients.count"),
-        ("", "'' is not a setting; known: "),
+        ("", "'' is not a setting; `twinflower settings` lists them all"),
     ],
 )
 def test_an_unknown_key_gets_a_hint(key, text):

@@ -21,15 +21,26 @@ from .errors import require
 Value = bool | int | float | str
 T = TypeVar("T")
 
+_FEW = 40  # names that an error message lists
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value, as text for messages and as a predicate."""
+    """A condition on a value, as text for messages and as a predicate.
+
+    words: the allowed values, if there are few. remedies: what to write in place of some values that are not allowed.
+    """
 
     text: str
     holds: Callable[[Any], bool]
+    words: tuple[str, ...] = ()
+    remedies: Mapping[str, str] | None = None
+
+    def hint(self, value: Any) -> str:
+        """What a user may have meant by a value that is not allowed, for an error message; often empty."""
+        remedy = (self.remedies or {}).get(value)
+        return f"; {remedy}" if remedy else alike(value, self.words)
 
 
 def at_least(low: float) -> Rule:
@@ -47,10 +58,12 @@ def between(low: float, high: float, text: str = "") -> Rule:
     return Rule(text or f"from {low:g} to {high:g}", lambda v: low <= v <= high)
 
 
-def one_of(words: Iterable[str]) -> Rule:
-    """The rule that the value is one of these strings."""
+def one_of(
+    words: Iterable[str], kind: Callable[[Any], str] = str, remedies: Mapping[str, str] | None = None
+) -> Rule:
+    """The rule that the value is one of these strings, or of one of these kinds; remedies: as in `Rule`."""
     known = tuple(words)
-    return Rule(f"one of {', '.join(known)}", lambda v: v in known)
+    return Rule(f"one of {', '.join(known)}", lambda v: kind(v) in known, known, remedies)
 
 
 SMALLEST, LARGEST = 1e-100, 1e100
@@ -120,7 +133,7 @@ class Key:
         """SettingError for a value that is out of range; `name` replaces the setting's name in the message."""
         name, rule = name or self.name, self.setting.rule
         require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
-        require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}")
+        require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}{rule.hint(value)}")
         require(
             self.kind is not float or moderate(value),
             f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}",
@@ -198,7 +211,7 @@ def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping
 
     SettingError for an unknown name or setting; the message lists the valid names or the closest setting.
     """
-    require(name in entries, f"{kind} must be one of {', '.join(entries)}; got '{name}'")
+    check_choice(kind, name, entries)
     entry = entries[name]
     known = settings_of(entry)
     for field in map(kebab, settings):
@@ -206,13 +219,26 @@ def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping
     return build(entry, {kebab(field): value for field, value in settings.items()}, name=name)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for an error message: the known name closest in spelling, or else all known names."""
+def check_choice(key: str, value: str, known: Iterable[str]) -> None:
+    """SettingError, with the closest known name, unless the value is one of the known names."""
     words = list(known)
-    near = difflib.get_close_matches(word, words, 1)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"known: {', '.join(sorted(words))}" if words else "it has none"
+    require(value in words, f"{key} must be one of {', '.join(words)}; got '{value}'{alike(value, words)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for an error message: the known name closest in spelling, or else all known names if they are few."""
+    words = sorted(set(known))
+    if near := alike(word, words):
+        return near.removeprefix("; ")
+    if len(words) > _FEW:
+        return "`twinflower settings` lists them all"
+    return f"known: {', '.join(words)}" if words else "it has none"
+
+
+def alike(word: Any, known: Iterable[str]) -> str:
+    """The known name closest in spelling as a question after a semicolon; empty if none is close."""
+    near = difflib.get_close_matches(str(word), list(known), 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def kebab(name: str) -> str:

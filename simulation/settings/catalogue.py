@@ -16,7 +16,7 @@ from twinflower.data.sets import SOURCES
 from twinflower.problems.networks import OBJECTIVES, TORCH
 from twinflower.problems.regularisers import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
-from twinflower.settings import Key, Rule, Setting, Value, at_least, one_of, settings_of
+from twinflower.settings import Key, Setting, Value, at_least, one_of, settings_of
 
 from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 
@@ -70,10 +70,11 @@ _CHOICE = {  # the key that selects the entry, its default, and its meaning
     ),
     "topology": ("name", "erdos-renyi", "who is whose neighbour"),
 }
+_REMEDIES = {"regulariser": {"l2": "a ridge penalty is the setting objective.l2"}}
 TOP = (
     Key(
         ("algorithm",), str, "fedpdm",
-        Setting("algorithm to run", Rule(f"one of {', '.join(ALGORITHMS)}", lambda name: name in ALGORITHMS)),
+        Setting("algorithm to run", one_of(ALGORITHMS)),
     ),
     Key(("rounds",), int, 30, Setting("communication rounds T", at_least(1), "rounds")),
     Key(("seed",), int, 0, Setting("seed of the run's random numbers", at_least(0), bits=64)),
@@ -136,7 +137,7 @@ def _chosen_section(section: str) -> Iterable[Declared]:
     entries = CHOSEN[section]
     leaf, default, meaning = _CHOICE[section]
     graph = {"algorithm": NETWORKED} if section == "topology" else {}
-    rule = Rule(f"one of {', '.join(entries)}", lambda value: kind_of(value) in entries)
+    rule = one_of(entries, kind_of, _REMEDIES.get(section))
     yield Declared(f"{section}.{leaf}", Key((leaf,), str, default, Setting(meaning, rule)), graph)
     for own in dict.fromkeys(key for entry in entries.values() for key in settings_of(entry)):
         having = {

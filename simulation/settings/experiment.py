@@ -142,9 +142,15 @@ def load_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}") from None
+        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}{_meant(path)}") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
+
+
+def _meant(path: Path) -> str:
+    """For the name of an experiment in place of its file: that file, if it is there."""
+    files = [Path(f"{path}.toml"), Path("experiments") / f"{path}.toml"]
+    return next((f"; did you mean {file}?" for file in files if file.is_file()), "")
 
 
 def title_of(path: Path) -> str:

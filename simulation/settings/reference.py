@@ -60,17 +60,26 @@ is not the default.
 
 
 def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
-    """The rows under `HEADINGS` for every section, or for one; SettingError for an unknown section."""
-    known = [name or "run" for name in SECTIONS]
+    """The rows under `HEADINGS` for every section, or for one, or of all keys whose name or meaning holds this word.
+
+    SettingError if there are none.
+    """
+    whole = {name or "run": [_row(declared) for declared in keys_of(name)] for name in SECTIONS}
+    if not section:
+        return whole
+    if section in whole:
+        return {section: whole[section]}
+    named = {name: [row for row in rows if _about(section, row)] for name, rows in whole.items()}
     require(
-        not section or section in known,
-        f"there is no section '{section}'; {nearest(section, known)}",
+        any(named.values()), f"no section and no setting is called '{section}'; {nearest(section, whole)}"
     )
-    return {
-        name or "run": [_row(declared) for declared in keys_of(name)]
-        for name in SECTIONS
-        if not section or section == (name or "run")
-    }
+    return {name: rows for name, rows in named.items() if rows}
+
+
+def _about(word: str, row: tuple[str, ...]) -> bool:
+    """Whether a row's key or meaning contains the word, which may be a key with its section."""
+    key, meaning = row[0], row[1]
+    return word.lower() in key or re.search(rf"\b{re.escape(word)}\b", meaning, re.IGNORECASE) is not None
 
 
 def _row(declared: Declared) -> tuple[str, ...]:

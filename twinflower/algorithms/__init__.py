@@ -1,6 +1,6 @@
 """The registry of algorithms: ALGORITHMS maps the name that a user types to the class."""
 
-from ..errors import require
+from ..settings import check_choice
 from .algorithm import Algorithm, check_class
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 def find_algorithm(name: str) -> type[Algorithm]:
     """Return the class of the algorithm called `name`. Raises SettingError, which lists the known names, for any other
     name."""
-    require(name in ALGORITHMS, f"algorithm must be one of {', '.join(ALGORITHMS)}; got '{name}'")
+    check_choice("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]
 
 

@@ -21,13 +21,13 @@ from ..privacy.release import (
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
-from ..settings import SHARE, Setting, above, at_least, between, one_of
+from ..settings import SHARE, Setting, above, at_least, between, check_choice, one_of
 from ..work import LocalWork, no_noise
 from .abilities import BoundsRounding, SumsUp, length
 from .algorithm import NO_INFO, RunInfo
 from .layout import Layout
 from .local import LocalEnd, Subgradient, decayed, local_steps
-from .messages import Messages, check_choice, check_mode
+from .messages import Messages, check_mode
 
 StepSize = Annotated[float, Setting("length of a step along the gradient in the first round", above(0))]
 StepDecay = Annotated[

@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..errors import require
 from ..randomness import stream
-from ..settings import SHARE, Setting, check_settings, one_of
+from ..settings import SHARE, Setting, check_choice, check_settings, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from ..work import Report
 from .algorithm import to_nodes
@@ -184,7 +183,3 @@ def check_mode(algorithm: Any) -> None:
     """Raise SettingError unless the algorithm has its privacy mode."""
     check_choice(f"privacy.mode of {type(algorithm).__name__}", algorithm.privacy, algorithm.modes)
 
-
-def check_choice(key: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise SettingError unless the value is one of the known choices."""
-    require(value in known, f"{key} must be one of {', '.join(known)}; got '{value}'")

@@ -28,14 +28,14 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
 from ..randomness import stream
-from ..settings import SHARE, Setting, above, check_settings
+from ..settings import SHARE, Setting, above, check_choice, check_settings
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
 from .algorithm import NO_INFO, RunInfo, to_nodes
 from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .local import local_steps
-from .messages import Dense, Vector, check_choice, check_mode
+from .messages import Dense, Vector, check_mode
 
 
 class State(NamedTuple):

@@ -63,7 +63,7 @@ class Target:
         require(
             (self.epsilon > 0) != (self.noise_multiplier > 0),
             "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
-            f"{self.epsilon:g} and {self.noise_multiplier:g}",
+            f"{self.epsilon:g} and {self.noise_multiplier:g} (privacy.mode = none trains without privacy)",
         )
         require(
             0 <= self.tune_share < 1,
