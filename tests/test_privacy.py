@@ -19,15 +19,16 @@ from twinflower.algorithms.messages import Inbox
 from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
-from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
+from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Policy
-from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, GaussianNoise, secret, seeded
+from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
 from twinflower.problems.batches import LocalSchedule, Shards, Workload
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
+from twinflower.randomness import normals_by_round
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
@@ -656,6 +657,32 @@ def test_a_cohort_draws_what_each_client_draws():
     assert (
         len(np.unique([seeded(7, i, t)(draw, (4,)) for i in (0, 1) for t in (1, 2) for draw in (0, 1)])) == 32
     )
+
+
+@pytest.mark.parametrize("seeds", [7, [7, 8]])
+@pytest.mark.parametrize("short", [0, 100, 2**12])
+def test_draws_of_all_are_those_of_the_cohort(seeds, short, monkeypatch):
+    """In any order of the rounds, with several draws a round, and with lengths that change."""
+    monkeypatch.setattr(mechanism, "_SHORT", short)
+    clients = np.broadcast_to(np.arange(3), (*np.shape(seeds), 3))
+    of_all = DrawsOfAll(np.array(seeds), 3)
+    for round_ in (1, 2, 3, 40, 4, 5, 2, 1):
+        for draw, width in ((0, 5), (1, 5), (0, 5), (0, 4 + round_ % 2), (0, 1100)):
+            shape = (*clients.shape, width)
+            plain = CohortDraws(np.atleast_1d(seeds).tolist(), clients, round_)
+            assert_array_equal(of_all.of(round_)(draw, shape), plain(draw, shape))
+
+
+def test_short_first_draws_are_made_for_several_rounds(monkeypatch):
+    calls = []
+    monkeypatch.setattr(mechanism, "normals_by_round", lambda *a: calls.append(a) or normals_by_round(*a))
+    of_all, long = DrawsOfAll(7, 4), mechanism._SHORT // 8 + 1
+    for round_ in range(1, mechanism._SHORT // 400 + 1):
+        found = of_all.of(round_)(0, (4, 100))
+        assert not found.flags.writeable
+        of_all.of(round_)(1, (4, 100))
+        of_all.of(round_)(0, (4, long))
+    assert [len(rounds) for _, _, _, rounds, _ in calls] == [mechanism._SHORT // 400]
 
 
 def test_secret_noise_is_normal_finite_and_never_repeats():

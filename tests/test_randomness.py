@@ -14,6 +14,7 @@ from twinflower.errors import SettingError
 from twinflower.randomness import (
     PURPOSES,
     normals,
+    normals_by_round,
     participants,
     permutations,
     stream,
@@ -60,6 +61,13 @@ def test_a_cohorts_block_is_its_clients_rows(draw, size, clients):
     assert block.shape == (len(clients), size)
     for row, client in zip(block, clients, strict=True):
         assert_array_equal(row, draw(5, "noise", client, 2, size))
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 1023])
+@pytest.mark.parametrize("rounds", [[7], [0, 3, 2, 2**40], range(5, 9)], ids=str)
+def test_rounds_drawn_together_are_those_drawn_one_by_one(size, rounds):
+    drawn = normals_by_round(5, "noise", 3, rounds, size)
+    assert_array_equal(drawn, [normals(5, "noise", np.arange(3), round_, size) for round_ in rounds])
 
 
 @pytest.mark.parametrize("size", [1, 7, 600, 70_000])

@@ -19,27 +19,32 @@ from . import special
 from .arrays import Array, Index, read_only
 from .errors import require
 
-_PURPOSES = (
-    "participants",
-    "batches",
-    "partition",
-    "rand-k",
-    "start",
-    "noise",
-    "data",
-    "graph",
-    "split",
-    "steps",
-    "held-out",
-    "tuning",
-    "evaluation",
-)
-PURPOSES = {name: code for code, name in enumerate(_PURPOSES, 1)}
+PURPOSES = {
+    name: code
+    for code, name in enumerate(
+        (
+            "participants",
+            "batches",
+            "partition",
+            "rand-k",
+            "start",
+            "noise",
+            "data",
+            "graph",
+            "split",
+            "steps",
+            "held-out",
+            "tuning",
+            "evaluation",
+        ),
+        1,
+    )
+}
 
 FIRST_ROUNDS = ("sampled", "all")
 
 _DRAWS_PER_BLOCK = 4  # one Philox counter yields four 64-bit draws
-_LONG = 1024  # from this length on, a vector of normal numbers takes a stream of its own
+LONG = 1024  # from this length on, a vector of normal numbers takes a stream of its own
 
 
 def _philox(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
@@ -135,15 +140,34 @@ def normals(seed: int, purpose: str, client: int | Index, round_: int, size: int
     Short vectors come from the inverse CDF, which uses one uniform draw each, so a whole cohort takes a single call.
     Long ones come from the ziggurat algorithm on a stream for each client, which is faster.
     """
-    if size >= _LONG:
+    if size >= LONG:
         drawn = np.empty(np.shape(client) + (size,))
         for i, row in zip(np.ravel(client), drawn.reshape(-1, size), strict=True):
             address = (0, 1, int(i) + 1, round_)  # apart from that of `stream`
             _moved(seed, purpose, address).standard_normal(out=row)
         return drawn
-    positive = np.maximum(
-        uniforms(seed, purpose, client, round_, size), 2.0**-54
-    )  # not 0, whose inverse is infinite
+    return _by_inverse(uniforms(seed, purpose, client, round_, size))
+
+
+def normals_by_round(seed: int, purpose: str, num_clients: int, rounds: Sequence[int], size: int) -> Array:
+    """`normals` of the clients 0 to num_clients - 1 in several rounds, (rounds, clients, size), for size < LONG.
+
+    For a few hundred numbers per round this takes little more than half as long as a call for each.
+    """
+    assert size < LONG
+    width = -(-size // _DRAWS_PER_BLOCK) * _DRAWS_PER_BLOCK
+    drawn = np.empty((len(rounds), num_clients, width))
+    for own, round_ in zip(drawn, rounds, strict=True):
+        _moved(seed, purpose, (0, 0, 0, round_)).random(out=own)
+    return _by_inverse(drawn[..., :size])
+
+
+def _by_inverse(uniform: Array) -> Array:
+    """Standard normal numbers from uniform ones by the inverse CDF, which is infinite at 0.
+
+    A uniform number is a multiple of 2^-53 and may be 0.
+    """
+    positive = np.maximum(uniform, 2.0**-54)
     return special.ndtri(positive, out=positive)  # type: ignore[no-any-return]
 
 

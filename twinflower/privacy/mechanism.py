@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from .. import special
-from ..arrays import Array, Index, within
-from ..randomness import normals
+from ..arrays import Array, Index, read_only, within
+from ..randomness import LONG, normals, normals_by_round
 
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
 MOST_SIGMAS = 2.0**29
 """Values are clipped to so many standard deviations of their noise: 2^50 cells, where floats still resolve an eighth of
 a cell."""
+_SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
 Draws = Callable[[int, tuple[int, ...]], Array]
 
@@ -80,6 +81,50 @@ class CohortDraws:
 
     def _drawn(self, seed: int, clients: Index, draw: int, size: int) -> Array:
         return normals(seed, "noise", clients, _address(self.round, draw), size)
+
+
+class DrawsOfAll:
+    """All clients' draws, those of `CohortDraws`. If the first draw of a round is short, it is made for several rounds
+    at once, which takes fewer calls.
+
+    seed: one for clients (N,), or seeds (S,) for (S, N).
+    """
+
+    def __init__(self, seed: int | Index, num_clients: int) -> None:
+        self._seeds = np.atleast_1d(seed).tolist()
+        self._clients = np.broadcast_to(np.arange(num_clients), (*np.shape(seed), num_clients))
+        self._first, self._held = 0, np.empty(0)  # a round, and the draws (rounds, ...) from that round on
+
+    def of(self, round_: int) -> Draws:
+        """The draws of a round."""
+        return _DrawsOfRound(self._seeds, self._clients, round_, self)
+
+    def first_draw(self, round_: int, shape: tuple[int, ...]) -> Array:
+        """The first draw of a round, perhaps made before; read only."""
+        ahead = round_ - self._first
+        if not (0 <= ahead < len(self._held) and self._held.shape[1:] == shape):
+            self._first, self._held, ahead = round_, read_only(self._drawn(round_, shape)), 0
+        return self._held[ahead]
+
+    def _drawn(self, round_: int, shape: tuple[int, ...]) -> Array:
+        *_, count, size = shape
+        addresses = [_address(later, 0) for later in range(round_, round_ + _SHORT // (count * size))]
+        drawn = [normals_by_round(seed, "noise", count, addresses, size) for seed in self._seeds]
+        return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
+
+
+@dataclass
+class _DrawsOfRound(CohortDraws):
+    """The draws of all clients in a round."""
+
+    rounds: DrawsOfAll
+
+    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
+        """See `CohortDraws`."""
+        *_, count, size = shape
+        if draw == 0 and size < LONG and 2 * count * size <= _SHORT:
+            return self.rounds.first_draw(self.round, shape)
+        return super().__call__(draw, shape)
 
 
 def secret(draw: int, shape: tuple[int, ...]) -> Array:

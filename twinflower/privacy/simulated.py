@@ -7,9 +7,9 @@ import numpy as np
 
 from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
-from ..problems.batches import LocalSchedule, Shards
+from ..problems.batches import LocalSchedule, Shards, Workload
 from ..problems.interfaces import Bounds
-from .mechanism import CohortDraws, GaussianNoise
+from .mechanism import CohortDraws, DrawsOfAll, GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,37 @@ class SimulatedNoise:
 
     def __call__(self, round_: int, clients: Index) -> GaussianNoise:
         """The noise in a round of the clients (..., K), given by number."""
-        sigma = self._spreads(round_, clients) * of_clients(self.multipliers, clients)
-        return GaussianNoise(sigma[..., None], CohortDraws(self._seeds, clients, round_))
+        everyone = clients.shape[-1] == self.multipliers.shape[-1]
+        planned = self.multipliers if everyone else of_clients(self.multipliers, clients)
+        draws = self._of_all.of(round_) if everyone else CohortDraws(self._seeds, clients, round_)
+        sigma = self._spreads(round_, clients) * planned
+        return GaussianNoise(sigma[..., None], draws)
 
-    def _spreads(self, round_: int, clients: Index) -> Array:
+    def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
-        sizes, place = np.unique(self.shards.extent(clients)[1], return_inverse=True)
-        workloads = [self.schedule.workload(int(m)) for m in sizes]
-        spreads = [self.algorithm.release(self.bounds, workload, round_).spread for workload in workloads]
-        return np.array(spreads)[place]
+        if self._rows_of_all:
+            return self.algorithm.release(self.bounds, self._workload_of_all, round_).spread
+        sizes = self.shards.extent(clients)[1]
+        by_size = {m: self._spread(int(m), round_) for m in set(sizes.flat)}
+        return np.reshape([by_size[m] for m in sizes.flat], sizes.shape)
+
+    def _spread(self, rows: int, round_: int) -> float:
+        return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
+
+    @cached_property
+    def _of_all(self) -> DrawsOfAll:
+        return DrawsOfAll(self.seed, self.multipliers.shape[-1])
 
     @cached_property
     def _seeds(self) -> list[int]:
         return np.atleast_1d(self.seed).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _workload_of_all(self) -> Workload:
+        return self.schedule.workload(self._rows_of_all)
+
+    @cached_property
+    def _rows_of_all(self) -> int:
+        """The number of rows of every client, or 0 if they differ."""
+        sizes = self.shards.sizes
+        return int(sizes.flat[0]) if sizes.min() == sizes.max() else 0
