@@ -344,12 +344,12 @@ def compare(
     out: Annotated[Path, typer.Option(help="HTML file to write")] = Path("comparison.html"),
 ) -> None:
     """Compare finished runs, with mean and standard deviation over seeds: a table, and a report as an HTML file."""
-    from .report.compare import HEADINGS, comparison
+    from .report.compare import comparison
     from .report.console import say, table
     from .report.html.write import report_comparison
 
     found = comparison(folders)
-    table(HEADINGS, found.rows)
+    table(found.headings, found.rows)
     say(*found.left_out, f"report: {report_comparison(found, out.absolute())}")
 
 

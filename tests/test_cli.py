@@ -20,7 +20,7 @@ from twinflower.privacy.ledger import FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
-from twinflower.simulation.report.compare import HEADINGS, comparison
+from twinflower.simulation.report.compare import HEADINGS, comparison, headings
 from twinflower.simulation.results.columns import COLUMNS
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
@@ -418,7 +418,9 @@ step-size = 0.5
 """
     path = experiment(tmp_path, ridge)
     for name, words in {"known": ["--set", "reference=true", "--seeds", "0,1"], "unknown": []}.items():
-        assert call("run", path, *words, "--out", tmp_path / name)[0] == 0
+        status, text, _ = call("run", path, *words, "--out", tmp_path / name)
+        assert (status, "test R^2" in text, "accuracy" in text) == (0, True, False)
+    assert "test R^2" in comparison([tmp_path / "known"]).headings
     ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
     place = HEADINGS.index("optimality")
     told = {row[0]: row[place] for row in comparison([tmp_path / "known", tmp_path / "unknown"]).rows}
@@ -432,6 +434,15 @@ step-size = 0.5
     assert comparison([tmp_path / "unknown"]).rows[0][place] == "-"
     status, text, _ = compare(tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
+
+
+def test_a_comparison_names_each_score_by_what_it_is():
+    runs = [{"regression": False}, {"regression": True}]
+    assert [headings(kind)[4] for kind in (runs[:1], runs[1:], runs)] == [
+        "test accuracy",
+        "test R^2",
+        "test accuracy or R^2",
+    ]
 
 
 def test_runs_of_the_same_name_are_not_taken_for_seeds(call, compare, tmp_path):

@@ -2,6 +2,7 @@
 
 import gc
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
@@ -14,6 +15,7 @@ from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun, report_run
 from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
+from ..report.words import score
 from ..results.checkpoint import Checkpoints
 from ..results.folder import claimed, new_folder
 from ..results.record import Result
@@ -80,7 +82,7 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
-    result = run_strategy(setup, _quick(grid), runtime, _print_row, checkpoints)
+    result = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints)
     ending = result.ending()
     # Before writing, so that they are said also where the disk is full.
     say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
@@ -135,8 +137,8 @@ def _folder(config: Config) -> Path:
     return folder
 
 
-def _print_row(row: dict[str, float]) -> None:
+def _print_row(config: Config, row: dict[str, float]) -> None:
     """Print the row. The first one comes while the nodes train, so that what draws the figure is imported by then."""
     from ..report import figures  # noqa: F401  takes as long to import as everything else here
 
-    say(row_line(row))
+    say(row_line(row, score(config)))

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from ..results.folder import curve_of, runs_below
 from ..results.reading import read_summary
 
 HEADINGS = (
-    "run", "algorithm", "runs", "rounds", "test accuracy", "objective", "optimality", "nonzeros", "uplink Mbit",
+    "run", "algorithm", "runs", "rounds", "test score", "objective", "optimality", "nonzeros", "uplink Mbit",
     "epsilon", "seconds",
 )  # fmt: skip
 
@@ -26,6 +26,11 @@ class Comparison(NamedTuple):
 
     groups: dict[str, dict[Path, dict[str, Any]]]
     left_out: list[str]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of `rows`."""
+        return headings(run for runs in self.groups.values() for run in runs.values())
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
@@ -51,6 +56,13 @@ def comparison(folders: Sequence[Path]) -> Comparison:
     common = Path(os.path.commonpath([name.parent for name in groups]))
     named = {str(name.relative_to(common)): runs for name, runs in groups.items()}
     return Comparison(named, list(dict.fromkeys(left_out)))
+
+
+def headings(runs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """`HEADINGS` for these summaries, with the score named by what it is."""
+    kinds = sorted({"R^2" if is_regression(run) else "accuracy" for run in runs}, reverse=True)
+    score = f"test {' or '.join(kinds or ['accuracy'])}"
+    return tuple(score if name == "test score" else name for name in HEADINGS)
 
 
 def row(name: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -14,22 +14,22 @@ from ..settings.experiment import Curve, Experiment
 from .compare import is_regression, spread
 
 
-def row_line(row: dict[str, float]) -> str:
-    """The progress line for an evaluated round, given as a row of metrics.csv."""
-    found, central = measured(row), ""
+def row_line(row: dict[str, float], score: str = "accuracy") -> str:
+    """The progress line for an evaluated round, given as a row of metrics.csv; score: "accuracy" or "R^2"."""
+    found, central = measured(row, score), ""
     if not math.isnan(row["objective"]):  # the server has rows
-        central = f"  objective {row['objective']:.5g}  test accuracy {row['test_accuracy']:.4f}"
+        central = f"  objective {row['objective']:.5g}  test {score} {row['test_accuracy']:.4f}"
     at_sites = f"  {found}" if found else ""
     return f"round {row['round']:>4}{central}{at_sites}  nonzeros {row['nonzeros']}"
 
 
-def measured(row: Mapping[str, Any]) -> str:
+def measured(row: Mapping[str, Any], score: str = "accuracy") -> str:
     """What the clients measured on held-out rows, with the interval of a private run; empty if they measured nothing.
 
-    row: of metrics.csv, or a summary.
+    row: of metrics.csv, or a summary. score: as in `row_line`.
     """
-    for name in ("accuracy", "loss"):
-        value, low, high = (row.get(f"held_out_{key}") for key in (name, "low", "high"))
+    for column, name in (("accuracy", score), ("loss", "loss")):
+        value, low, high = (row.get(f"held_out_{key}") for key in (column, "low", "high"))
         if value is not None and math.isfinite(value):
             interval = "" if low is None else f" ({LEVEL:.0%} interval {low:.4f} to {high:.4f})"
             return f"held-out {name} {value:.4f}{interval}"
@@ -43,7 +43,8 @@ def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
     """
     privacy = summary["privacy"] or {}
     share = (privacy.get("mu_evaluation") or 0.0) ** 2 / (privacy.get("mu") or math.inf) ** 2
-    text, seed = measured(summary), f", seed {summary['seed']}" if several else ""
+    text = measured(summary, "R^2" if is_regression(summary) else "accuracy")
+    seed = f", seed {summary['seed']}" if several else ""
     if not (text and share):
         return []
     return [

@@ -12,6 +12,7 @@ from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .sentences import closing, guarantee, row_line, warnings
+from .words import score
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Terminal:
             progress, task = self.bar
             progress.update(task, completed=row["round"])
         elif self.plan.single:
-            print(row_line(row), flush=True)
+            print(row_line(row, score(self.plan.curves[0].config)), flush=True)
 
     def following(self, curve: Curve) -> AbstractContextManager[None]:
         """See `Observer`."""

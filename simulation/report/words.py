@@ -40,9 +40,14 @@ _WORDS = {
 BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
+def score(config: Config) -> str:
+    """What a larger score means: "accuracy" of a classification, "R^2" of a regression."""
+    loss = LOSSES.get(config.objective.name)
+    return "accuracy" if loss is None or loss.classifies else "R^2"
+
+
 def words(column: str, config: Config) -> str:
     """The axis label for a column of metrics.csv or a key of the configuration."""
-    loss = LOSSES.get(config.objective.name)
-    if column in _SCORES and loss is not None and not loss.classifies:
+    if column in _SCORES and score(config) == "R^2":
         return f"R^2 on the {_SCORES[column]} rows"
     return _WORDS.get(column, re.sub("[_.-]", " ", column))

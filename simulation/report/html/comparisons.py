@@ -13,7 +13,7 @@ from ...results.reading import digests, read_config, read_environment, read_rows
 from ...settings import Config, Value
 from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
-from ..compare import HEADINGS, Comparison, row
+from ..compare import HEADINGS, Comparison, headings, row
 from ..series import Series, by_round, limits, note, series
 from ..words import BITS, words
 from .case import Case
@@ -103,10 +103,10 @@ def _results(curves: Sequence[Curve]) -> Table:
         for curve in curves
     ]
     kept = [place for place in range(len(HEADINGS)) if any(cells[place] != "-" for cells in rows)]
-    headings = ["curve", *HEADINGS[1:]]
+    named = ["curve", *headings(run for curve in curves for run in curve.runs.values())[1:]]
     texts = [[cells[place].replace(" +- ", " ± ") for place in kept] for cells in rows]
     remark = "Mean ± standard deviation over the seeds; epsilon is the largest that a site spent in any of the runs."
-    return Table([headings[place] for place in kept], texts, remark)
+    return Table([named[place] for place in kept], texts, remark)
 
 
 def _warnings(curves: Sequence[Curve]) -> Iterator[str]:
