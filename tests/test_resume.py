@@ -245,7 +245,10 @@ def test_a_checkpoint_of_another_runtime_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["run"], "run takes either an experiment's file or --resume FOLDER"),
+        (
+            ["run"],
+            "run takes either an experiment's file, as in: twinflower run experiments/digits.toml, or --resume FOLDER",
+        ),
         (["run", "experiments/digits.toml", "--resume", "."], "run takes either"),
         (["run", "--resume", "tests"], "tests holds neither experiment.toml nor config.toml"),
         (["run", "--resume", ".", "--seeds", "1"], "leave out --set, --seeds and --out"),
