@@ -280,6 +280,16 @@ def test_no_legend_covers_a_panel(tmp_path, text):
             assert not any(box.overlaps(part) for part in parts if part.height)
 
 
+def test_a_long_note_on_bands_stays_inside_a_narrow_figure(tmp_path):
+    text = experiment(["fedavg"], 'seeds = [0, 1, 2]\ny = ["distance"]')
+    figure = drawn(tmp_path, text, lambda _, seed: np.full(3, SKEWED[seed]))
+    figure.canvas.draw()
+    (legend,) = legends(figure)
+    box = legend.get_window_extent()
+    assert "\n" in legend.get_title().get_text()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
 def test_panels_with_the_same_curves_share_a_legend(tmp_path):
     figure = drawn(tmp_path, LAYOUTS["panels alike"])
     assert len(legends(figure)) == 1
@@ -313,7 +323,7 @@ def test_bands_and_bars_of_positive_quantities_stay_above_zero(tmp_path, column)
             [p.vertices[:, 1] for c in figure.axes[0].collections for p in c.get_paths()]
         )
         np.testing.assert_allclose([heights.min(), heights.max()], [0.01, 1.01 + np.std(SKEWED, ddof=1)])
-        title = legends(figure)[0].get_title().get_text()
+        title = " ".join(legends(figure)[0].get_title().get_text().split())
         assert (
             title
             == "mean and standard deviation over 3 seeds, lower ends not above zero raised to the lowest seed"

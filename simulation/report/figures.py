@@ -28,6 +28,7 @@ from .series import Series, columns_of_run, limits, note, series
 _PANEL = (5.2, 3.6)
 _LETTERS = 70  # most characters per line of a panel's title
 _LEGEND_LETTERS = 88  # most characters per line of a legend below one panel
+_NOTE_LETTERS = 72  # and of the note above its entries
 _LEGEND_LINE = 0.17  # height of a legend line in inches
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
@@ -180,7 +181,7 @@ def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> Non
         place: dict[str, Any] = {
             "loc": "outside lower center",
             "ncols": columns,
-            "title": max(notes, key=len),
+            "title": fill(max(notes, key=len), _NOTE_LETTERS * len(entries)),
         }
         figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
         return
@@ -189,7 +190,9 @@ def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> Non
     for ax, entry, columns, title in zip(axes[-1], entries, fitting, notes, strict=True):
         below = ax.transAxes + ScaledTranslation(0, -_BELOW / 72, figure.dpi_scale_trans)
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
-        ax.legend(entry.values(), entry.keys(), title=title, ncols=columns, **keywords, **place)
+        ax.legend(
+            entry.values(), entry.keys(), title=fill(title, _NOTE_LETTERS), ncols=columns, **keywords, **place
+        )
 
 
 def _entries(column: np.ndarray) -> dict[str, Any]:
