@@ -1,15 +1,16 @@
 """The request before round 1 that asks all clients for counts of their columns with private ranges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.common import log
 from numpy.typing import NDArray
 
-from twinflower.errors import RunError
+from twinflower.errors import ReplyError, RunError
 from twinflower.wire import checked, expect_arrays
 
 from .exchange import Exchange
@@ -17,6 +18,12 @@ from .replies import fit_results
 from .requests import fit_request
 
 Counts = NDArray[np.float64]
+
+
+def expect_session(metrics: Mapping[str, Any], session: str) -> None:
+    """ReplyError for counts that do not name their session: unlike a round's reply, only our clients send them."""
+    if metrics.get("session") != session:
+        raise ReplyError("the reply belongs to another run")
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,8 @@ class Agreement:
             return fit_request(node, ArrayRecord(), {"round": 0, "session": session, "settled": 0})
 
         def counts(client: int, reply: Message) -> Counts:
-            arrays, _ = fit_results(reply, 0, session)
+            arrays, metrics = fit_results(reply, 0, session)
+            expect_session(metrics, session)
             expect_arrays(arrays, 1)
             return checked("counts", arrays[0], (self.entries,))
 

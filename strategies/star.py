@@ -29,6 +29,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, require
 from twinflower.models.evaluation import estimated, pooled
 from twinflower.randomness import FIRST_ROUNDS, participants
+from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
 from .evaluation_replies import evaluations
@@ -84,10 +85,7 @@ class StarStrategy(Strategy):
             type(algorithm) is self.algorithm_class,
             f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got {type(algorithm).__name__}",
         )
-        require(
-            first_round in FIRST_ROUNDS,
-            f"first-round must be one of {', '.join(FIRST_ROUNDS)}; got '{first_round}'",
-        )
+        check_choice("first-round", first_round, FIRST_ROUNDS)
         self.algorithm = algorithm
         self.num_clients = num_clients
         self.clients_per_round = clients_per_round

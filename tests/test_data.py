@@ -36,7 +36,7 @@ def put(folder: Path, name: str, content: bytes | str, ending: str = "") -> Path
     return path
 
 
-def refusal(name: str, folder: Path, *mentioned: str, **options) -> str:
+def assert_refused(name: str, folder: Path, *mentioned: str, **options) -> str:
     """The text of the `DataError`: one line that mentions the given words."""
     with pytest.raises(DataError) as caught:
         load_dataset(name, str(folder), **options)
@@ -145,7 +145,7 @@ def test_tables_read_without_scikit_learn_are_those_it_loads():
 
 def test_a_split_without_test_rows_is_refused(tmp_path):
     put(tmp_path, "tiny", "1 1:1\n-1 1:2\n")
-    refusal("libsvm:tiny", tmp_path, "test_fraction", "2 rows", test_fraction=0.1)
+    assert_refused("libsvm:tiny", tmp_path, "test_fraction", "2 rows", test_fraction=0.1)
 
 
 def test_breast_cancer_is_standardised_by_its_training_rows():
@@ -222,13 +222,13 @@ def test_settings_out_of_range_are_named(option):
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path):
-    refusal("mnits", tmp_path, "mnits", *DATASETS)
-    refusal("digits:more", tmp_path, *DATASETS)
+    assert_refused("mnits", tmp_path, "mnits", *DATASETS)
+    assert_refused("digits:more", tmp_path, *DATASETS)
 
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {*EMBEDDED, ARRAYS, OWN, TABLES}))
 def test_missing_files_are_named_with_the_folders_searched(name, tmp_path):
-    text = refusal(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data-dir")
+    text = assert_refused(name, tmp_path, str(tmp_path), str(tmp_path / name.partition(":")[0]), "data-dir")
     assert ("download" in text) == (name in ("mnist", "adult"))
 
 
@@ -236,13 +236,13 @@ def test_a_name_leads_nowhere_but_into_the_folder(tmp_path):
     (tmp_path / "secret").write_text("hidden:x:0:0")
     (tmp_path / "data").mkdir()
     for name in ("../secret", str(tmp_path / "secret"), "sub/../../secret", "", ".."):
-        text = refusal(f"libsvm:{name}", tmp_path / "data")
+        text = assert_refused(f"libsvm:{name}", tmp_path / "data")
         assert "hidden" not in text
 
 
 def test_a_folder_is_not_a_file(tmp_path):
     (tmp_path / "ijcnn1").mkdir()
-    refusal("libsvm:ijcnn1", tmp_path, "no file ijcnn1")
+    assert_refused("libsvm:ijcnn1", tmp_path, "no file ijcnn1")
 
 
 # -------------------------------------------------------------------------------------- MNIST as IDX
@@ -292,7 +292,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path, name, ending):
     whole = path.read_bytes()
     for length in {*range(0, min(40, len(whole))), *range(40, len(whole), 311), len(whole) - 1}:
         path.write_bytes(whole[:length])
-        refusal("mnist", tmp_path, str(path))
+        assert_refused("mnist", tmp_path, str(path))
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2"])
@@ -319,14 +319,14 @@ def test_every_byte_of_an_idx_header_counts(tmp_path, name):
     whole = path.read_bytes()
     for place in range(16 if "images" in name else 8):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        refusal("mnist", tmp_path, str(path))
+        assert_refused("mnist", tmp_path, str(path))
 
 
 def test_a_header_that_claims_too_much_costs_no_memory(tmp_path):
     put_mnist(tmp_path)
     put(tmp_path, NAMES[0], struct.pack(">4I", 0x0803, 2**32 - 1, 28, 28) + IMAGES["train"].tobytes())
     tracemalloc.start()
-    refusal("mnist", tmp_path, NAMES[0], str((2**32 - 1) * 784), str(7 * 784))
+    assert_refused("mnist", tmp_path, NAMES[0], str((2**32 - 1) * 784), str(7 * 784))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 2**20
@@ -346,19 +346,19 @@ def test_a_header_that_claims_too_much_costs_no_memory(tmp_path):
 def test_wrong_idx_content_is_explained(tmp_path, changes, mentioned):
     put_mnist(tmp_path, **changes)
     part, kind = next(iter(changes)).split("_")
-    refusal("mnist", tmp_path, f"{part}-{kind}", *mentioned)
+    assert_refused("mnist", tmp_path, f"{part}-{kind}", *mentioned)
 
 
 def test_bytes_after_the_last_image_are_refused(tmp_path):
     put_mnist(tmp_path)
     put(tmp_path, NAMES[0], idx(IMAGES["train"]) + b"\0")
-    refusal("mnist", tmp_path, NAMES[0], str(7 * 784), str(7 * 784 + 1))
+    assert_refused("mnist", tmp_path, NAMES[0], str(7 * 784), str(7 * 784 + 1))
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("twinflower.data.files._LARGEST_BYTES", 2000)
     put_mnist(tmp_path, ".gz")
-    refusal("mnist", tmp_path, NAMES[0], "2000")
+    assert_refused("mnist", tmp_path, NAMES[0], "2000")
 
 
 # ---------------------------------------------------------------------------------------------- Adult
@@ -466,7 +466,7 @@ def test_comments_full_stops_blank_lines_and_line_ends_are_understood(tmp_path):
 )
 def test_a_wrong_adult_row_is_named(tmp_path, line, mentioned):
     put_adult(tmp_path, [*ROWS, line])
-    refusal("adult", tmp_path, str(tmp_path / "adult.data"), " 5 ", *mentioned)
+    assert_refused("adult", tmp_path, str(tmp_path / "adult.data"), " 5 ", *mentioned)
 
 
 def test_an_adult_file_that_ends_within_a_row_is_refused(tmp_path):
@@ -474,14 +474,14 @@ def test_an_adult_file_that_ends_within_a_row_is_refused(tmp_path):
     whole = (tmp_path / "adult.test").read_bytes()
     for missing in range(2, len(ROWS[3]) + 1):
         (tmp_path / "adult.test").write_bytes(whole[:-missing])
-        refusal("adult", tmp_path, "adult.test")
+        assert_refused("adult", tmp_path, "adult.test")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"|1x3 Cross validator\n", b"\xff\xfe\x00\x01"])
 def test_an_adult_file_without_rows_or_text_is_refused(tmp_path, content):
     put_adult(tmp_path)
     put(tmp_path, "adult.data", content)
-    refusal("adult", tmp_path, "adult.data")
+    assert_refused("adult", tmp_path, "adult.data")
 
 
 # --------------------------------------------------------------------------------------------- LIBSVM
@@ -578,7 +578,7 @@ def test_named_sets_have_their_width_whatever_the_file_shows(tmp_path, name, col
     put(tmp_path / name, name, libsvm(table(30, 5), SIGNS))
     assert load_dataset(name, str(tmp_path), bias=False).features.shape == (24, columns)
     put(tmp_path / name, name, libsvm(table(30, columns + 1), SIGNS))
-    refusal(name, tmp_path, str(tmp_path / name), f"{columns} features", str(columns + 1))
+    assert_refused(name, tmp_path, str(tmp_path / name), f"{columns} features", str(columns + 1))
 
 
 def test_a6a_may_be_the_first_rows_of_a9a(tmp_path):
@@ -592,7 +592,7 @@ def test_a6a_may_be_the_first_rows_of_a9a(tmp_path):
     assert "a9a" in dataset.note
     assert "11220" in dataset.note
     put(tmp_path, "a9a", "".join(lines[:11_220]), ".bz2")
-    refusal("a6a", tmp_path, "a9a", "11220")
+    assert_refused("a6a", tmp_path, "a9a", "11220")
 
 
 def test_a6a_itself_is_preferred(tmp_path):
@@ -630,18 +630,18 @@ def test_a6a_itself_is_preferred(tmp_path):
 )
 def test_what_is_not_libsvm_is_refused(tmp_path, content):
     path = put(tmp_path, "set", content)
-    refusal("libsvm:set", tmp_path, str(path))
+    assert_refused("libsvm:set", tmp_path, str(path))
 
 
 def test_labels_that_are_all_the_same_are_refused(tmp_path):
     put(tmp_path, "set", "1 1:1\n1 1:2\n" * 5)
-    refusal("libsvm:set", tmp_path, "libsvm:set", "two values")
+    assert_refused("libsvm:set", tmp_path, "libsvm:set", "two values")
 
 
 def test_an_absurd_index_costs_no_memory(tmp_path):
     path = put(tmp_path, "set", "1 2147483640:1\n-1 1:1\n")
     tracemalloc.start()
-    refusal("libsvm:set", tmp_path, str(path), "dense")
+    assert_refused("libsvm:set", tmp_path, str(path), "dense")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 2**20
@@ -653,13 +653,13 @@ def test_a_truncated_packed_text_is_refused_wherever_it_ends(tmp_path, ending):
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        refusal("libsvm:set", tmp_path, str(path))
+        assert_refused("libsvm:set", tmp_path, str(path))
 
 
 def test_a_damaged_test_file_is_not_replaced_by_a_split(tmp_path):
     put(tmp_path, "set", libsvm(table(30, 6), SIGNS))
     path = put(tmp_path, "set.t", "")
-    refusal("libsvm:set", tmp_path, str(path))
+    assert_refused("libsvm:set", tmp_path, str(path))
 
 
 # ------------------------------------------------------------------------------------------- download
@@ -724,7 +724,7 @@ def test_files_that_are_there_are_not_downloaded(tmp_path, openml, name):
 
 def test_a_damaged_file_is_not_replaced_by_a_download(tmp_path, openml):
     put_adult(tmp_path, ["damaged"])
-    refusal("adult", tmp_path, "adult.data", download=True)
+    assert_refused("adult", tmp_path, "adult.data", download=True)
     assert openml.calls == []
 
 
@@ -734,16 +734,16 @@ def test_a_damaged_file_is_not_replaced_by_a_download(tmp_path, openml):
 )
 def test_a_failing_download_is_one_sentence(tmp_path, openml, name, failure):
     openml.answer = failure
-    refusal(name, tmp_path, name, "OpenML", "data.dir", download=True)
+    assert_refused(name, tmp_path, name, "OpenML", "data.dir", download=True)
 
 
 def test_a_download_of_other_rows_is_refused(tmp_path, openml):
     openml.answer = as_openml(ROWS)
-    refusal("adult", tmp_path, "6 rows", "got 4", download=True)
+    assert_refused("adult", tmp_path, "6 rows", "got 4", download=True)
     openml.answer = as_openml([*ROWS, *ROWS[2:]])
-    refusal("adult", tmp_path, "test rows before the training rows", download=True)
+    assert_refused("adult", tmp_path, "test rows before the training rows", download=True)
     openml.answer.feature_names = ["other"]
-    refusal("adult", tmp_path, "OpenML", download=True)
+    assert_refused("adult", tmp_path, "OpenML", download=True)
 
 
 def test_replacing_a_field_checks_again():

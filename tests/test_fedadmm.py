@@ -297,30 +297,28 @@ def test_the_sensitivity_is_that_of_gradient_steps_on_the_augmented_lagrangian()
     assert math.isclose(claimed.sensitivity, 2 * 0.5 * bounds.gradient / ROWS * steps, rel_tol=1e-12)
 
 
-class CleanDual(FedADMM):
-    """A planted fault: the dual is computed from w without noise, the message from w with noise."""
+class Clean(FedADMM):
+    """A planted fault: the part at place `clean` of the state, (y, z, w), is computed from w without noise."""
+
+    clean = 0
 
     def client_update(self, state, inbox, work):
         noisy, upload, report = super().client_update(state, inbox, work)
-        quiet, *_ = super().client_update(
-            state, inbox, work._replace(noise=lambda value, draw=0, shrink=1.0: value)
-        )
-        d = inbox.x0.shape[-1]
-        after = np.concatenate([quiet.after[..., :d], noisy.after[..., d:]], -1)
-        return noisy._replace(after=after), upload, report
+        without = work._replace(noise=lambda value, draw=0, shrink=1.0: value)
+        quiet, *_ = super().client_update(state, inbox, without)
+        parts = np.split(noisy.after, 3, -1)
+        parts[self.clean] = np.split(quiet.after, 3, -1)[self.clean]
+        return noisy._replace(after=np.concatenate(parts, -1)), upload, report
 
 
-class CleanStart(FedADMM):
-    """A planted fault: the warm start is w without noise."""
+class CleanDual(Clean):
+    """The dual is computed from w without noise, the message from w with noise."""
 
-    def client_update(self, state, inbox, work):
-        noisy, upload, report = super().client_update(state, inbox, work)
-        quiet, *_ = super().client_update(
-            state, inbox, work._replace(noise=lambda value, draw=0, shrink=1.0: value)
-        )
-        d = inbox.x0.shape[-1]
-        after = np.concatenate([noisy.after[..., : 2 * d], quiet.after[..., 2 * d :]], -1)
-        return noisy._replace(after=after), upload, report
+
+class CleanStart(Clean):
+    """The warm start is w without noise."""
+
+    clean = 2
 
 
 @pytest.mark.parametrize("kind", [CleanDual, CleanStart])

@@ -171,14 +171,14 @@ def line_of(level, text, **how):
 @pytest.mark.parametrize("colored", [True, False])
 def test_warnings_are_recognised_in_a_log(colored):
     for level in (logging.WARNING, logging.ERROR):
-        assert flower_internals.told(line_of(level, "it is late", colored=colored)) == "it is late"
+        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == "it is late"
     for level in (logging.DEBUG, logging.INFO):
-        assert flower_internals.told(line_of(level, "it is late", colored=colored)) == ""
+        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == ""
 
 
 def test_a_connected_node_says_so():
     assert 'log(INFO, "SuperNode ID: %s", node_id)' in inspect.getsource(start_client_internal)
-    assert flower_internals.told(line_of(logging.INFO, "SuperNode ID: 123")) == "connected"
+    assert flower_internals.news(line_of(logging.INFO, "SuperNode ID: 123")) == "connected"
 
 
 def test_nodes_are_made_quick_by_this_variable():

@@ -49,6 +49,7 @@ from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.validation import held_out
+from twinflower.strategies.ranges import expect_session
 
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
 SCHEMA = """
@@ -657,3 +658,10 @@ def standardised(setup, scale=True):
         setup.plan, multipliers=setup.plan.multipliers * math.sqrt(1 - setup.config.data.range_share)
     )
     return cohort.train([replace(setup, dataset=data, plan=whole)])[0].rows[-1]["test_accuracy"]
+
+
+def test_counts_must_name_their_session():
+    expect_session({"session": "mine"}, "mine")
+    for metrics in ({}, {"session": "yours"}):
+        with pytest.raises(ReplyError, match="the reply belongs to another run"):
+            expect_session(metrics, "mine")

@@ -80,6 +80,7 @@ def moderate(value: float) -> bool:
 
 ANY = Rule("", lambda v: True)
 SHARE = Rule("above 0 and at most 1", lambda v: 0 < v <= 1)
+FRACTION = Rule("from 0 to below 1", lambda v: 0 <= v < 1)
 PROBABILITY = Rule("above 0 and below 1", lambda v: 0 < v < 1)
 
 

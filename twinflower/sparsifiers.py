@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .arrays import DOUBLE, Array, Index, Mask, Seeds
 from .errors import ReplyError, require
+from .settings import check_choice
 from .wire import checked, expect_arrays
 
 
@@ -164,6 +165,6 @@ def make_sparsifier(name: str, ratio: float, link: str = "uplink") -> TopK | Ran
 
     link is the prefix of the settings in error messages, such as "uplink".
     """
-    require(name in SPARSIFIERS, f"{link} must be one of {', '.join(SPARSIFIERS)}; got '{name}'")
+    check_choice(link, name, SPARSIFIERS)
     require(0 < ratio <= 1, f"{link}-ratio must be above 0 and at most 1; got {ratio}")
     return SPARSIFIERS[name](ratio)

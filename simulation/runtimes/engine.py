@@ -20,7 +20,7 @@ from twinflower.problems.topologies import FromFile
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
 from . import progress
-from .flower_internals import told
+from .flower_internals import news
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
@@ -118,7 +118,7 @@ class Engine:
     def look_at_nodes(self) -> None:
         """Say new warnings in the watched logs, and which nodes have connected."""
         for name, tail in self.watched.items():
-            for text in filter(None, map(told, tail.lines())):
+            for text in filter(None, map(news, tail.lines())):
                 self.say(f"{name}: {text}")
 
     def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:

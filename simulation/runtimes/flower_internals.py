@@ -27,8 +27,8 @@ _CONNECTED = "SuperNode ID: "
 
 
 def begin_run(run: int) -> Run:
-    """Make this process a server's, and return Flower's description of its run. Flower's processes are told by the
-    SuperLink who they are; without that no `Message` can be made."""
+    """Make this process a server's, and return Flower's description of its run. In Flower's
+    processes the SuperLink sets these numbers; without them no `Message` can be made."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 0, 1
     return Run.create_empty(run_id=run)
 
@@ -45,8 +45,8 @@ def bytes_and_back(message: Message) -> Message:
 
 
 def is_simulated(grid: Grid) -> bool:
-    """Whether Flower simulates the nodes on this machine: the server app is told nothing about it, but only the grid of
-    a simulation holds the SuperLink's state."""
+    """Whether Flower simulates the nodes on this machine. No documented part of Flower says so, but only the grid of a
+    simulation holds the SuperLink's state."""
     return hasattr(grid, "state")
 
 
@@ -56,8 +56,8 @@ def command_line() -> Any:
     return command.load()
 
 
-def told(line: str) -> str:
-    """What a line of a SuperNode's log tells the user: that it has connected, a warning or an error; else empty.
+def news(line: str) -> str:
+    """What a line of a SuperNode's log holds for the user: that it has connected, a warning or an error; else empty.
 
     Nothing depends on it: a node's own messages reach nobody else.
     """

@@ -12,7 +12,7 @@ from typing import Annotated
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.randomness import FIRST_ROUNDS
-from twinflower.settings import PROBABILITY, Rule, Setting, above, at_least, one_of
+from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, one_of
 
 _BUDGET = Rule("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9)
 WEIGHTINGS = ("auto", "clients", "rows")
@@ -171,7 +171,7 @@ class Gradient(Private):
         float,
         Setting(
             "part that `twinflower tune` spends",
-            Rule("from 0 to below 1", lambda v: 0 <= v < 1),
+            FRACTION,
             "share of the budget",
         ),
     ] = 0.0

@@ -43,6 +43,7 @@ from twinflower.arrays import Array
 from twinflower.data.sets import OWN, TABLES
 from twinflower.errors import SettingError, require
 from twinflower.problems.interfaces import Batch
+from twinflower.settings import check_choice
 
 from ..results.record import Result
 from ..runs.setup import Setup, prepare, prepare_seeds
@@ -157,7 +158,7 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
             f"[tune] seeds must differ from the figure's, {plan.seeds}; got {rules['seeds']}: choose others",
         )
         require(0 < rules["held-out"] < 1, f"held-out must be between 0 and 1; got {rules['held-out']}")
-        require(rules["by"] in _MEASURES, f"by must be one of {', '.join(_MEASURES)}; got '{rules['by']}'")
+        check_choice("by", rules["by"], _MEASURES)
         require(
             rules["by"] in _HELD_OUT or "held-out" not in raw["tune"],
             f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out",

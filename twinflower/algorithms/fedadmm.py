@@ -27,9 +27,9 @@ clients in every round it is FedPDM and, with alpha = rho, FedDyn. If duals stay
 round would be FedProx with mu = rho.
 
 The paper's clients draw their numbers of local epochs. Here the steps of a round follow from a client's rows and batch
-size or end at the stopping rule, FedPDM's (Li 2023 (11)), which is the paper's criterion ||grad L_i||^2 <= epsilon_i at
-the last point but one. The authors' program starts at x0 and subtracts x0, not the old w_i, in Delta_i; this class
-follows the paper.
+size or end at FedPDM's stopping rule (Li 2023 (11)). That clients draw their epochs and that eta may be constant is
+what the authors' program does. It also starts at x0 and subtracts x0, not the old w_i, in Delta_i; this class follows
+the recursion above.
 
 Privacy. The paper has none. "public-state" adds the noise to w, and "gradient" to every gradient; y, z and the message
 are computed from the noisy w and from x0, so that a client keeps only functions of public values. Its release is that

@@ -26,13 +26,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..problems.regularisers import Zero
-from ..settings import Rule, Setting
+from ..settings import FRACTION, Setting
 from ..work import LocalWork, Report
 from .abilities import AveragesModels
 from .messages import NOTHING, Nothing, Upload
 from .server_prox import ServerProx
-
-FRACTION = Rule("at least 0 and below 1", lambda v: 0 <= v < 1)
 
 
 class Server(NamedTuple):

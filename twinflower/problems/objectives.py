@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import Array, Labels
 from ..errors import require
 from ..norms import norms, outer_norms
-from ..settings import Setting, at_least, check_settings, one_of
+from ..settings import Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
 from .losses import Absolute, Huber, Logistic, Loss, RowwiseLogistic, Softmax, Squared
 
@@ -287,7 +287,7 @@ def make_objective(
     Raises SettingError for an unknown name, a negative weight, clipping without a norm, or labels that the
     loss does not accept.
     """
-    require(name in LOSSES, f"objective must be one of {', '.join(LOSSES)}; got '{name}'")
+    check_choice("objective", name, LOSSES)
     settings = LinearObjective(name, l2, nonconvex, clip_norm, clip)
     settings.check()
     return settings.linear(LOSSES[name], num_features, num_classes)

@@ -216,7 +216,7 @@ def _digest(text: str | bytes) -> bytes:
 
 
 def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
-    """`count` words of a ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
+    """`count` numbers of 64 bits from a ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
     key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
