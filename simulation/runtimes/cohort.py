@@ -32,7 +32,8 @@ from ..results.resume import newest
 from ..results.writing import write_config
 from ..runs import held_out
 from ..runs.agreement import simulated
-from ..runs.setup import Setup, prepare_seeds, with_sizes
+from ..runs.method import with_sizes
+from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from .cohort_records import Bits, accounts, checkpoint, take_up
 from .local import BLOCK, Train, run_curves
