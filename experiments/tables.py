@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from twinflower.simulation.results import names
-from twinflower.simulation.results.columns import EXTRA_COLUMNS
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.settings.columns import EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent

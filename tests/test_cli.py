@@ -21,7 +21,6 @@ from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
-from twinflower.simulation.results.columns import COLUMNS
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen
@@ -29,6 +28,7 @@ from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference
+from twinflower.simulation.settings.columns import COLUMNS
 from twinflower.simulation.settings.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent

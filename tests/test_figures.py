@@ -16,10 +16,10 @@ from twinflower.simulation.report.figures import compose_experiment, compose_run
 from twinflower.simulation.report.plot_style import COLOURS, hue, marked, styles
 from twinflower.simulation.report.series import spread
 from twinflower.simulation.report.words import words
-from twinflower.simulation.results.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import SUMMARY_KEYS
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.settings.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import experiment_text, read_experiment
 from twinflower.simulation.settings.toml import to_tables
 

@@ -10,10 +10,10 @@ from twinflower.arrays import Array
 from twinflower.problems.constraints import parse_constraints
 
 from ..results import names
-from ..results.columns import SIGNED_COLUMNS
 from ..results.folder import run_folder
 from ..results.reading import read_rows
 from ..settings import Config
+from ..settings.columns import SIGNED_COLUMNS
 from ..settings.experiment import Curve, Experiment
 
 Rows = Sequence[dict[str, float]]

@@ -11,9 +11,9 @@ from typing import Any
 from twinflower.errors import SettingError, require
 
 from ..settings import Value
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
-from .columns import CLIENT_COLUMNS, COLUMNS, SITE_COLUMNS
 from .folder import has_ended, is_experiment
 
 SUMMARY_KEYS = (

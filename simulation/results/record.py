@@ -24,7 +24,7 @@ from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
 from ..runs.setup import Setup
-from .columns import SITE_COLUMNS
+from ..settings.columns import SITE_COLUMNS
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
 _FAR = 100.0  # an objective this many times its start is taken as divergence

@@ -33,8 +33,8 @@ from typing import Any
 from twinflower.errors import SettingError, cause, require
 from twinflower.settings import Value, kebab
 
-from ..results.columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
 from .catalogue import SECTIONS
+from .columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, check, configured
 from .reader import Merged, counting_words, flatten, merge
 from .toml import to_toml

@@ -10,11 +10,11 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.sets import DATASETS, OWN
 from twinflower.models.intervals import LEVEL
 
-from ...results.columns import POINT_COLUMNS
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
+from ...settings.columns import POINT_COLUMNS
 from ..compare import is_regression
 from ..series import Rows, by_round, columns_of_run, limits, measured
 from ..words import BITS, words
