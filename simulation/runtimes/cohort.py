@@ -232,10 +232,10 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment, all seeds of a curve together; return a message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
 
 
-def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
+def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
     """A function that runs a curve of the experiment with given seeds, all together."""
 
     def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
@@ -243,6 +243,6 @@ def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
         if curve.config.output.checkpoint_every and plan.single:
             write_config(curve.config, own)
         checkpoints = Checkpoints(own, curve.config.output.checkpoint_every, curve.config)
-        yield from train(prepare_seeds(curve.config, seeds), observer.row, checkpoints)
+        yield from train(prepare_seeds(curve.config, seeds), progress, checkpoints)
 
     return together

@@ -151,16 +151,16 @@ def train(
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment one after the other; return an error message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
 
 
-def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
+def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
     """A function that runs a curve of the experiment with given seeds, one after the other."""
 
     def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         for prepared in prepare_seeds(curve.config, seeds):
             own = run_folder(plan, folder, curve, prepared.config.seed)
             setup, checkpoints = in_process(prepared, own)
-            yield train(setup, observer.row, checkpoints=checkpoints)
+            yield train(setup, progress, checkpoints=checkpoints)
 
     return one_after_the_other
