@@ -429,9 +429,6 @@ step-size = 0.5
         "known/isrl-dp": f"{np.mean(ends):.2g} +- {np.std(ends, ddof=1):.2g}",
         "unknown": "-",
     }
-    old = tmp_path / "unknown" / "summary.json"  # of version 0.1
-    old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "optimality"}))
-    assert comparison([tmp_path / "unknown"]).rows[0][place] == "-"
     status, text, _ = compare(tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
 

@@ -26,7 +26,6 @@ from twinflower.simulation.settings.catalogue import (
     keys_of,
 )
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.settings.renamed import _RENAMED
 from twinflower.simulation.settings.toml import to_tables, to_toml
 
 ROOT = Path(__file__).parent.parent
@@ -183,7 +182,6 @@ def test_keys_stand_with_their_section_or_bare():
         ),
         ("l2", "'l2' could be objective.l2, regulariser.l2: write it with its section"),
         ("clients", "'clients' is a section: write clients.KEY = VALUE, or a table [clients]"),
-        ("num-clients", "'num-clients' is not a key: write clients.count"),
         ("", "'' is not a setting; `twinflower settings` lists them all"),
     ],
 )
@@ -191,15 +189,6 @@ def test_an_unknown_key_gets_a_hint(key, text):
     with pytest.raises(SettingError) as error:
         parse({key: 1, "regulariser.name": "elastic-net"})
     assert str(error.value).startswith(text)
-
-
-@pytest.mark.parametrize("old", _RENAMED)
-def test_a_key_without_a_section_is_told_its_new_name(old, tmp_path):
-    path = written(tmp_path, f"[run]\n{old} = 1\n")
-    with pytest.raises(SettingError, match=rf"'{old}' is not a key: write "):
-        read_experiment(path)
-    new = _RENAMED[old]
-    assert new in CATALOGUE or "ALGORITHM" in new
 
 
 def test_a_file_wants_sections_and_names_them(tmp_path):

@@ -235,18 +235,6 @@ def test_an_experiment_that_is_cut_off_counts_its_runs(run_of, tmp_path):
     assert "6 of 6 runs had not ended when this report was written" in read(tmp_path).text
 
 
-def test_a_run_of_an_older_version_has_a_report(run_of, tmp_path):
-    """Without clients.csv and the newer keys of summary.json."""
-    folder = run_of(RUN, *private)
-    for name in ("config.toml", "metrics.csv"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    newer = {"optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised"}
-    old = {key: value for key, value in summary_of(folder).items() if key not in newer}
-    (tmp_path / "summary.json").write_text(json.dumps(old))
-    assert command("report", tmp_path) == 0
-    assert read(tmp_path).facts["Objective"] == read(folder).facts["Objective"]
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -171,7 +171,7 @@ def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dic
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in info["rounds"]]
-    ranges = bytes.fromhex(info.get("ranges", ""))  # a checkpoint of an earlier version has none
+    ranges = bytes.fromhex(info["ranges"])
     return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"]), ranges), info["rows"]
 
 

@@ -15,7 +15,6 @@ from ...results.reading import read_clients, read_config, read_rejections, read_
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
-from ..compare import is_regression
 from ..series import Rows, by_round, columns_of_run, limits, measured
 from ..words import BITS, words
 from .case import Case
@@ -99,7 +98,7 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
     if summary["test_accuracy_from"] == "clients":
         guess = "on the rows that the sites hold out"
-    score = "Test R^2" if is_regression(summary) else "Test accuracy"
+    score = "Test R^2" if summary["regression"] else "Test accuracy"
     yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
