@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Error, Message
 
+import twinflower
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import DiskError, RunError, SettingError
 from twinflower.privacy import Budget
@@ -57,6 +59,22 @@ def call(monkeypatch, capsys, tmp_path):
 def compare(call, tmp_path):
     """Run `twinflower compare` on these folders."""
     return lambda *folders: call("compare", *folders, "--out", tmp_path / "comparison.html")
+
+
+def test_the_version_is_that_of_the_package(call):
+    assert twinflower.__version__ == metadata.version("twinflower")
+    assert call("--version") == (0, f"{twinflower.__version__}\n", "")
+
+
+def test_a_bundle_has_the_version_of_its_project(monkeypatch):
+    """Flower does not install bundles, so these have no metadata."""
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert twinflower.__version__ == project["version"]
 
 
 def test_a_run_leaves_a_complete_folder(call, tmp_path):
