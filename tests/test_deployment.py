@@ -603,7 +603,7 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
         Masks(
             read_identity(number, Path(own[number]["identity-key"]), Path(own[number]["peers-file"])),
             FileKeys(stores[number].key_path),
-            config.agreement,
+            config.result_digest,
         )
         for number in range(count)
     ]

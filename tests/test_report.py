@@ -388,7 +388,7 @@ def test_a_statement_can_be_checked_by_its_digests(run_of):
     folder = run_of(RUN, *private)
     case = Case.of_folder(folder)
     *_, proofs = page(case, folder)[1]
-    assert dict(proofs.tables[1].rows)["the settings"] == case.config.agreement
+    assert dict(proofs.tables[1].rows)["the settings"] == case.config.result_digest
     assert dict(proofs.tables[1].rows)["model.npz"] == digest(folder / "model.npz")
 
 

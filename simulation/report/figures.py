@@ -1,6 +1,5 @@
 """Figures, drawn from stored results only."""
 
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.transforms import ScaledTranslation
 
-from twinflower.errors import DiskError, SettingError, cause, require
+from twinflower.errors import SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
@@ -91,15 +90,6 @@ def redraw(folder: Path) -> Path:
         else "give the folder of a run"
     )
     raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: {hint}")
-
-
-def undrawn(draw: Callable[[], Path]) -> list[str]:
-    """Draw a figure; return an error message if it cannot be written, because the results are stored already."""
-    try:
-        draw()
-        return []
-    except DiskError as error:
-        return [str(error)]
 
 
 def draw_graph(neighbours: Neighbours, path: Path) -> Path:

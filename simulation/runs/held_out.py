@@ -97,7 +97,7 @@ def split(setup: Setup, number: int) -> str:
     """
     if not released(setup):
         return ""
-    return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()
+    return hashlib.sha256(f"{number} {setup.config.result_digest}".encode()).hexdigest()
 
 
 # --- what the planner says

@@ -107,7 +107,7 @@ def _masks(
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
     keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
-    return Masks(identity, keys, setup.config.agreement)
+    return Masks(identity, keys, setup.config.result_digest)
 
 
 def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
-from twinflower.arrays import Array, Index, reuse_freed_memory
+from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
@@ -36,6 +35,7 @@ from ..runs.method import with_sizes
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from .cohort_records import Bits, accounts, checkpoint, take_up
+from .computing import computing
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
 from .progress import say
@@ -104,7 +104,7 @@ class Cohort:
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
         everybody = config.sampled == config.clients.count and schedule.batch_size == 0
         few = shards.sizes.sum() * shards.features.shape[1] <= _KEPT
-        return _Kept(schedule) if everybody and few else schedule
+        return _SameBatches(schedule) if everybody and few else schedule
 
     def _noise(self) -> NoiseOf | None:
         """The noise that the clients' guards would add; None without privacy."""
@@ -141,7 +141,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _SameBatches:
     """A schedule in which every round uses the same rows of all clients.
 
     The batches of each block are drawn once and cached under the block's first client.
@@ -170,13 +170,12 @@ def train(
     of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, if the
     schema has private ranges, or if the server sees only sums.
     """
-    reuse_freed_memory()
     try:
         alike = not isinstance(setups[0].algorithm, DrawsSteps | Summed) and not setups[0].dataset.unscaled
         if len(setups) > 1 and not alike:
             raise Uneven
         setups = [simulated(setup) for setup in setups]
-        with threadpool_limits(1), np.errstate(all="ignore"):
+        with computing(), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):
         return [result for setup in setups for result in train([setup], progress)]

@@ -15,9 +15,7 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.messages import answered
 
@@ -29,6 +27,7 @@ from ..runs.parties import client_of
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from . import flower_internals
+from .computing import computing
 from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
@@ -136,12 +135,11 @@ def train(
     checkpoints: Checkpoints | None = None,
 ) -> Result:
     """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
-    reuse_freed_memory()
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with threadpool_limits(1):
+        with computing():
             if checkpoints:
                 require_states(setup, checkpoints)
             return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..report.html.write import report_run
+from ..report.present import present_run
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder, run_folder
 from ..results.record import Ending, Result
@@ -52,13 +52,7 @@ def run_part(
     failures: list[str] = []
     for result in train(curve, seeds):
         endings.append(result.ending())
-        failures += _store(result, run_folder(plan, folder, curve, result.setup.config.seed))
+        own = run_folder(plan, folder, curve, result.setup.config.seed)
+        write_run(result, own)
+        failures += present_run(own)
     return [f"{curve.label}: {ending.failure}" for ending in endings if ending.failure] + failures
-
-
-def _store(result: Result, folder: Path) -> list[str]:
-    """Write a run, its figure and its report; return an error message for each of the latter that cannot be written."""
-    from ..report.figures import draw_run, undrawn  # slow to import, and only needed at the end
-
-    write_run(result, folder)
-    return [*undrawn(lambda: draw_run(folder)), *undrawn(lambda: report_run(folder))]

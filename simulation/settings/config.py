@@ -116,7 +116,7 @@ class Config:
         return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
 
     @property
-    def agreement(self) -> str:
+    def result_digest(self) -> str:
         """A SHA-256 hash of the settings that determine the result, the same on machines with other file paths."""
         mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
         return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
