@@ -1,5 +1,6 @@
-"""RunInfo about figures: scales, bounds, colours, legends, bands, and what is written on them."""
+"""Facts about figures: scales, bounds, colours, legends, bands, and what is written on them."""
 
+import colorsys
 import csv
 import itertools
 import json
@@ -13,7 +14,7 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.simulation.report.figures import compose_experiment, compose_run
-from twinflower.simulation.report.plot_style import COLOURS, hue, marked, styles
+from twinflower.simulation.report.plot_style import COLOURS, marked, styles
 from twinflower.simulation.report.series import spread
 from twinflower.simulation.report.words import words
 from twinflower.simulation.results.folder import run_folder
@@ -29,6 +30,11 @@ def closed():
     """No figure outlives its test."""
     yield
     plt.close("all")
+
+
+def hue(colour):
+    """The hue of a colour in [0, 1), the same for all its shades."""
+    return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
 
 
 def write_rows(folder, rounds, /, finished=True, **columns):
