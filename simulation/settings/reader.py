@@ -83,12 +83,9 @@ def chosen(layers: Iterable[Raw]) -> dict[str, Value]:
     return choices
 
 
-def resolve(word: str, choices: Mapping[str, Value], bare: bool = True) -> Declared:
-    """The key meant by a word with these choices; SettingError if no such key has an effect.
-
-    bare: whether the word may lack its section.
-    """
-    declared, reason = _counting(kebab(word), choices, bare)
+def resolve(word: str, choices: Mapping[str, Value]) -> Declared:
+    """The key meant by a word with these choices; SettingError if no such key has an effect."""
+    declared, reason = _counting(kebab(word), choices, bare=True)
     if declared is None:
         raise SettingError(reason)
     return declared
