@@ -26,7 +26,7 @@ from twinflower.simulation.settings.catalogue import (
     keys_of,
 )
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.settings.toml import to_tables, to_toml
+from twinflower.simulation.settings.toml import to_tables, to_toml, toml_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -148,6 +148,13 @@ def test_a_stored_config_is_the_same_run(variant, rounds, norm, path):
         assert parse(tomllib.loads(text)) == config
         assert parse(tomllib.loads(text)).digest == config.digest
     assert parse_run_config(app_config() | config.items()) == config
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", '"""\n\\ and \\n"', "\t\r\n\x7f\0", "\n\n\U0001f33b"])
+def test_a_text_keeps_its_lines_in_toml(text):
+    written = toml_lines(text)
+    assert tomllib.loads(f"key = {written}") == {"key": text}
+    assert written.count("\n") == text.count("\n") + 1
 
 
 def test_what_flower_reads_on_its_command_line(tmp_path):
