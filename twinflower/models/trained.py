@@ -257,16 +257,15 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             if "description" not in arrays:
-                raise DataError(f"{file} does not say how to predict: {_WITHOUT}")
+                raise DataError(
+                    f"{file} does not say how to predict: a PyTorch module is in model.pt beside it, for torch.load"
+                )
             x, text = arrays["x"], str(arrays["description"])
         return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text))
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
         raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
-
-
-_WITHOUT = "a PyTorch module is in model.pt beside it, for torch.load; one of version 0.1 is x and no more"
 
 
 def _described(x: Array, document: Mapping[str, Any]) -> TrainedClassifier | TrainedRegressor:
