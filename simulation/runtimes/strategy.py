@@ -1,6 +1,8 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -9,15 +11,14 @@ from flwr.serverapp import Grid
 from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
-from twinflower.strategies import StarStrategy
+from twinflower.strategies.rounds import Snapshot
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
-from ..results.record import Progress, Recorder, Result
+from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
 from ..runs import agreement, held_out
 from ..runs.parties import strategy_of
 from ..runs.setup import Setup
-from .evaluator import Evaluator
 from .progress import say
 
 
@@ -33,39 +34,38 @@ def run_strategy(
     With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
-    strategy = strategy_of(setup, deployed=runtime == "deployment")
-    recorder = Recorder(setup, progress, rounds=strategy.rounds)
-    if setup.held:
-        strategy.evaluates = held_out.released(setup).__contains__ if setup.plan else recorder.wants
-    strategy.agreement = agreement.agreement(setup, recorder.scale)
-    first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
+    recorder = Recorder(setup, progress)
+    evaluation = held_out.evaluation(setup, recorder.wants)
+    ranges = agreement.agreement(setup, recorder.scale)
+    strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
+    snapshot = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
-    def evaluate(round_: int, arrays: ArrayRecord) -> None:
-        round_ += first
-        if recorder.rows and round_ <= first:
-            return  # this round was evaluated before the checkpoint
-        if recorder.wants(round_):
-            found = strategy.site_metrics if strategy.evaluates(round_) else {}
-            evaluator.begin(round_, strategy.server, held_out.row(setup, found))
-        if checkpoints and checkpoints.due(round_):
-            evaluator.wait()
-            checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
-            strategy.settled = checkpoints.settled()
+    def after(flower_round: int, arrays: ArrayRecord) -> None:
+        round_ = flower_round + (snapshot.round if snapshot else 0)
+        if flower_round:
+            recorder.note(strategy.rounds[-1])
+        if flower_round or not snapshot:  # the round of a snapshot was evaluated before it was taken
+            if recorder.wants(round_):
+                found = evaluation.metrics if evaluation.evaluates(round_) else {}
+                _evaluate(recorder, round_, strategy.server, found)
+            if checkpoints and checkpoints.due(round_):
+                checkpoints.save(round_, of_strategy(strategy.training.snapshot(), recorder.rows))
+        if checkpoints:
+            strategy.settle(checkpoints.settled())
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
-        with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
+        with np.errstate(all="ignore"):
             strategy.start(
                 grid,
                 record_of([setup.start]),
                 setup.config.rounds,
                 timeout=setup.config.server.round_timeout,
-                evaluate_fn=evaluate,
+                evaluate_fn=after,
+                snapshot=snapshot,
             )
-        model, points = (
-            setup.algorithm.model(strategy.server),
-            client_models(setup.method, setup.own(strategy.server)),
-        )
+        model = setup.algorithm.model(strategy.server)
+        points = client_models(setup.method, setup.own(strategy.server))
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
             raise  # what resuming needs stays in the folder
@@ -74,20 +74,24 @@ def run_strategy(
     return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
 
 
-def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
-    """Resume from the newest checkpoint and return its round, 0 if there is none."""
-    strategy.settled = 0
+def _evaluate(recorder: Recorder, round_: int, server: Any, found: Mapping[str, float]) -> None:
+    """Add a row of metrics.csv for the server state after a round; found: by the clients' evaluation."""
+    setup = recorder.setup
+    own = own_columns(setup, server) | held_out.row(setup, found)
+    recorder.evaluate(round_, setup.algorithm.model(server), own)
+
+
+def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Snapshot | None:
+    """The snapshot in the newest checkpoint, None if there is none; the recorder continues after its rows."""
     found = newest(checkpoints, say)
     if found is None:
-        return 0
+        return None
     config = setup.config
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
     snapshot, rows = to_strategy(found, template)
-    strategy.resume(snapshot)
-    recorder.take_up(rows)
+    recorder.take_up(rows, snapshot.rounds)
     if snapshot.ranges:
         recorder.scale(agreement.read(setup, snapshot.ranges))
-    strategy.settled = checkpoints.settled()
-    return snapshot.round
+    return snapshot
