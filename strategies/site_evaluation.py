@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
 from twinflower.errors import ReplyError
+from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.models.evaluation import Evaluation, Released, estimated, pooled
 
 from .replies import sort_replies
@@ -78,7 +79,7 @@ def evaluations(
 
 def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
     """The number of rows and the metrics in a reply; ReplyError for what an `AlgorithmClient` would not send."""
-    metrics = reply.content.config_records.get("evaluateres.metrics", ConfigRecord())
+    metrics = reply.content.config_records.get(reply_record(EVALUATE, "metrics"), ConfigRecord())
     rows = _metric(reply, "num_examples")
     if metrics.get("round") != round_:
         raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
@@ -108,5 +109,5 @@ def _exact(reply: Message, rows: int, metrics: ConfigRecord) -> Evaluation:
 
 
 def _metric(reply: Message, name: str) -> object:
-    """The number in the record evaluateres.NAME, None if it is missing."""
-    return reply.content.metric_records.get(f"evaluateres.{name}", MetricRecord()).get(name)
+    """The number in the record of this name, None if it is missing."""
+    return reply.content.metric_records.get(reply_record(EVALUATE, name), MetricRecord()).get(name)

@@ -11,7 +11,7 @@ from twinflower.algorithms.summed import Summed
 from twinflower.errors import AbsentError, ReplyError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 
-from .requests import properties_request
+from .requests import properties_in, properties_request
 from .star import StarStrategy
 
 
@@ -72,8 +72,7 @@ class SumStrategy(StarStrategy):
 
 def _key_message(client: int, reply: Message) -> bytes:
     """The key message in a reply; ReplyError if there is none."""
-    properties = reply.content.config_records.get("getpropertiesres.properties", ConfigRecord())
-    announcement = properties.get("announcement")
+    announcement = properties_in(reply).get("announcement")
     if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
         raise ReplyError("it sent no key message")
     return announcement

@@ -130,12 +130,14 @@ def test_a_diverging_run_says_so_and_gives_no_model(step_size, runtime):
     assert result.model is None
 
 
-def test_a_run_whose_objective_rises_ends_at_the_next_evaluation():
+def test_a_run_whose_objective_rises_ends_one_evaluation_later_if_that_is_not_waited_for():
     setup = small("fedpdm", rho=10.0, step_size=1e6, unstable_steps="allow", rounds=30, evaluation__every=2)
-    result = run_strategy(setup, InProcessGrid(setup), "inprocess")
-    assert "diverged" in result.failure
-    assert [row["round"] for row in result.rows] == [0]
-    assert len(result.rounds) == 2
+    waiting, aside = (
+        run_strategy(setup, InProcessGrid(setup), runtime) for runtime in ("inprocess", "flower")
+    )
+    assert aside.failure == waiting.failure
+    assert [row["round"] for row in aside.rows] == [row["round"] for row in waiting.rows] == [0]
+    assert (len(waiting.rounds), len(aside.rounds)) == (2, 4)
 
 
 def test_a_client_that_fails_keeps_its_state():

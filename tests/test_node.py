@@ -97,6 +97,17 @@ def test_the_app_that_the_engine_sends_with_every_message_is_its_name():
     assert len(pickle.dumps(entry.client)) < 100
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_evaluating_while_the_next_rounds_run_gives_the_rows_of_waiting(variant):
+    setup = small(variant)
+    aside, waiting = (
+        run_strategy(setup, InProcessGrid(setup), runtime) for runtime in ("flower", "inprocess")
+    )
+    assert_array_equal(aside.model, waiting.model)
+    for row, same in zip(aside.rows, waiting.rows, strict=True):
+        np.testing.assert_equal(row | {"seconds": 0}, same | {"seconds": 0})
+
+
 def request_and_context(setup):
     """A message of round 1 and the context of its node."""
     grid, strategy = InProcessGrid(setup), strategy_of(setup)

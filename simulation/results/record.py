@@ -73,22 +73,15 @@ class Recorder:
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate the model x (d,) and add a row to metrics.csv; own holds method-specific columns (`own_columns`)."""
-        so_far = self._so_far()  # before the evaluation, which takes time
-        row = {"round": round_, **self.setup.central.evaluate(x), **so_far, **(own or {})}
-        if not self.setup.central.has_rows:  # the clients' evaluation is the only one
-            row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
-        self._check(row, x)
-        self.rows.append(row)
-        if self.progress:
-            self.progress(row)
-        return row
+        return self.add(self.so_far(round_), x, own)
 
-    def _so_far(self) -> dict[str, Any]:
-        """The columns of a row that do not depend on the model."""
+    def so_far(self, round_: int) -> dict[str, Any]:
+        """The columns of a row that do not depend on the model, as they are right after the round."""
         since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
         per_upload = self.setup.algorithm.upload.paper_bits(self.setup.objective.d)
         accepted = sum(r.accepted for r in self.rounds)
         return {
+            "round": round_,
             "uplink_bits": sum(r.uplink_bits for r in self.rounds),
             "downlink_bits": sum(r.downlink_bits for r in self.rounds),
             "paper_uplink_bits": per_upload * accepted,
@@ -98,6 +91,19 @@ class Recorder:
             "rejected": sum(len(r.rejected) for r in self.rounds),
             "seconds": time.perf_counter() - self.began,
         }
+
+    def add(
+        self, so_far: Mapping[str, Any], x: Array, own: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Evaluate the model x (d,) and add a row with these columns `so_far`."""
+        row = {"round": so_far["round"], **self.setup.central.evaluate(x), **so_far, **(own or {})}
+        if not self.setup.central.has_rows:  # the clients' evaluation is the only one
+            row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
+        self._check(row, x)
+        self.rows.append(row)
+        if self.progress:
+            self.progress(row)
+        return row
 
     def _check(self, row: dict[str, Any], x: Array) -> None:
         """RunError if the run diverges: x or the objective is not finite, or, without noise, far above its start."""

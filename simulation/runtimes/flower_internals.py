@@ -1,7 +1,8 @@
-"""Everything that we use of Flower beyond its documented interface; no other module does.
+"""Everything that the runtimes use of Flower beyond its documented interface; no other of their modules does.
 
-Each part says why it is needed. `tests/test_flower_internals.py` checks each against the installed Flower, and that no
-other module imports a name that Flower does not export.
+The format of messages to NumPyClients is in `twinflower.flower_messages`. Each part says why it is needed.
+`tests/test_flower_internals.py` checks each against the installed Flower, and that no other module imports a name that
+Flower does not export.
 """
 
 import re
@@ -14,9 +15,6 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-
-RAISED = 2
-"""The code of an error reply for an exception in a client, so that ours in process look like Flower's."""
 
 QUICK_NODES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment variables with which nodes begin sooner on a message; in seconds, Flower's default is 1."""

@@ -1,8 +1,6 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -14,11 +12,12 @@ from twinflower.errors import AbsentError, RunError
 from twinflower.strategies.rounds import Snapshot
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
-from ..results.record import Progress, Recorder, Result, own_columns
+from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
 from ..runs import agreement, held_out
 from ..runs.parties import strategy_of
 from ..runs.setup import Setup
+from .evaluator import Evaluator
 from .progress import say
 
 
@@ -47,15 +46,16 @@ def run_strategy(
         if flower_round or not snapshot:  # the round of a snapshot was evaluated before it was taken
             if recorder.wants(round_):
                 found = evaluation.metrics if evaluation.evaluates(round_) else {}
-                _evaluate(recorder, round_, strategy.server, found)
+                evaluator.begin(round_, strategy.server, held_out.row(setup, found))
             if checkpoints and checkpoints.due(round_):
+                evaluator.wait()
                 checkpoints.save(round_, of_strategy(strategy.training.snapshot(), recorder.rows))
         if checkpoints:
             strategy.settle(checkpoints.settled())
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
             strategy.start(
                 grid,
                 record_of([setup.start]),
@@ -72,13 +72,6 @@ def run_strategy(
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
-
-
-def _evaluate(recorder: Recorder, round_: int, server: Any, found: Mapping[str, float]) -> None:
-    """Add a row of metrics.csv for the server state after a round; found: by the clients' evaluation."""
-    setup = recorder.setup
-    own = own_columns(setup, server) | held_out.row(setup, found)
-    recorder.evaluate(round_, setup.algorithm.model(server), own)
 
 
 def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Snapshot | None:
