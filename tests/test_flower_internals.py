@@ -28,12 +28,10 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.compat.common import recorddict_compat
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
-from flwr.supercore.logger import ConsoleHandler
 from flwr.supercore.run import Run
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
-from flwr.supernode import start_client_internal
 from flwr.supernode.runtime import run_clientapp
 from packaging.version import Version
 from problems import small
@@ -49,7 +47,7 @@ from twinflower.flower_messages import (
     reply_record,
     request_record,
 )
-from twinflower.simulation.runtimes import flower_internals, inprocess
+from twinflower.simulation.runtimes import flower_internals, inprocess, progress
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import short
 
@@ -178,31 +176,19 @@ def test_only_the_grid_of_a_simulation_has_a_state():
     assert not [kind for kind in others if "self.state " in inspect.getsource(kind)]
 
 
-def test_the_command_line_is_a_function_of_no_arguments(monkeypatch, capsys):
-    command = flower_internals.command_line()
-    monkeypatch.setattr(sys, "argv", ["flwr", "--help"])
+@pytest.mark.parametrize("name", ["flwr", "flower-supernode"])
+def test_a_command_is_a_function_of_no_arguments(name, monkeypatch, capsys):
+    command = flower_internals.command(name)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as ended:
         command()
     assert ended.value.code == 0
-    assert "flwr" in capsys.readouterr().out
+    assert name in capsys.readouterr().out
 
 
-def line_of(level, text, **how):
-    """What Flower's handler writes to a log."""
-    return ConsoleHandler(**how).format(logging.LogRecord("flwr", level, "", 1, text, (), None))
-
-
-@pytest.mark.parametrize("colored", [True, False])
-def test_warnings_are_recognised_in_a_log(colored):
-    for level in (logging.WARNING, logging.ERROR):
-        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == "it is late"
-    for level in (logging.DEBUG, logging.INFO):
-        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == ""
-
-
-def test_a_connected_node_says_so():
-    assert 'log(INFO, "SuperNode ID: %s", node_id)' in inspect.getsource(start_client_internal)
-    assert flower_internals.news(line_of(logging.INFO, "SuperNode ID: 123")) == "connected"
+def test_what_flower_logs_goes_to_this_logger():
+    """simulation/runtimes/progress.py reports its warnings."""
+    assert flwr.common.log.__self__ is logging.getLogger("flwr") is progress._LOGGER
 
 
 def test_nodes_are_made_quick_by_this_variable():

@@ -5,7 +5,6 @@ The format of messages to NumPyClients is in `twinflower.flower_messages`. Each 
 Flower does not export.
 """
 
-import re
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -18,10 +17,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 QUICK_NODES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment variables with which nodes begin sooner on a message; in seconds, Flower's default is 1."""
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ALARM = re.compile(r"(?:WARNING|ERROR) *:\s*(.*)")
-_CONNECTED = "SuperNode ID: "
 
 
 def begin_run(run: int) -> Run:
@@ -48,18 +43,7 @@ def is_simulated(grid: Grid) -> bool:
     return hasattr(grid, "state")
 
 
-def command_line() -> Any:
-    """The function of Flower's command `flwr`, imported here so that this can be done ahead of time."""
-    (command,) = entry_points(group="console_scripts", name="flwr")
-    return command.load()
-
-
-def news(line: str) -> str:
-    """What a line of a SuperNode's log holds for the user: that it has connected, a warning or an error; else empty.
-
-    Nothing depends on it: a node's own messages reach nobody else.
-    """
-    if _CONNECTED in line:
-        return "connected"
-    found = _ALARM.match(_COLOUR.sub("", line).rstrip())
-    return found[1] if found else ""
+def command(name: str) -> Any:
+    """The function of one of Flower's commands, imported here so that this process can do something else before."""
+    (found,) = entry_points(group="console_scripts", name=name)
+    return found.load()
