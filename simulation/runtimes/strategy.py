@@ -1,6 +1,7 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -9,6 +10,7 @@ from flwr.serverapp import Grid
 from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
+from twinflower.strategies import StarStrategy
 from twinflower.strategies.rounds import Snapshot
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
@@ -39,20 +41,6 @@ def run_strategy(
     strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
     snapshot = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
-    def after(flower_round: int, arrays: ArrayRecord) -> None:
-        round_ = flower_round + (snapshot.round if snapshot else 0)
-        if flower_round:
-            recorder.note(strategy.rounds[-1])
-        if flower_round or not snapshot:  # the round of a snapshot was evaluated before it was taken
-            if recorder.wants(round_):
-                found = evaluation.metrics if evaluation.evaluates(round_) else {}
-                evaluator.begin(round_, strategy.server, held_out.row(setup, found))
-            if checkpoints and checkpoints.due(round_):
-                evaluator.wait()
-                checkpoints.save(round_, of_strategy(strategy.training.snapshot(), recorder.rows))
-        if checkpoints:
-            strategy.settle(checkpoints.settled())
-
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
         with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
@@ -61,7 +49,7 @@ def run_strategy(
                 record_of([setup.start]),
                 setup.config.rounds,
                 timeout=setup.config.server.round_timeout,
-                evaluate_fn=after,
+                evaluate_fn=_After(strategy, recorder, evaluator, checkpoints),
                 snapshot=snapshot,
             )
         model = setup.algorithm.model(strategy.server)
@@ -72,6 +60,40 @@ def run_strategy(
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
+
+
+@dataclass(frozen=True)
+class _After:
+    """What a run does after each round, and before the first: note its statistics, evaluate, write a checkpoint."""
+
+    strategy: StarStrategy
+    recorder: Recorder
+    evaluator: Evaluator
+    checkpoints: Checkpoints | None
+
+    def __call__(self, flower_round: int, arrays: ArrayRecord) -> None:
+        """Called by Flower, which counts from 0 when a run is resumed."""
+        if flower_round:
+            self.recorder.note(self.strategy.rounds[-1])
+        if flower_round or not self.recorder.rows:  # else the round was evaluated before the checkpoint
+            round_ = self.strategy.training.number(flower_round)
+            self._evaluate(round_)
+            self._save(round_)
+        if self.checkpoints:
+            self.strategy.settle(self.checkpoints.settled())
+
+    def _evaluate(self, round_: int) -> None:
+        if self.recorder.wants(round_):
+            sites = self.strategy.evaluation
+            found = sites.metrics if sites.evaluates(round_) else {}
+            row = held_out.row(self.recorder.setup, found)
+            self.evaluator.begin(round_, self.strategy.server, row)
+
+    def _save(self, round_: int) -> None:
+        if self.checkpoints and self.checkpoints.due(round_):
+            self.evaluator.wait()
+            snapshot = self.strategy.training.snapshot()
+            self.checkpoints.save(round_, of_strategy(snapshot, self.recorder.rows))
 
 
 def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Snapshot | None:
