@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -34,38 +34,23 @@ class Round(NamedTuple):
     seconds: float = 0.0
 
 
-class Snapshot(NamedTuple):
-    """What a strategy needs to resume a run.
-
-    round: the last completed round. session: the name of the training session. server: the algorithm's server state.
-    rounds: the statistics of all rounds. born: the round in which each client's state began. ranges: those that the
-    clients agreed on, empty without private ranges.
-    """
-
-    round: int
-    session: str
-    server: Any
-    rounds: list[Round]
-    born: dict[int, int]
-    ranges: bytes = b""
-
-
 @dataclass
 class Training:
-    """A training in progress.
+    """A training in progress, or the one from which another start goes on.
 
-    session: its name. server: the algorithm's server state. first: the number of rounds that were completed before this
-    start. rounds: the statistics of all rounds. born, ranges: see `Snapshot`. settled: the last round whose replies the
-    clients may delete, None for the one before the current one. began: when the current round began, in seconds of
+    session: its name. server: the algorithm's server state. rounds: the statistics of all rounds. born: the round in
+    which each client's state began. ranges: those that the clients agreed on, empty without private ranges. first: the
+    number of rounds that were completed before this start. settled: the last round whose replies the clients may
+    delete, None for the one before the current one. began: when the current round began, in seconds of
     `time.perf_counter`.
     """
 
     session: str
     server: Any
-    first: int = 0
     rounds: list[Round] = field(default_factory=list)
     born: dict[int, int] = field(default_factory=dict)
     ranges: bytes = b""
+    first: int = 0
     settled: int | None = None
     began: float = 0.0
 
@@ -74,15 +59,15 @@ class Training:
         """A training under a name of its own that begins with this server state."""
         return cls(secrets.token_hex(8), server)
 
-    @classmethod
-    def resumed(cls, at: Snapshot) -> "Training":
-        """The training that continues after this snapshot."""
-        return cls(at.session, at.server, at.round, list(at.rounds), dict(at.born), at.ranges)
+    def resumed(self) -> "Training":
+        """A training that goes on after the last round of this one, which stays as it is."""
+        rounds, born = list(self.rounds), dict(self.born)
+        return replace(self, first=self.round, rounds=rounds, born=born, settled=None)
 
-    def snapshot(self) -> Snapshot:
-        """What is needed to resume the training; may be taken after any round."""
-        done = self.rounds[-1].round if self.rounds else self.first
-        return Snapshot(done, self.session, self.server, list(self.rounds), dict(self.born), self.ranges)
+    @property
+    def round(self) -> int:
+        """The last round so far."""
+        return self.rounds[-1].round if self.rounds else 0
 
     def number(self, server_round: int) -> int:
         """The number of a round that Flower counts from this start."""

@@ -36,7 +36,7 @@ from .ranges import Agreement
 from .replies import Inspector, Upload, fit_results, sort_replies
 from .requests import Requests
 from .roster import Roster
-from .rounds import Quorum, Round, Snapshot, Training, incomplete
+from .rounds import Quorum, Round, Training, incomplete
 from .sampling import Sampling
 from .site_evaluation import SiteEvaluation
 
@@ -112,18 +112,19 @@ class StarStrategy(Strategy):
         num_rounds: int = 3,
         timeout: float = 3600.0,
         *args: Any,
-        snapshot: Snapshot | None = None,
+        training: Training | None = None,
         **kwargs: Any,
     ) -> Result:
         """Run the rounds, like Flower's `Strategy.start`; initial_arrays holds the public starting point (d,).
 
-        With a snapshot the run continues with the round after it, and Flower counts its rounds from there. All nodes
-        report their partitions at the start; a node that returns under a new id is recognised by its partition.
+        Given a training that was interrupted, it continues with the round after its last, and Flower counts its rounds
+        from there. All nodes report their partitions at the start; a node that returns under a new id is recognised by
+        its partition.
 
         Raises RunError if nodes are missing, if too few replies of a round are valid, or if the model diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
-        self.begin(meet(grid, self.sampling.num_clients, self.node_timeout), start, snapshot)
+        self.begin(meet(grid, self.sampling.num_clients, self.node_timeout), start, training)
         self.exchange = Exchange(self.roster, grid, timeout, self.node_timeout, self.retries)
         self._before_round_1(grid, initial_arrays, timeout)
         left = num_rounds - self.training.first
@@ -133,15 +134,15 @@ class StarStrategy(Strategy):
         return result
 
     def begin(
-        self, nodes: dict[int, int], start: NDArray[np.float64], snapshot: Snapshot | None = None
+        self, nodes: dict[int, int], start: NDArray[np.float64], training: Training | None = None
     ) -> None:
-        """Discard earlier rounds and start a new training, or the one of a snapshot.
+        """Discard earlier rounds and start a new training, or go on with an interrupted one.
 
         nodes: partition -> node. start (d,): the public starting point, whose type is that of all messages.
         """
         self.sampling, self.roster = self.sampling.among(len(nodes)), Roster(nodes)
         server = self.algorithm.init_server(start, len(nodes), np.array(self.sampling.seed, np.uint64))
-        self.training = Training.resumed(snapshot) if snapshot else Training.new(server)
+        self.training = training.resumed() if training else Training.new(server)
         self.inspector = Inspector(
             self.algorithm,
             int(self.algorithm.model(server).shape[-1]),

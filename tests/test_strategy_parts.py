@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -408,19 +409,18 @@ def test_a_run_without_any_reply_stops_with_a_reason():
 # ------------------------------------------------------------------------------------- training
 
 
-def test_a_training_goes_on_from_its_snapshot_and_leaves_it_as_it_is():
+def test_a_training_that_goes_on_after_another_leaves_it_as_it_is():
     training = Training.new("state")
-    assert training.number(1) == 1
+    assert (training.round, training.number(1)) == (0, 1)
     done = Round(1, (0,), 1, {}, 0, 0, 1.0, 0.0)
     training.rounds.append(done)
     training.born[0], training.ranges = 1, b"r"
-    snapshot = training.snapshot()
-    assert snapshot[:5] == (1, training.session, "state", [done], {0: 1})
-    again = Training.resumed(snapshot)
-    assert again.number(1) == 2
+    again = training.resumed()
+    assert again == replace(training, first=1)
+    assert (again.round, again.number(1)) == (1, 2)
     again.rounds.append(done)
     again.born[1] = 2
-    assert (snapshot.rounds, snapshot.born) == ([done], {0: 1})
+    assert (training.rounds, training.born) == ([done], {0: 1})
     assert Training.new("state").session != training.session
 
 

@@ -2,6 +2,7 @@
 replies."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
-from twinflower.strategies.rounds import Snapshot
+from twinflower.strategies.rounds import Training
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.guard import SumGuard
@@ -96,7 +97,7 @@ class Study:
         grid: "Ward | None" = None,
         number: int = ROUNDS,
         strategy: SumStrategy | None = None,
-        snapshot: Snapshot | None = None,
+        training: Training | None = None,
     ) -> Any:
         """The model after each round."""
         strategy = strategy or self.strategy()
@@ -106,7 +107,7 @@ class Study:
             points.append(self.algorithm.model(strategy.server).copy())
 
         start = record_of([self.problem.start])
-        strategy.start(grid or Ward(self), start, number, evaluate_fn=note, snapshot=snapshot)
+        strategy.start(grid or Ward(self), start, number, evaluate_fn=note, training=training)
         return points
 
 
@@ -379,10 +380,9 @@ def test_a_site_that_stays_away_stops_the_run_which_can_be_resumed():
         study.run(grid, strategy=strategy)
     assert "\n" not in str(stopped.value)
     grid.away = False
-    snapshot = strategy.training.snapshot()
-    snapshot = snapshot._replace(round=2, rounds=snapshot.rounds[:2])
+    training = replace(strategy.training, rounds=strategy.rounds[:2])
     whole = study.run()
-    assert_array_equal(study.run(grid, snapshot=snapshot)[-1], whole[-1])
+    assert_array_equal(study.run(grid, training=training)[-1], whole[-1])
 
 
 class Killed(Ward):

@@ -11,7 +11,7 @@ from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
-from twinflower.strategies.rounds import Snapshot
+from twinflower.strategies.rounds import Training
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
@@ -39,7 +39,7 @@ def run_strategy(
     evaluation = held_out.evaluation(setup, recorder.wants)
     ranges = agreement.agreement(setup, recorder.scale)
     strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
-    snapshot = _taken_up(setup, recorder, checkpoints) if checkpoints else None
+    training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
@@ -50,7 +50,7 @@ def run_strategy(
                 setup.config.rounds,
                 timeout=setup.config.server.round_timeout,
                 evaluate_fn=_After(strategy, recorder, evaluator, checkpoints),
-                snapshot=snapshot,
+                training=training,
             )
         model = setup.algorithm.model(strategy.server)
         points = client_models(setup.method, setup.own(strategy.server))
@@ -92,12 +92,11 @@ class _After:
     def _save(self, round_: int) -> None:
         if self.checkpoints and self.checkpoints.due(round_):
             self.evaluator.wait()
-            snapshot = self.strategy.training.snapshot()
-            self.checkpoints.save(round_, of_strategy(snapshot, self.recorder.rows))
+            self.checkpoints.save(round_, of_strategy(self.strategy.training, self.recorder.rows))
 
 
-def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Snapshot | None:
-    """The snapshot in the newest checkpoint, None if there is none; the recorder continues after its rows."""
+def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
+    """The training in the newest checkpoint, None if there is none; the recorder continues after its rows."""
     found = newest(checkpoints, say)
     if found is None:
         return None
@@ -105,8 +104,8 @@ def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Sna
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    snapshot, rows = to_strategy(found, template)
-    recorder.take_up(rows, snapshot.rounds)
-    if snapshot.ranges:
-        recorder.scale(agreement.read(setup, snapshot.ranges))
-    return snapshot
+    training, rows = to_strategy(found, template)
+    recorder.take_up(rows, training.rounds)
+    if training.ranges:
+        recorder.scale(agreement.read(setup, training.ranges))
+    return training
