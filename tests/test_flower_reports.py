@@ -20,7 +20,7 @@ from twinflower.strategies.requests import fit_request, properties_request
 IMPORTS = "from twinflower.simulation.runtimes.progress import *\nimport logging, sys\n"
 NODE = IMPORTS + (
     "log = logging.getLogger('flwr')\nlog.warning('before')\nreport_warnings()\nreport_warnings()\n"
-    "log.setLevel(logging.INFO)\nlog.info('no')\nlog.error('there is %s', 'no file')"
+    "log.setLevel(logging.INFO)\nlog.info('no')\nlog.error('\\nthere is %s\\n\\nmore', 'no file'); log.error('')"
 )
 
 

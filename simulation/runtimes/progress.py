@@ -49,14 +49,16 @@ def read(line: str) -> Report:
 
 
 class _Reported(logging.Handler):
-    """Reports what is logged at Flower's logger, from warnings on, with the name of its origin."""
+    """Reports the first line of what is logged at Flower's logger, from warnings on, with the name of its origin."""
 
     def __init__(self, origin: str) -> None:
         super().__init__(logging.WARNING)
         self.origin = origin
 
     def emit(self, record: logging.LogRecord) -> None:
-        report(Report(f"{self.origin}: {record.getMessage()}"))
+        first, _, _ = record.getMessage().strip().partition("\n")
+        if first:
+            report(Report(f"{self.origin}: {first}"))
 
 
 def node() -> str:
