@@ -11,14 +11,22 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from twinflower.errors import ReplyError
-from twinflower.wire import NO_ARRAYS, from_npy
+from twinflower.flower_messages import (
+    EVALUATE,
+    FIT,
+    KINDS,
+    NO_ARRAYS,
+    PROPERTIES,
+    reply_record,
+    request_record,
+)
+from twinflower.wire import from_npy
 
 from .records import record_of
 from .shell import AlgorithmClient, Answer
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
-_KINDS = {"train": "fit", "evaluate": "evaluate", "get_properties": "getproperties"}
 _SUCCESS = ConfigRecord({"code": 0, "message": "Success"})
 
 
@@ -30,7 +38,7 @@ def directly(client_of: Callable[[Context], AlgorithmClient]) -> Mod:
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         """Answer with the context's client; pass on messages of other types."""
-        if message.metadata.message_type not in _KINDS:
+        if message.metadata.message_type not in KINDS:
             return call_next(message, context)
         content = answered(client_of(context), message)
         share_bytes(content, context.state)
@@ -44,14 +52,14 @@ def answered(client: AlgorithmClient, message: Message) -> RecordDict:
 
     Raises ReplyError if the message lacks a record that a NumPyClient needs, and what the client raises.
     """
-    kind, content = _KINDS[message.metadata.message_type], message.content
-    config = dict(_record(content, f"{kind}ins.config", ConfigRecord).items())
-    if kind == "getproperties":
+    kind, content = KINDS[message.metadata.message_type], message.content
+    config = dict(_record(content, request_record(kind, "config"), ConfigRecord).items())
+    if kind == PROPERTIES:
         properties = ConfigRecord(client.get_properties(config))
-        return RecordDict({"getpropertiesres.properties": properties, "getpropertiesres.status": _SUCCESS})
-    parameters = _record(content, f"{kind}ins.parameters", ArrayRecord)
+        return _content(PROPERTIES, properties=properties)
+    parameters = _record(content, request_record(kind, "parameters"), ArrayRecord)
     arrays = [from_npy(array.data) for name, array in parameters.items() if name != NO_ARRAYS]
-    if kind == "evaluate":
+    if kind == EVALUATE:
         return _evaluate_result(*client.evaluate(arrays, config))
     return _fit_result(client.answer(arrays, config))
 
@@ -82,26 +90,28 @@ def _record(content: RecordDict, name: str, kind: type[Any]) -> Any:
 
 def _fit_result(answer: Answer) -> RecordDict:
     """The records that Flower makes from the return value of `fit`."""
-    return RecordDict(
-        {
-            "fitres.parameters": record_of(answer.arrays),
-            "fitres.num_examples": _row_count(answer.rows),
-            "fitres.metrics": ConfigRecord(dict(answer.metrics)),
-            "fitres.status": _SUCCESS,
-        }
+    return _content(
+        FIT,
+        parameters=record_of(answer.arrays),
+        num_examples=_row_count(answer.rows),
+        metrics=ConfigRecord(dict(answer.metrics)),
     )
 
 
 def _evaluate_result(loss: float, rows: int, metrics: dict[str, Any]) -> RecordDict:
     """The records that Flower makes from the return value of `evaluate`."""
-    return RecordDict(
-        {
-            "evaluateres.loss": MetricRecord({"loss": loss}),
-            "evaluateres.num_examples": _row_count(rows),
-            "evaluateres.metrics": ConfigRecord(metrics),
-            "evaluateres.status": _SUCCESS,
-        }
+    return _content(
+        EVALUATE,
+        loss=MetricRecord({"loss": loss}),
+        num_examples=_row_count(rows),
+        metrics=ConfigRecord(metrics),
     )
+
+
+def _content(kind: str, **records: Any) -> RecordDict:
+    """The content of a reply, with these records and the status of success."""
+    parts = {**records, "status": _SUCCESS}
+    return RecordDict({reply_record(kind, part): record for part, record in parts.items()})
 
 
 @lru_cache

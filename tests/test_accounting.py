@@ -450,7 +450,8 @@ def test_timeouts():
             return super().send_and_receive(messages, timeout=timeout)
 
     strategy = strategy_of(setup)
-    assert (strategy.node_timeout, strategy.clients_per_round, strategy.num_clients) == (7.0, 3, 8)
+    sampling = strategy.sampling
+    assert (strategy.node_timeout, sampling.clients_per_round, sampling.num_clients) == (7.0, 3, 8)
     run_strategy(setup, Watched(setup), "inprocess")
     assert [wait for kind, wait in waits if kind == "train"] == [9.0] * 6
     asked = [wait for kind, wait in waits if kind == "get_properties"]

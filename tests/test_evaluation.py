@@ -23,6 +23,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies import SiteEvaluation
 
 HELD = {"evaluation__held_out": 0.3}
 PUBLIC = [
@@ -152,11 +153,10 @@ def test_only_rounds_that_are_evaluated_ask_the_sites():
 
 def test_flowers_result_holds_the_metrics():
     setup = held()
-    strategy = strategy_of(setup)
-    strategy.evaluates = lambda round_: round_ != 2
+    strategy = strategy_of(setup, evaluation=SiteEvaluation(lambda round_: round_ != 2))
     result = strategy.start(InProcessGrid(setup), record_of([setup.start]), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
-    assert dict(result.evaluate_metrics_clientapp[3]) == strategy.site_metrics
+    assert dict(result.evaluate_metrics_clientapp[3]) == strategy.evaluation.metrics
 
 
 def test_a_resumed_run_reports_the_same(tmp_path):

@@ -899,7 +899,7 @@ def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     assert (
         strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent, or too small for the run"
     )
-    again = {"round": 9, "session": strategy.snapshot().session}
+    again = {"round": 9, "session": strategy.training.session}
     assert poor.fit([setup.start], again) == ([], 0, {"round": 9, "refused": True})
     with pytest.raises(ReplyError, match="another session"):  # which would have a budget of its own
         poor.fit([setup.start], {"round": 9, "session": "another"})

@@ -2,6 +2,7 @@
 replies."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
+from twinflower.strategies.rounds import Training
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.guard import SumGuard
@@ -91,7 +93,11 @@ class Study:
         return SumStrategy(self.algorithm, SITES, retries=2, masks=self.masks, node_timeout=5.0, **keys)
 
     def run(
-        self, grid: "Ward | None" = None, number: int = ROUNDS, strategy: SumStrategy | None = None
+        self,
+        grid: "Ward | None" = None,
+        number: int = ROUNDS,
+        strategy: SumStrategy | None = None,
+        training: Training | None = None,
     ) -> Any:
         """The model after each round."""
         strategy = strategy or self.strategy()
@@ -100,7 +106,8 @@ class Study:
         def note(round_: int, arrays: ArrayRecord) -> None:
             points.append(self.algorithm.model(strategy.server).copy())
 
-        strategy.start(grid or Ward(self), record_of([self.problem.start]), number, evaluate_fn=note)
+        start = record_of([self.problem.start])
+        strategy.start(grid or Ward(self), start, number, evaluate_fn=note, training=training)
         return points
 
 
@@ -373,11 +380,9 @@ def test_a_site_that_stays_away_stops_the_run_which_can_be_resumed():
         study.run(grid, strategy=strategy)
     assert "\n" not in str(stopped.value)
     grid.away = False
-    snapshot = strategy.snapshot()
-    again = study.strategy()
-    again.resume(snapshot._replace(round=2, rounds=snapshot.rounds[:2]))
+    training = replace(strategy.training, rounds=strategy.rounds[:2])
     whole = study.run()
-    assert_array_equal(study.run(grid, strategy=again)[-1], whole[-1])
+    assert_array_equal(study.run(grid, training=training)[-1], whole[-1])
 
 
 class Killed(Ward):

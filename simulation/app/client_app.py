@@ -35,6 +35,7 @@ from ..runs.rows import at_site
 from ..runs.setup import Setup, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
+from .rehearsed import rehearsed
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
@@ -166,4 +167,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(node_client)])
+app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, directly(node_client)])

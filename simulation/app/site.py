@@ -52,6 +52,7 @@ from flwr.common import log
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
+from twinflower.flower_messages import RAISED
 from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import ANY, Rule, Value, alike, at_least, kebab, one_of, snake, typed
@@ -61,7 +62,6 @@ from ..settings import PATHS, Config, parse_run_config
 PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
-_RAISED = 2  # Flower's code for an exception in a client app
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 _LOG = "the site's own log says why"
 _DETAILS = "the site's own log has the details"
@@ -362,7 +362,7 @@ def discreet(message: Message, context: Context, call_next: Callable[[Message, C
         return call_next(message, context)
     except Exception as error:  # noqa: BLE001  of any type: its text may quote a file
         _note(error)
-        return Message(Error(_RAISED, sentence(error, _may_say_why(context))), reply_to=message)
+        return Message(Error(RAISED, sentence(error, _may_say_why(context))), reply_to=message)
 
 
 def _may_say_why(context: Context) -> bool:

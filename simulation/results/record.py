@@ -65,9 +65,10 @@ class Recorder:
         """Record a finished round."""
         self.rounds.append(done)
 
-    def take_up(self, rows: list[dict[str, Any]]) -> None:
-        """Continue after these rows of metrics.csv; the time between the interruption and now is not counted."""
+    def take_up(self, rows: list[dict[str, Any]], rounds: Iterable[Round]) -> None:
+        """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
         self.rows.extend(rows)
+        self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Everything that we use of Flower beyond its documented interface; no other module does.
+"""Everything that the runtimes use of Flower beyond its documented interface; no other of their modules does.
 
-Each part says why it is needed. `tests/test_flower_internals.py` checks each against the installed Flower, and that no
-other module imports a name that Flower does not export.
+The format of messages to NumPyClients is in `twinflower.flower_messages`. Each part says why it is needed.
+`tests/test_flower_internals.py` checks each against the installed Flower, and that no other module imports a name that
+Flower does not export.
 """
 
-import re
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -15,15 +15,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-RAISED = 2
-"""The code of an error reply for an exception in a client, so that ours in process look like Flower's."""
-
 QUICK_NODES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment variables with which nodes begin sooner on a message; in seconds, Flower's default is 1."""
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ALARM = re.compile(r"(?:WARNING|ERROR) *:\s*(.*)")
-_CONNECTED = "SuperNode ID: "
 
 
 def begin_run(run: int) -> Run:
@@ -50,18 +43,7 @@ def is_simulated(grid: Grid) -> bool:
     return hasattr(grid, "state")
 
 
-def command_line() -> Any:
-    """The function of Flower's command `flwr`, imported here so that this can be done ahead of time."""
-    (command,) = entry_points(group="console_scripts", name="flwr")
-    return command.load()
-
-
-def news(line: str) -> str:
-    """What a line of a SuperNode's log holds for the user: that it has connected, a warning or an error; else empty.
-
-    Nothing depends on it: a node's own messages reach nobody else.
-    """
-    if _CONNECTED in line:
-        return "connected"
-    found = _ALARM.match(_COLOUR.sub("", line).rstrip())
-    return found[1] if found else ""
+def command(name: str) -> Any:
+    """The function of one of Flower's commands, imported here so that this process can do something else before."""
+    (found,) = entry_points(group="console_scripts", name=name)
+    return found.load()

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 
 from twinflower.clients import AlgorithmClient
 from twinflower.clients.messages import answered
+from twinflower.flower_messages import RAISED
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import run_folder
@@ -94,9 +95,7 @@ class InProcessGrid(Grid):
         try:
             return self._through_flower(message) if self.exact_wire else self._directly(message)
         except Exception as error:  # noqa: BLE001  a client may raise anything
-            return Message(
-                Error(flower_internals.RAISED, f"{type(error).__name__}: {error}"), reply_to=message
-            )
+            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def context(self, node: int) -> Context:
         """The node's Flower context, which holds its state."""

@@ -135,4 +135,4 @@ def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value
     running.start_node(number, count, own)
     running.place.running[node_name(number)] = running.nodes[number]
     running.say(f"{node_name(number)}: {'registered, ' if running.secure else ''}started")
-    running.look_at_nodes()
+    running.look()
