@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from grids import Wire
 from numpy.testing import assert_array_equal
 from problems import random_shards
 from scipy import stats
@@ -108,8 +109,8 @@ class Ward(InProcessGrid):
     """A grid that writes down what the server receives, and passes on what a test makes of its requests and of
     replies."""
 
-    def __init__(self, study: Study, exact_wire: bool = False) -> None:
-        super().__init__(study, exact_wire)  # type: ignore[arg-type]
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)  # type: ignore[arg-type]
         self.received: dict[tuple[int, int], np.ndarray] = {}
         self.told: list[str] = []
 
@@ -142,6 +143,10 @@ class Ward(InProcessGrid):
         return Message(Error(1, "lost on the way"), reply_to=message) if self.lost(site, round_) else reply
 
 
+class WiredWard(Ward, Wire):
+    """The same over the wire."""
+
+
 def uniform(words: np.ndarray) -> bool:
     """Whether the bytes of 64-bit words pass a chi-square test at each of their 8 places."""
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 8)
@@ -152,12 +157,12 @@ def uniform(words: np.ndarray) -> bool:
 # --- what the server gets ---
 
 
-@pytest.mark.parametrize("exact_wire", [False, True])
-def test_masked_and_unmasked_runs_are_the_same_to_the_bit(exact_wire):
+@pytest.mark.parametrize("kind", [Ward, WiredWard])
+def test_masked_and_unmasked_runs_are_the_same_to_the_bit(kind):
     """Over the messages, with masks and without, and on arrays: the same sums and the same models."""
     study = Study()
     plain = Study(masks=False)
-    masked, bare = Ward(study, exact_wire), Ward(plain, exact_wire)
+    masked, bare = kind(study), kind(plain)
     points = study.run(masked)
     assert_array_equal(points, plain.run(bare))
     noise = SimulatedSums(study.algorithm, study.plan)
@@ -255,7 +260,7 @@ def test_the_same_round_with_another_point_is_refused():
     class Twice(Ward):
         def request(self, message: Message, site: int, round_: int) -> Message:
             if site == 1:
-                self._directly(message)
+                InProcessGrid.answer(self, message)
                 return moved(message)
             return message
 

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient, for_flower_strategies
-from twinflower.clients.messages import directly
+from twinflower.clients.mods import share_bytes
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
@@ -42,16 +42,11 @@ from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:
-    """The client of this node, as Flower's."""
-    return node_client(context).to_client()
-
-
-def node_client(context: Context) -> AlgorithmClient:
     """The client of this node."""
     _use_one_thread(len(sys.modules))
     client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
     _use_one_thread(len(sys.modules))  # the data or the model may have loaded another library
-    return client
+    return client.to_client()
 
 
 @lru_cache(maxsize=1)
@@ -180,4 +175,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(node_client)])
+app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, share_bytes])
