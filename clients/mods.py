@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from twinflower.errors import ReplyError
 
-from .shell import MODEL_ONLY
+from .request import MODEL_ONLY
 
 _KINDS = {"train": "fit", "evaluate": "evaluate"}
 

@@ -36,7 +36,7 @@ _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
 _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
 
 
-class Kept(NamedTuple):
+class CompletedRound(NamedTuple):
     """A completed round: the arrays of the client's state and of its reply, by name, and the metrics of the reply."""
 
     arrays: Mapping[str, NDArray[Any]]
@@ -51,13 +51,13 @@ class Kept(NamedTuple):
 class StateStore(Protocol):
     """A store of completed rounds."""
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """Return the newest round of the session, if there is one."""
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """Return a round of the session, if it is still stored."""
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
     def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
@@ -83,7 +83,7 @@ class ContextStore:
         """See `StateStore`."""
         return ContextStore(self.state, f".{_EVALUATION}")
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
         if _METRICS + self.kind not in self.state:
             return None
@@ -91,24 +91,24 @@ class ContextStore:
         if metrics["session"] != session:
             return None
         arrays = cast(ArrayRecord, self.state[_ARRAYS + self.kind])
-        return Kept({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
+        return CompletedRound({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """Return the last round if it has this number."""
-        kept = self.last(session)
-        return kept if kept and kept.round == round_ else None
+        done = self.last(session)
+        return done if done and done.round == round_ else None
 
     def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
         """See `StateStore`; there is room in memory."""
         return nullcontext()
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
-        for name, array in kept.arrays.items():
+        for name, array in done.arrays.items():
             arrays[name] = encode(array)
         self.state[_ARRAYS + self.kind] = arrays
-        self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
+        self.state[_METRICS + self.kind] = ConfigRecord(dict(done.metrics))
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,20 @@ class FileStore:
         """See `StateStore`."""
         return replace(self, kind=_EVALUATION)
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
         rounds = self._rounds(session)
         return self._read(self._path(session, rounds[-1])) if rounds else None
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """See `StateStore`."""
         return self._read(self._path(session, round_)) if round_ in self._rounds(session) else None
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
-        path = self._path(session, kept.round)
+        path = self._path(session, done.round)
         with self._writing(path):
-            write_whole(path, self._encoded(kept))
+            write_whole(path, self._encoded(done))
         rounds = self._rounds(session)
         for round_ in rounds[:-1]:
             if round_ <= settled or round_ not in rounds[-_MOST_ROUNDS:]:
@@ -201,17 +201,17 @@ class FileStore:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _encoded(self, kept: Kept) -> bytes:
-        data = [to_npy(array) for array in kept.arrays.values()]
+    def _encoded(self, done: CompletedRound) -> bytes:
+        data = [to_npy(array) for array in done.arrays.values()]
         arrays = {
             name: [dtype_name(array.dtype), array.shape, len(own)]
-            for (name, array), own in zip(kept.arrays.items(), data, strict=True)
+            for (name, array), own in zip(done.arrays.items(), data, strict=True)
         }
-        head = {"owner": self.owner, "metrics": dict(kept.metrics), "arrays": arrays}
+        head = {"owner": self.owner, "metrics": dict(done.metrics), "arrays": arrays}
         body = b"\n".join([json.dumps(head).encode(), b"".join(data)])
         return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
-    def _read(self, path: Path) -> Kept:
+    def _read(self, path: Path) -> CompletedRound:
         try:
             text = path.read_bytes()
         except OSError as error:
@@ -226,7 +226,7 @@ class FileStore:
         head = json.loads(head_text)
         if head["owner"] != self.owner:
             raise DataError(f"the stored state, {path.name}, belongs to another client or other settings")
-        return Kept(dict(_decoded(head["arrays"], data)), head["metrics"])
+        return CompletedRound(dict(_decoded(head["arrays"], data)), head["metrics"])
 
 
 def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

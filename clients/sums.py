@@ -18,11 +18,10 @@ from twinflower.errors import DataError, ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.work import Report
 
-from .shell import AlgorithmClient, Answer, Arrays, _Asked
+from .completed import Arrays, Metrics
+from .request import RoundRequest
+from .shell import AlgorithmClient
 from .store import write_whole
-
-ROSTER, ANNOUNCEMENT = "roster", "announcement"
-"""Names in a request's config and in a reply's properties."""
 
 _KEY = "twinflower.session-key"  # record of context.state
 _INBOX = "inbox"
@@ -123,22 +122,22 @@ class SumClient(AlgorithmClient):
         properties = super().get_properties(config)
         if self.masks is None or "session" not in config:
             return properties
-        session = self._session_of(config)
-        self._bind(session)
-        return properties | {ANNOUNCEMENT: self.masks.announce(session)}
+        session = self.requests.session(config)
+        self.requests.bind(session)
+        return properties | {"announcement": self.masks.announce(session)}
 
-    def answer(self, parameters: Arrays, config: dict[str, Any]) -> Answer:
-        """See `AlgorithmClient.answer`; the roster is checked before anything is charged or computed."""
-        asked = self._read(config)
-        kept = self.store.at(asked.session, asked.round)
-        known = kept.metrics.get(_INBOX) if kept else None  # nothing of the closing message
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Metrics]:
+        """See `AlgorithmClient.fit`; the roster is checked before anything is charged or computed."""
+        request = self.requests.read(config)
+        done = self.store.at(request.session, request.round)
+        known = done.metrics.get(_INBOX) if done else None  # nothing of the closing message
         if known and known != inbox_digest(parameters).hex():
             raise ReplyError(
-                f"round {asked.round} is asked again, and with another point than the first time"
+                f"round {request.round} is asked again, and with another point than the first time"
             )
         if self.masks:
-            self._session(self.masks, asked.session, config.get(ROSTER))
-        return super().answer(parameters, config)
+            self._session(self.masks, request.session, config.get("roster"))
+        return super().fit(parameters, config)
 
     def _session(self, masks: Masks, name: str, roster: object) -> Session:
         """The session with this roster; it is joined once and then cached."""
@@ -146,13 +145,13 @@ class SumClient(AlgorithmClient):
             self._joined = name, roster, masks.join(name, roster)
         return self._joined[2]
 
-    def _sealed(self, reply: Arrays, parameters: Arrays, asked: _Asked) -> Arrays:
+    def _sealed(self, reply: Arrays, parameters: Arrays, request: RoundRequest) -> Arrays:
         """The reply plus this site's mask, which depends on the parameters that the site received."""
         if self._joined is None:
             return reply
         (cells,) = reply
-        return [cells + self._joined[2].mask(cells.size, asked.round, inbox_digest(parameters))]
+        return [cells + self._joined[2].mask(cells.size, request.round, inbox_digest(parameters))]
 
-    def _measured(self, report: Report, parameters: Arrays) -> dict[str, Any]:
+    def _measured(self, report: Report, parameters: Arrays) -> Metrics:
         """Add a digest of the parameters, to detect a request for the same round with other parameters."""
         return super()._measured(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}

@@ -11,7 +11,7 @@ from problems import small
 
 import twinflower.clients.store
 from twinflower.clients import CLIENTS
-from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
+from twinflower.clients.store import CompletedRound, ContextStore, FileStore, write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.ledger import FileLedger
@@ -24,7 +24,9 @@ SETUP = small("scaffold-top-k")
 
 def kept(round_, value=1.0):
     arrays = {"state.dual": np.full(5, value), "state.round": np.array(2.0)}
-    return Kept(arrays | {"reply.0": np.arange(3) * value}, {"round": round_, "session": "s", "born": 1})
+    return CompletedRound(
+        arrays | {"reply.0": np.arange(3) * value}, {"round": round_, "session": "s", "born": 1}
+    )
 
 
 def same(one, other):
