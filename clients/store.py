@@ -1,7 +1,8 @@
 """Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
 
 Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
-session is one training, through all restarts of server and nodes; the server names it.
+session is one training, through all restarts of server and nodes; the server names it. In runs whose server sees only
+sums, a store also holds the client's secret key of the session.
 
 In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
 reply that the client can compute again, because Flower passes the context along with every message. On disk
@@ -29,6 +30,7 @@ from twinflower.wire import dtype_name, from_npy, to_npy
 from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
+_KEY = "twinflower.session-key"  # record of context.state
 _EVALUATION = "evaluation"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
@@ -49,7 +51,7 @@ class CompletedRound(NamedTuple):
 
 
 class StateStore(Protocol):
-    """A store of completed rounds."""
+    """A store of completed rounds, and of the secret key of a session."""
 
     def last(self, session: str) -> CompletedRound | None:
         """Return the newest round of the session, if there is one."""
@@ -65,6 +67,12 @@ class StateStore(Protocol):
 
         A private client charges the round in the block. Raises DataError if there is no room.
         """
+
+    def key(self, session: str) -> bytes | None:
+        """Return the key of the session, if there is one."""
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """Store a new key."""
 
     @property
     def evaluations(self) -> "StateStore":
@@ -110,6 +118,15 @@ class ContextStore:
         self.state[_ARRAYS + self.kind] = arrays
         self.state[_METRICS + self.kind] = ConfigRecord(dict(done.metrics))
 
+    def key(self, session: str) -> bytes | None:
+        """See `StateStore`."""
+        record = cast(ConfigRecord, self.state[_KEY]) if _KEY in self.state else {}
+        return cast(bytes, record["key"]) if record.get("session") == session else None
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """See `StateStore`; only one key is stored."""
+        self.state[_KEY] = ConfigRecord({"session": session, "key": key})
+
 
 @dataclass(frozen=True)
 class FileStore:
@@ -141,7 +158,7 @@ class FileStore:
     def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
         path = self._path(session, done.round)
-        with self._writing(path):
+        with self._writing(path, f"{self.kind} {done.round}"):
             write_whole(path, self._encoded(done))
         rounds = self._rounds(session)
         for round_ in rounds[:-1]:
@@ -152,7 +169,7 @@ class FileStore:
     def reserved(self, session: str, round_: int, size: int) -> Iterator[None]:
         """See `StateStore`; `save` fills the file that is made here."""
         path = self._path(session, round_)
-        with self._writing(path):
+        with self._writing(path, f"{self.kind} {round_}"):
             # of rounds that were charged and then failed
             for unfinished in path.parent.glob(f"*.{self.kind}.new"):
                 unfinished.unlink()
@@ -163,9 +180,23 @@ class FileStore:
             _temporary(path).unlink(missing_ok=True)
             raise
 
+    def key(self, session: str) -> bytes | None:
+        """See `StateStore`."""
+        path = self._key_path(session)
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise DataError(f"the session's key cannot be read: {error.strerror}") from None
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """See `StateStore`; only the owner may read the file."""
+        path = self._key_path(session)
+        with self._writing(path, "the session's key"):
+            write_whole(path, key)
+
     @contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
-        """Create the folder of a round's file; DataError, and no unfinished file, if the block cannot write."""
+    def _writing(self, path: Path, content: str) -> Iterator[None]:
+        """Create the folder of a file; DataError, and no unfinished file, if the block cannot write this content."""
         try:
             if not path.parent.exists():
                 self._forget_old_sessions()
@@ -174,13 +205,12 @@ class FileStore:
         except OSError as error:
             with suppress(OSError):
                 _temporary(path).unlink()
-            raise DataError(f"{self.kind} {path.stem} cannot be stored: {error.strerror}") from None
+            raise DataError(f"{content} cannot be stored: {error.strerror}") from None
 
     def _folder_of(self, session: str) -> Path:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
 
-    def key_path(self, session: str) -> Path:
-        """The path for the secret key of a session."""
+    def _key_path(self, session: str) -> Path:
         return self._folder_of(session) / "session.key"
 
     def _path(self, session: str, round_: int) -> Path:

@@ -4,98 +4,45 @@ A site keeps no state of the method. It stores its key of the session and the me
 noise. A repeated request for a completed round gets the same bytes, and never another mask or other noise.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.app import ConfigRecord, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.algorithms.summed import Summed
-from twinflower.errors import DataError, ReplyError
+from twinflower.errors import ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.work import Report
 
 from .completed import Arrays, Metrics
 from .request import RoundRequest
 from .shell import AlgorithmClient
-from .store import write_whole
+from .store import StateStore
 
-_KEY = "twinflower.session-key"  # record of context.state
 _INBOX = "inbox"
-
-
-class KeyStore(Protocol):
-    """A store for a site's secret session keys."""
-
-    def find(self, session: str) -> bytes | None:
-        """Return the key of a session, if there is one."""
-
-    def save(self, session: str, key: bytes) -> None:
-        """Store a new key."""
-
-
-@dataclass(frozen=True)
-class ContextKeys:
-    """Stores one key in `context.state`, until Flower's run or the node's process ends."""
-
-    state: RecordDict
-
-    def find(self, session: str) -> bytes | None:
-        """See `KeyStore`."""
-        record = cast(ConfigRecord, self.state[_KEY]) if _KEY in self.state else {}
-        return cast(bytes, record["key"]) if record.get("session") == session else None
-
-    def save(self, session: str, key: bytes) -> None:
-        """See `KeyStore`."""
-        self.state[_KEY] = ConfigRecord({"session": session, "key": key})
-
-
-@dataclass(frozen=True)
-class FileKeys:
-    """Stores keys as files that only their owner may read. path(session): the path of a session's key."""
-
-    path: Callable[[str], Path]
-
-    def find(self, session: str) -> bytes | None:
-        """See `KeyStore`."""
-        path = self.path(session)
-        try:
-            return path.read_bytes() if path.exists() else None
-        except OSError as error:
-            raise DataError(f"the session's key cannot be read: {error.strerror}") from None
-
-    def save(self, session: str, key: bytes) -> None:
-        """See `KeyStore`."""
-        path = self.path(session)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, key)
-        except OSError as error:
-            raise DataError(f"the session's key cannot be stored: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
 class Masks:
-    """What a site needs to mask its messages: its identity, its key store, and a digest of the shared settings."""
+    """What a site needs to mask its messages: its identity, a store for its session keys, and a digest of the shared
+    settings."""
 
     identity: Identity
-    keys: KeyStore
+    store: StateStore
     settings: str
 
     def announce(self, session: str) -> bytes:
         """Return this site's key message for a session; repeated calls return the same bytes."""
-        key = self.keys.find(session)
+        key = self.store.key(session)
         if key is None:
             key = X25519PrivateKey.generate().private_bytes_raw()
-            self.keys.save(session, key)
+            self.store.save_key(session, key)
         return self.identity.announce(session, self.settings, X25519PrivateKey.from_private_bytes(key))
 
     def join(self, session: str, roster: object) -> Session:
         """Join the session with this roster; ReplyError if this site does not accept the roster."""
-        key = self.keys.find(session)
+        key = self.store.key(session)
         if type(roster) is not bytes or key is None:
             raise ReplyError(
                 "a request for a sum must carry the key messages of all sites, and this site must have made its own"

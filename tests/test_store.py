@@ -51,6 +51,20 @@ def test_a_round_comes_back_as_it_was(store):
     assert store.last("another") is None
 
 
+def test_a_key_belongs_to_its_session(store):
+    assert store.key("s") is None
+    store.save_key("s", b"1" * 32)
+    assert store.key("s") == b"1" * 32
+    assert store.key("another") is None
+    assert store.last("s") is None
+
+
+def test_a_key_that_cannot_be_stored_is_named_without_a_traceback(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="the session's key cannot be stored: Not a directory"):
+        FileStore(tmp_path / "file" / "x", "me").save_key("s", bytes(32))
+
+
 def test_replies_stay_until_they_are_settled(tmp_path):
     store = FileStore(tmp_path, "me")
     for round_ in (1, 2, 5, 7):

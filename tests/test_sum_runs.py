@@ -20,7 +20,8 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.summed import Summed
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.records import record_of
-from twinflower.clients.sums import ContextKeys, FileKeys, Masks
+from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.sums import Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.charges import BudgetSpent, Charge
@@ -81,7 +82,9 @@ class Study:
             self.bounds, self.plan.noise_multiplier, Budget(float(self.plan.mu[number]) ** 2),
             ContextLedger(context.state), None, run="r", sums=self.plan, number=number, words=words,
         )  # fmt: skip
-        masks = Masks(self.identities[number], ContextKeys(context.state), "settings") if self.masks else None
+        masks = (
+            Masks(self.identities[number], ContextStore(context.state), "settings") if self.masks else None
+        )
         return SumClient(
             context, self.algorithm, self.problem.objective, self.problem.shards.rows(number), self.problem.start,
             number, SITES, self.schedule, 0, guard, masks=masks,
@@ -462,11 +465,10 @@ def test_settings_that_look_at_single_messages_are_refused():
 def test_keys_on_the_disk_are_their_owners_and_outlive_the_process(tmp_path):
     """The same key message after a restart; only the owner may read it."""
     identity = simulated(2, 0)[0]
-    told = [
-        Masks(identity, FileKeys(lambda session: tmp_path / session), "x").announce("s") for _ in range(2)
-    ]
+    told = [Masks(identity, FileStore(tmp_path, "me"), "x").announce("s") for _ in range(2)]
     assert told[0] == told[1]
-    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+    (path,) = tmp_path.glob("*/session.key")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_both_costs_are_charged():
