@@ -406,7 +406,7 @@ def last(steps: Iterable[Any]) -> Any:
 def state_of(client: AlgorithmClient) -> Any:
     """The state that a client of the in-process grid keeps now."""
     session = client.context.state["twinflower.done"]["session"]
-    return client._state(client.store.last(session))
+    return client.rounds.state(client.rounds.last(session))
 
 
 def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from grids import Refused
+from grids import Refused, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from transcription import slow_run_of
@@ -268,7 +268,7 @@ class Undefined(L1):
 @pytest.mark.parametrize(("rounds", "evaluate_every"), [(1, 1), (3, 100)])
 @pytest.mark.parametrize(
     "run",
-    [in_process, as_cohort, lambda s: inprocess.train(s, exact_wire=True)],
+    [in_process, as_cohort, over_the_wire],
     ids=["in", "cohort", "wire"],
 )
 def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_every, value, tmp_path):

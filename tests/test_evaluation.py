@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from grids import with_content
+from grids import over_the_wire, with_content
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
@@ -128,9 +128,9 @@ def test_the_metrics_are_those_of_all_held_out_rows_together():
 
 @pytest.mark.parametrize("name", ["fedpdm", "zcdp-nfl", "ssca"])
 def test_all_runtimes_report_the_same(name):
-    """To the bit through Flower's own ClientApp; up to rounding in the cohort."""
+    """To the bit over the wire; up to rounding in the cohort."""
     setup = held(name)
-    direct, wired = (inprocess.train(setup, exact_wire=exact) for exact in (False, True))
+    direct, wired = inprocess.train(setup), over_the_wire(setup)
     assert at_sites(direct) == at_sites(wired)
     assert len(at_sites(direct)) == setup.config.rounds + 1
     assert_allclose(at_sites(direct), at_sites(cohort.train([setup])[0]), rtol=1e-9)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import flwr
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, Metadata, RecordDict
+from flwr.app import Context, Error, Message, MessageType, Metadata, RecordDict
 from flwr.common import (
     Code,
     EvaluateIns,
@@ -24,9 +24,7 @@ from flwr.common import (
     Status,
 )
 from flwr.common.constant import ErrorCode, MessageTypeLegacy
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.compat.common import recorddict_compat
-from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.superexec import run_superexec
@@ -105,9 +103,6 @@ def test_the_private_imports_are_these():
     """Each has a test below."""
     names = {name for name in imported(ROOT / PRIVATE) if not documented(*name)}
     assert names == {
-        ("flwr.common.serde", "message_from_proto"),
-        ("flwr.common.serde", "message_to_proto"),
-        ("flwr.proto.message_pb2", "Message"),
         ("flwr.supercore.run", "Run"),
         ("flwr.supercore.task_identity", "TaskIdentity"),
     }
@@ -119,19 +114,6 @@ def test_the_version_is_one_that_we_know():
 
 def parameters(function):
     return list(inspect.signature(function).parameters)
-
-
-def test_serialisation_takes_a_message_and_gives_it_back():
-    assert parameters(message_to_proto) == ["message"]
-    assert parameters(message_from_proto) == ["message_proto"]
-    assert {field.name for field in ProtoMessage.DESCRIPTOR.fields} == {"metadata", "content", "error"}
-    flower_internals.begin_run(3)
-    sent = Message(RecordDict({"config": ConfigRecord({"round": 1, "scale": 0.1})}), 5, "train")
-    flower_internals.number(sent, 9)
-    received = flower_internals.bytes_and_back(sent)
-    assert received is not sent and received.content == sent.content
-    for name in ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "ttl"):
-        assert getattr(received.metadata, name) == getattr(sent.metadata, name), name
 
 
 def test_an_identity_is_what_a_message_needs(monkeypatch):
@@ -280,6 +262,6 @@ def test_only_one_module_knows_the_names_of_records():
 
 
 def test_a_run_passes_through_flowers_client_app():
-    result = inprocess.train(small("fedpdm", rounds=1), exact_wire=True)
+    result = inprocess.train(small("fedpdm", rounds=1))
     assert result.failure == ""
     assert isinstance(InProcessGrid(small("fedpdm")).context(1), Context)

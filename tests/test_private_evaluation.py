@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from scipy.stats import binomtest, chi2, norm
@@ -409,7 +410,7 @@ def test_whatever_the_held_out_rows_are_the_model_is_the_same_to_the_bit(name):
     setup = private(name, evaluation__release_every=2)
     for train in (
         inprocess.train,
-        partial(inprocess.train, exact_wire=True),
+        over_the_wire,
         lambda setup: cohort.train([setup])[0],
     ):
         clean, other = train(setup), train(planted(setup))
@@ -436,9 +437,9 @@ def test_tuning_keeps_away_from_the_rows_that_the_final_run_of_its_seed_holds_ou
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_all_runtimes_report_the_same(name):
-    """To the bit through Flower's own ClientApp, and in the cohort, whose models differ by rounding only."""
+    """To the bit over the wire, and in the cohort, whose models differ by rounding only."""
     setup = private(name, evaluation__release_every=2)
-    direct, wired = (inprocess.train(setup, exact_wire=exact) for exact in (False, True))
+    direct, wired = inprocess.train(setup), over_the_wire(setup)
     assert at_sites(direct) == at_sites(wired)
     assert_allclose(at_sites(direct), at_sites(cohort.train([setup])[0]), rtol=1e-9)
     assert [row["round"] for row in direct.rows if not np.isnan(row["held_out_low"])] == [2, 4, 5]

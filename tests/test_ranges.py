@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cuts import cut_off, equal
 from flwr.app import Context, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import run_config
 from scipy.integrate import quad
@@ -425,8 +426,8 @@ class Free:
 def test_messages_and_arrays_agree_to_the_bit(sites, privacy):
     setup = prepare(parse(sites | privacy))
     own = cohort.train([setup])[0]
-    for exact_wire in (False, True):
-        other = inprocess.train(setup, exact_wire=exact_wire)
+    for train in (inprocess.train, over_the_wire):
+        other = train(setup)
         assert other.setup.ranges == own.setup.ranges
         assert_allclose(other.model, own.model, rtol=1e-9, atol=1e-12)
     assert own.rows[-1]["test_accuracy"] > 0.75

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from cuts import cut_off, equal
+from grids import over_the_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -563,7 +564,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant):
     """With its clients' state and ledgers on the disk, through Flower's own messages."""
     setup = prepare(config(variant, checkpoint_every=1))
     whole = setup.with_state_dir(tmp_path / "whole")
-    expected = inprocess.train(whole, exact_wire=True, checkpoints=Checkpoints(tmp_path / "whole", 1))
+    expected = over_the_wire(whole, Checkpoints(tmp_path / "whole", 1))
     mine = setup.with_state_dir(tmp_path / "mine")
     assert cut_off(mine, tmp_path / "mine", setup.config.sampled + 2, True, 1)
     equal(inprocess.train(mine, checkpoints=Checkpoints(tmp_path / "mine", 1)), expected)

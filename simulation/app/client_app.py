@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import AlgorithmClient, for_flower_strategies
-from twinflower.clients.messages import directly
+from twinflower.clients.mods import share_bytes
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
@@ -40,16 +40,11 @@ from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:
-    """The client of this node, as Flower's."""
-    return node_client(context).to_client()
-
-
-def node_client(context: Context) -> AlgorithmClient:
     """The client of this node."""
     compute_only()
     client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
     compute_only()  # the data or the model may have loaded another library
-    return client
+    return client.to_client()
 
 
 def _simulated_client(context: Context) -> AlgorithmClient:
@@ -167,4 +162,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, directly(node_client)])
+app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])

@@ -10,8 +10,8 @@ from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import FileStore
-from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -107,8 +107,7 @@ def _masks(
     if identity is None and not setup.config.privacy.masks:
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
-    keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
-    return Masks(identity, keys, setup.config.result_digest)
+    return Masks(identity, store or ContextStore(context.state), setup.config.result_digest)
 
 
 def strategy_of(

@@ -9,8 +9,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from flwr.app import Message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -30,11 +28,6 @@ def number(message: Message, number_: int) -> str:
     """Give a message its id, as the SuperLink does; return the id, to which the reply will refer."""
     message.metadata.__dict__["_message_id"] = str(number_)
     return message.metadata.message_id
-
-
-def bytes_and_back(message: Message) -> Message:
-    """The message after a way over the wire, to test that the serialised message has the same content."""
-    return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
 
 
 def is_simulated(grid: Grid) -> bool:
