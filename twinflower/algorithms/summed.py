@@ -32,7 +32,8 @@ from ..problems.regularisers import Regulariser
 from ..sums.grid import Cells as CellArray
 from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report
-from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
+from . import ALGORITHMS
+from .abilities import BoundsRounding, Constrained, NeedsEveryClient, SumsUp, rounding
 from .algorithm import Algorithm, RunInfo
 from .layout import Cells, Layout
 from .messages import NOTHING, Messages, Nothing
@@ -177,11 +178,11 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
 def check_sums(algorithm: Algorithm, steps: int) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
+    known = [name for name, own in ALGORITHMS.items() if issubclass(own, SumsUp) and not issubclass(own, Constrained)]
     require(
         isinstance(algorithm, SumsUp),
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
-        "choose fedpdm, feddyn, fedadmm or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or "
-        "ldp-primal-dual with step-size 1",
+        f"choose one of {', '.join(known)} (docs/sums.md says with which settings)",
     )
     algorithm.check_sum(steps)  # type: ignore[attr-defined]
 
