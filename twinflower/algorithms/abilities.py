@@ -28,14 +28,6 @@ class NeedsClientState(ABC):  # noqa: B024
     a new one."""
 
 
-class Settles(ABC):
-    """A client's state has values that are needed only until the server has counted the client's last reply."""
-
-    @abstractmethod
-    def settled(self, state: Any) -> Any:
-        """The state without these values: empty arrays (..., 0) in their place."""
-
-
 class SumsUp(ABC):
     """The method can run when the server sees only sums over the sites, unless `check_sum` raises an error
     (docs/sums.md).
