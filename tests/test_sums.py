@@ -28,7 +28,6 @@ from twinflower.algorithms import (
 from twinflower.algorithms.abilities import SumsUp
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.base import LocalMethod
-from twinflower.algorithms.summed import Summed
 from twinflower.errors import RunError, SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import log_delta
@@ -44,6 +43,7 @@ from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
 from twinflower.sums.noise import SimulatedSums, Sums
+from twinflower.sums.summed import Summed
 from twinflower.work import LocalWork
 
 SIZES = (30, 41, 25, 40, 33)

@@ -16,7 +16,6 @@ from twinflower.algorithms.abilities import (
     RestrictsObjective,
 )
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN, Dataset
@@ -35,6 +34,7 @@ from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
+from twinflower.sums.summed import Summed
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central

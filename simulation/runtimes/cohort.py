@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index, reuse_freed_memory
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
@@ -24,6 +23,7 @@ from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.sums.noise import SimulatedSums
+from twinflower.sums.summed import Summed
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder
