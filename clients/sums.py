@@ -1,4 +1,4 @@
-"""The client side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`).
+"""The client side of a run in which the server sees only sums, for any method (`twinflower.sums.summed`).
 
 A site keeps no state of the method. It stores its key of the session and the messages that it sent, with masks and
 noise. A repeated request for a completed round gets the same bytes, and never another mask or other noise.
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.errors import ReplyError
 from twinflower.sums.masks import Identity, Session, inbox_digest
+from twinflower.sums.summed import Summed
 from twinflower.work import Report
 
 from .completed import Arrays, Metrics

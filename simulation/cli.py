@@ -53,7 +53,7 @@ def list_() -> None:
     from twinflower.algorithms import ALGORITHMS
     from twinflower.data.partitioners import PARTITIONERS
     from twinflower.data.sets import DATASETS
-    from twinflower.problems.networks import OBJECTIVES
+    from twinflower.known_objectives import OBJECTIVES
     from twinflower.problems.regularisers import REGULARISERS
     from twinflower.problems.topologies import TOPOLOGIES
     from twinflower.sparsifiers import SPARSIFIERS

@@ -1,4 +1,4 @@
-"""The server side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`)."""
+"""The server side of a run in which the server sees only sums, for any method (`twinflower.sums.summed`)."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -7,9 +7,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.errors import AbsentError, ReplyError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
+from twinflower.sums.summed import Summed
 
 from .requests import properties_in, properties_request
 from .star import StarStrategy

@@ -1,7 +1,7 @@
 """Small problems and the table of all algorithms that the shared tests run through."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -341,6 +341,23 @@ def first_variant(algorithm: str) -> str:
     names = [name for name, keys in VARIANTS.items() if keys["algorithm"] == algorithm]
     assert names, f"add an entry for {algorithm} to VARIANTS in tests/problems.py"
     return names[0]
+
+
+def methods_of(*abilities: type, without: tuple[type, ...] = ()) -> list[str]:
+    """The names of the methods that derive from all of these classes, and from none of `without`."""
+    return [
+        name
+        for name, algorithm in ALGORITHMS.items()
+        if all(issubclass(algorithm, ability) for ability in abilities) and not issubclass(algorithm, without)
+    ]
+
+
+def method(name: str, **settings: Any) -> Any:
+    """A method with the settings of its first entry in VARIANTS, and with those of `settings` that it has."""
+    algorithm = ALGORITHMS[name]
+    own = {key.replace("-", "_"): value for key, value in VARIANTS[first_variant(name)].items()}
+    known = {field.name for field in fields(algorithm)}
+    return algorithm(**{key: value for key, value in (own | settings).items() if key in known})
 
 
 def variants_of(ability: type) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from problems import small
 
 from twinflower.algorithms import ALGORITHMS
@@ -207,8 +207,13 @@ def test_every_method_has_a_colour_of_its_own():
     assert not missing, f"give {', '.join(missing)} a colour in simulation/report/plot_style.py"
     assert COLOURS.keys() <= ALGORITHMS.keys()
     hues = sorted((hue(colour), name) for name, colour in COLOURS.items())
-    for (a, one), (b, other) in itertools.pairwise([*hues, (hues[0][0] + 1, hues[0][1])]):
-        assert b - a > 0.02, f"{one} and {other} are less than a fiftieth of the colour circle apart"
+    gaps = list(itertools.pairwise([*hues, (hues[0][0] + 1, hues[0][1])]))
+    _, free = max((b - a, (a + b) / 2 % 1) for (a, _), (b, _) in gaps)
+    for (a, one), (b, other) in gaps:
+        assert b - a > 0.02, (
+            f"{one} and {other} are less than a fiftieth of the colour circle apart; "
+            f"{to_hex(colorsys.hls_to_rgb(free, 0.4, 0.6))} is far from all others"
+        )
 
 
 def test_a_method_has_the_same_colour_in_every_figure(tmp_path):

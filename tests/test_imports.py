@@ -144,3 +144,20 @@ def test_clients_do_not_import_strategies_nor_the_application():
     for name, needs in graph().items():
         if name.startswith("twinflower.clients"):
             assert not {n for n in needs if n.startswith(("twinflower.strategies", "twinflower.simulation"))}
+
+
+def room_of(name):
+    """The folder of a module in twinflower/, or the module itself."""
+    return ".".join(name.split(".")[:2])
+
+
+def test_no_room_of_the_mathematics_needs_one_that_needs_it():
+    found = {
+        name: (path, package) for name, path, package in modules() if path.is_relative_to(ROOT / "twinflower")
+    }
+    rooms = {room_of(name): set() for name in found}
+    for name, (path, package) in found.items():
+        needs = map(room_of, imported(ast.parse(path.read_text()), package, found))
+        rooms[room_of(name)] |= set(needs) - {room_of(name)}
+    assert "twinflower.problems" in rooms["twinflower.algorithms"]
+    assert len(list(TopologicalSorter(rooms).static_order())) == len(rooms)  # CycleError names a cycle

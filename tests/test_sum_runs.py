@@ -18,7 +18,6 @@ from scipy import stats
 
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.summed import Summed
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.records import record_of
 from twinflower.clients.store import ContextStore, FileStore
@@ -48,6 +47,7 @@ from twinflower.sums.grid import add
 from twinflower.sums.guard import SumGuard
 from twinflower.sums.masks import simulated
 from twinflower.sums.noise import SimulatedSums, Sums, lost_site
+from twinflower.sums.summed import Summed
 from twinflower.wire import from_npy
 
 SITES, ROWS, ROUNDS, FEATURES = 4, 30, 5, 60

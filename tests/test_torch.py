@@ -29,11 +29,11 @@ from torch_models import layers
 
 from twinflower.algorithms import FedPDM, Scaffold
 from twinflower.errors import SettingError
+from twinflower.known_objectives import make_model
 from twinflower.norms import norms
 from twinflower.privacy.audit import replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.networks import make_model
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, Box, Subdifferentiable
 from twinflower.simulation import cli

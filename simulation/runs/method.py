@@ -9,7 +9,6 @@ import numpy as np
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.abilities import DrawsSteps, NeedsEveryClient, RestrictsObjective
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.errors import require
 from twinflower.privacy.plan import Plan
@@ -20,6 +19,7 @@ from twinflower.problems.regularisers import Regulariser, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
 from twinflower.sums.plan import SumPlan
+from twinflower.sums.summed import Summed
 
 from ..settings import Config
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from twinflower.algorithms import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN, Dataset
@@ -20,6 +19,7 @@ from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
+from twinflower.sums.summed import Summed
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central

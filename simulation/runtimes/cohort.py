@@ -15,7 +15,6 @@ import numpy as np
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
@@ -23,6 +22,7 @@ from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.sums.noise import SimulatedSums
+from twinflower.sums.summed import Summed
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder

@@ -13,8 +13,8 @@ from twinflower.arrays import PRECISIONS, Index
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
+from twinflower.known_objectives import TorchObjective
 from twinflower.problems.batches import LocalSchedule
-from twinflower.problems.networks import TorchObjective
 from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.regularisers import Penalty
 from twinflower.problems.topologies import Topology

@@ -33,8 +33,9 @@ from ..data.features import completed
 from ..data.files import read_bytes
 from ..data.tables import read_rows
 from ..errors import DataError, TwinflowerError, cause, require
+from ..known_objectives import make_model
 from ..problems.interfaces import Batch
-from ..problems.networks import NETWORKS, make_model
+from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, LinearModel, score_of
 from .inputs import Inputs
 

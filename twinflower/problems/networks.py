@@ -17,14 +17,13 @@ from .. import special
 from ..arrays import Array
 from ..errors import require
 from ..norms import norms, outer_norms
-from ..settings import Setting, at_least, make
+from ..settings import Setting, at_least
 from .interfaces import Batch, Bounds, Model
 from .losses import Loss
 from .objectives import (
     LOSSES,
     LinearObjective,
     Penalised,
-    Penalties,
     check_classes,
     clipping,
     forget,
@@ -187,40 +186,3 @@ class NetworkObjective(LinearObjective):
             linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
             l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TorchObjective(Penalties):
-    """The settings of a PyTorch module, torch:FILE.py:NAME."""
-
-    def build(self, num_features: int, num_classes: int) -> Model:
-        """The module as an objective, loaded by `twinflower.torch.load_objective`; num_features is not used."""
-        from ..torch import load_objective  # an optional extra, and slow to import
-
-        penalties = {
-            "l2": self.l2,
-            "nonconvex": self.nonconvex,
-            "clip_norm": self.clip_norm,
-            "clip": self.clip,
-        }
-        return load_objective(self.name, num_classes, **penalties)
-
-
-TORCH = "torch:FILE.py:NAME"
-OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
-    **dict.fromkeys(LOSSES, LinearObjective),
-    **dict.fromkeys(NETWORKS, NetworkObjective),
-    TORCH: TorchObjective,
-}
-
-
-def make_model(name: str, num_features: int, num_classes: int, **settings: float | str) -> Model:
-    """The objective called `name` (one of OBJECTIVES, or torch:FILE.py:NAME) with its settings.
-
-    num_classes is 0 for regression. Raises SettingError for an unknown name or setting, a value out of range, or labels
-    that the loss does not accept.
-    """
-    known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
-    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
-    objective.check()
-    return objective.build(num_features, num_classes)

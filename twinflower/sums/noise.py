@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.summed import Summed
 from ..arrays import Array, Index
 from ..errors import require
 from ..privacy.counts import CountPlan
@@ -22,6 +21,7 @@ from ..problems.interfaces import Bounds
 from .accounting import SHARE, noise_for, round_mu, spread, sum_epsilon
 from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise
+from .summed import Summed
 
 MOST_SITES = 1000
 """The largest number of sites in a sum. A site computes a mask for each of the others, in every round."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.summed import check_sums
 from ..arrays import Array, Index
 from ..privacy.charges import Ledger
 from ..privacy.plan import Plan, Target
@@ -16,6 +15,7 @@ from ..problems.interfaces import Bounds
 from .discrete import Words, secret_words, seeded_words
 from .guard import SumGuard
 from .noise import Sums, largest_mu, weights_of
+from .summed import check_sums
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..algorithms import ALGORITHMS
+from ..algorithms.abilities import BoundsRounding, Constrained, NeedsEveryClient, SumsUp, rounding
+from ..algorithms.algorithm import Algorithm, RunInfo
+from ..algorithms.layout import Cells, Layout
+from ..algorithms.messages import NOTHING, Messages, Nothing
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Batches, Workload
 from ..problems.interfaces import Batch, Bounds, Objective
 from ..problems.regularisers import Regulariser
-from ..sums.grid import Cells as CellArray
-from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report
-from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
-from .algorithm import Algorithm, RunInfo
-from .layout import Cells, Layout
-from .messages import NOTHING, Messages, Nothing
+from .grid import Cells as CellArray
+from .grid import Grid, add
 
 
 class Upload(NamedTuple):
@@ -100,14 +101,19 @@ class Summed(NeedsEveryClient, BoundsRounding):
     def grid(self, round_: int) -> Grid:
         """The grid of this round. Raises SettingError if no noise was planned for the round."""
         require(
-            1 <= round_ <= len(self.widths), f"noise was planned for {len(self.widths)} rounds; got round {round_}"
+            1 <= round_ <= len(self.widths),
+            f"noise was planned for {len(self.widths)} rounds; got round {round_}",
         )
         return Grid(self.widths[round_ - 1], self.info.num_clients)
 
     def weights(self, clients: Index) -> Array:
         """N p_i of clients (...,): the factor applied to their values, 1 if all clients have the same weight."""
         shares = self.info.shares(np.atleast_1d(clients))
-        return np.ones(clients.shape) if shares is None else self.info.num_clients * shares.reshape(clients.shape)
+        return (
+            np.ones(clients.shape)
+            if shares is None
+            else self.info.num_clients * shares.reshape(clients.shape)
+        )
 
     def init_client(self, start: Array) -> Nothing:
         """The empty state: clients keep nothing."""
@@ -156,7 +162,9 @@ class Summed(NeedsEveryClient, BoundsRounding):
         rest = _at_rest((), total.shape[-1], round_)
         u = _released(self.algorithm, server.client, inbox, rest) + self.grid(round_).mean(total)
         client, upload, _ = self.algorithm.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
-        return Server(self.algorithm.server_update(server.own, self._of_all(upload), self._everyone, round_), client)
+        return Server(
+            self.algorithm.server_update(server.own, self._of_all(upload), self._everyone, round_), client
+        )
 
     @property
     def _everyone(self) -> Index:
@@ -177,11 +185,15 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
 def check_sums(algorithm: Algorithm, steps: int) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
+    known = [
+        name
+        for name, own in ALGORITHMS.items()
+        if issubclass(own, SumsUp) and not issubclass(own, Constrained)
+    ]
     require(
         isinstance(algorithm, SumsUp),
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
-        "choose fedpdm, feddyn, fedadmm or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or "
-        "ldp-primal-dual with step-size 1",
+        f"choose one of {', '.join(known)} (docs/sums.md says with which settings)",
     )
     algorithm.check_sum(steps)  # type: ignore[attr-defined]
 
