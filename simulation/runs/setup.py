@@ -239,7 +239,7 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
         f"{len(parts)} parameters",
     )
     whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
-    return on_part(whole, [part.span for part in parts]) if h.parameters else whole
+    return on_part(whole, parts) if h.parameters else whole
 
 
 @lru_cache(maxsize=2)
