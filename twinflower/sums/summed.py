@@ -35,8 +35,7 @@ from ..problems.batches import Batches, Workload
 from ..problems.interfaces import Batch, Bounds, Objective
 from ..problems.regularisers import Regulariser
 from ..work import LocalWork, Noise, Report
-from .grid import Cells as CellArray
-from .grid import Grid, add
+from .grid import CellArray, Grid, add
 
 
 class Upload(NamedTuple):
