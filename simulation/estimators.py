@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Number, Range, Target
-from twinflower.data.ranges import Grid, Unscaled
+from twinflower.data.ranges import Bins, Unscaled
 from twinflower.data.schema import PRIVATE, Schema
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, require
@@ -206,8 +206,8 @@ def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
 
 def _counted(X: Array) -> tuple[Range, ...]:
     """The ranges that private ranges would be without noise."""
-    grid = Grid.for_noise(0.0)
-    return grid.find_ranges(grid.counts(X), len(X))
+    bins = Bins.for_noise(0.0)
+    return bins.find_ranges(bins.counts(X), len(X))
 
 
 def _scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:

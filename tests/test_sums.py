@@ -43,7 +43,7 @@ from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
 from twinflower.sums.noise import SimulatedSums, Sums
-from twinflower.sums.summed import Summed
+from twinflower.sums.summed import Summed, weights_of
 from twinflower.work import LocalWork
 
 SIZES = (30, 41, 25, 40, 33)
@@ -345,7 +345,7 @@ def test_sums_are_enough_to_run_the_method(name, weighted):
     through_sums = summed(algorithm, schedule, (width,) * ROUNDS)
 
     def silent(round_: int, clients: np.ndarray) -> SumNoise:
-        weights = through_sums.weights(clients)[:, None]
+        weights = weights_of(algorithm, clients)[:, None]
         return SumNoise(
             Grid(width, len(SIZES)), weights, [lambda count: np.zeros(count, np.int64)] * len(clients)
         )

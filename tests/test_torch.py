@@ -35,7 +35,7 @@ from twinflower.privacy.audit import replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
-from twinflower.problems.regularisers import L1, Box, Subdifferentiable
+from twinflower.problems.regularisers import L1, Box, Subdifferentiable, on_part
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -337,19 +337,19 @@ def test_a_regulariser_of_named_parameters_leaves_the_others_free():
     weights = np.concatenate(
         [np.full(p.numel(), n.endswith("weight")) for n, p in objective.module.named_parameters()]
     )
-    part = objective.regularised(L1(0.3), "*.weight")
+    part = on_part(L1(0.3), objective.parts("*.weight"))
     assert_array_equal(part.prox(u, 0.5), np.where(weights, L1(0.3).prox(u, 0.5), u))
     assert_allclose(part.value(u), 0.3 * np.abs(u * weights).sum(-1))
     assert_array_equal(part.subgradient(u), np.where(weights, 0.3 * np.sign(u), 0.0))
     assert isinstance(part, Subdifferentiable)
-    box = objective.regularised(Box(-0.1, 0.1), "2.bias, 0.0.weight")
+    box = on_part(Box(-0.1, 0.1), objective.parts("2.bias, 0.0.weight"))
     assert not isinstance(box, Subdifferentiable)
     (a, b), (c, d) = box.spans
     assert (a, b, d - c, d) == (0, 36, 10, objective.d)
     assert_array_equal(box.prox(u, 1.0)[:, b:c], u[:, b:c])
     assert np.isinf(box.value(u)).all() and not box.value(box.prox(u, 1.0)).any()
     with pytest.raises(SettingError, match="no parameter is called 'weight'; there are 0.0.weight, 0.0.bias"):
-        objective.regularised(L1(1.0), "weight")
+        objective.parts("weight")
 
 
 # what the door refuses

@@ -46,7 +46,7 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
         f"{len(parts)} parameters",
     )
     whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
-    return on_part(whole, [part.span for part in parts]) if h.parameters else whole
+    return on_part(whole, parts) if h.parameters else whole
 
 
 def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:

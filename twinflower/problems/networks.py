@@ -57,6 +57,13 @@ class _Passed(NamedTuple):
     clipped: Array | float = 1.0
 
 
+def matrices(x: Array, shapes: Sequence[tuple[int, int]]) -> list[Array]:
+    """The matrices in points (..., d), each (..., rows, columns)."""
+    ends = np.cumsum([rows * columns for rows, columns in shapes])
+    parts = np.split(x, ends[:-1], axis=-1)
+    return [part.reshape(x.shape[:-1] + shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
 @dataclass(frozen=True)
 class Network(Penalised):
     """f_i of a network with one hidden layer (formula in the module's docstring).
@@ -92,15 +99,9 @@ class Network(Penalised):
             [draw.uniform(-a, a, size=shape).ravel() for a, shape in zip(limits, self.shapes, strict=True)]
         )
 
-    def layers(self, x: Array) -> tuple[Array, Array]:
-        """W1 (..., hidden, features) and W2 (..., outputs, hidden) of points (..., d)."""
-        cut, lead = self.hidden * self.num_features, x.shape[:-1]
-        first, second = self.shapes
-        return x[..., :cut].reshape(lead + first), x[..., cut:].reshape(lead + second)
-
     def scores(self, x: Array, features: Array) -> Array:
         """W2 act(W1 a) for every row, (..., b, outputs)."""
-        w1, w2 = self.layers(x)
+        w1, w2 = matrices(x, self.shapes)
         return self.activation(features @ w1.swapaxes(-1, -2))[0] @ w2.swapaxes(-1, -2)
 
     def check_rows(self, rows: Batch) -> None:
@@ -130,7 +131,7 @@ class Network(Penalised):
 
     def _passed(self, x: Array, rows: Batch) -> "_Passed":
         """The network's values at x, forward and backward."""
-        w1, w2 = self.layers(x)
+        w1, w2 = matrices(x, self.shapes)
         hidden, bend = self.activation(rows.features @ w1.swapaxes(-1, -2))
         scores = hidden @ w2.swapaxes(-1, -2)
         out = self.loss.slopes(scores, rows.labels)
