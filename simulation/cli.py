@@ -302,23 +302,16 @@ def schema(
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
-    from twinflower.data.drafts import drafted
-    from twinflower.data.schema_file import read_schema
-    from twinflower.data.tables import describe_fit
+    from twinflower.data.draft_notes import drafted
 
-    from .arguments import deliver
-    from .report.console import say, table
+    from .arguments import check_tables, deliver
 
     if check:
         require(
             not label and out is None and not private_ranges,
             "--check only validates an existing schema: leave out --label, --out and --private-ranges",
         )
-        known = read_schema(check)
-        for path in files:
-            rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
-            table(("column", "rows", "missing", "outside its range"), rows, str(path))
-        say(f"digest of {check}: {known.digest}")
+        check_tables(files, check)
         return
     text = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")

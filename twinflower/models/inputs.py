@@ -12,7 +12,7 @@ from ..arrays import Array
 from ..data.features import completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
-from ..data.tables import read_features
+from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 
 
@@ -58,7 +58,11 @@ class Inputs:
         if hasattr(rows, "columns") or isinstance(rows, Mapping):
             absent = [name for name in schema.names if name not in rows]
             if absent:
-                raise DataError(f"the rows have no column '{absent[0]}', which the model's schema names")
+                header = [str(name) for name in rows]
+                hint = similar(absent[:1], header, [name for name in header if name not in schema.names])
+                raise DataError(
+                    f"the rows have no column '{absent[0]}', which the model's schema names{hint}"
+                )
             return {name: _plain(rows[name]) for name in schema.names}
         table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
         self._check_shape(table, len(schema.names))
