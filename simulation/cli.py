@@ -291,6 +291,27 @@ def predict(
 
 
 @app.command()
+def coefficients(
+    model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+) -> None:
+    """Show a linear model's coefficients in the units of its columns, with odds ratios."""
+    from twinflower.models.trained import load
+
+    from .arguments import deliver
+    from .report.coefficients import REMARKS, as_csv, headings, tables
+    from .report.console import say, table
+
+    found = load(model).coefficients()
+    if out:
+        deliver(as_csv(found), out, f"{len(found)} coefficients")
+        return
+    for title, rows in tables(found).items():
+        table(headings(found), rows, title)
+    say(*REMARKS)
+
+
+@app.command()
 def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",

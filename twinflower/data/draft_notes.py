@@ -55,9 +55,12 @@ def _comments(tables: Sequence[Table], schema: Schema) -> str:
 def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
     found = [*_dialects(tables, schema.dialect)]
+    numbers = [column.name for column in schema.columns if isinstance(column, Number)]
+    for name in (*schema.names, *filter(None, schema.ignore)):
+        found += _mixed(tables, name, name in numbers)
     for column in schema.columns:
         seen = Seen.of(table.columns[column.name] for table in tables if column.name in table.columns)
-        found += [*_mixed(tables, column), *_marks(column, seen)]
+        found += _marks(column, seen)
     return found
 
 
@@ -75,16 +78,17 @@ def _words(dialect: Dialect) -> str:
     return f"{DELIMITERS[dialect.delimiter]} and decimal {'commas' if dialect.decimal == ',' else 'points'}"
 
 
-def _mixed(tables: Sequence[Table], column: Column) -> Iterator[str]:
-    """A note on a column of which some tables hold numbers only, and another one texts, or which has few texts."""
-    holders = (table for table in tables if column.name in table.columns)
-    seen = {_name(table): Seen.of([table.columns[column.name]]) for table in holders}
-    plain = [name for name, own in seen.items() if own.texts and not own.others]
-    for name, own in seen.items():
-        if own.others and (plain or isinstance(column, Number)):
+def _mixed(tables: Sequence[Table], column: str, number: bool) -> Iterator[str]:
+    """A note on a column that holds only numbers in some tables and texts in another one, or is drafted as a number and
+    has texts."""
+    holders = [table for table in tables if column in table.columns]
+    seen = [(_name(table), Seen.of([table.columns[column]])) for table in holders]
+    plain = [name for name, own in seen if own.texts and not own.others]
+    for name, own in seen:
+        if own.others and (plain or number):
             where = f"numbers in {', '.join(plain)}, and" if plain else "numbers, and"
             yield (
-                f"Column '{column.name}' has {where} texts in {name}: {_quoted(own.others)}. Should these be numbers, "
+                f"Column '{column}' has {where} texts in {name}: {_quoted(own.others)}. Should these be numbers, "
                 "or do they mean a missing value (missing-values)?"
             )
 

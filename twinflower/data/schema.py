@@ -28,6 +28,7 @@ writes the file of a schema, `columns` encodes single columns, and `tables` read
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,14 @@ class Schema:
             for own in self.columns
         )
         return replace(self, columns=columns)
+
+    def longest(self, bias: bool) -> float:
+        """The largest norm of an encoded row, with a column of ones if `bias`.
+
+        A column's features have a norm of at most 1: they are a number in [-1, 1], or at most one of them is 1 and the
+        others are 0.
+        """
+        return math.sqrt(len(self.columns) + bias)
 
     @property
     def num_classes(self) -> int:

@@ -20,6 +20,7 @@ from ..series import Rows, by_round, columns_of_run, limits, measured
 from ..words import BITS, words
 from .case import Case
 from .charts import Chart, chart
+from .coefficients import coefficients
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
@@ -38,7 +39,8 @@ def page_of_run(folder: Path) -> Page:
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), _sites(folder, str(summary["partition"] or "")),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *coefficients(folder),
+        _sites(folder, str(summary["partition"] or "")),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
