@@ -163,6 +163,10 @@ def _own(source: Source) -> Dataset:
 
 # --------------------------------------------------------------------------------------------- list
 
+REGRESSIONS = (
+    "diabetes",
+    "linear",
+)  # data sets with real labels, beside files whose labels are not known by name
 WITHOUT_FILES = ("digits", "breast-cancer", "diabetes", "linear")
 DATASETS: dict[str, Entry] = {
     "digits": Entry("1,797 handwritten digits of 8 x 8 pixels, 10 classes; embedded", builtin.digits),

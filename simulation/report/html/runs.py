@@ -17,7 +17,7 @@ from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ..compare import is_regression
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, words
+from ..words import BITS, heading, words
 from .case import Case
 from .charts import Chart, chart
 from .coefficients import coefficients
@@ -184,7 +184,7 @@ def _numbers(rows: Rows, config: Config) -> Table:
         if len(keep) == len(rows)
         else f"{len(keep)} of {len(rows)} evaluated rounds; all are in metrics.csv."
     )
-    return Table([column.replace("_", " ") for column in columns], cells, remark)
+    return Table([heading(column, config) for column in columns], cells, remark)
 
 
 def _cell(value: float, column: str) -> str:
