@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Number, Range, Target
+from twinflower.data.features import EACH, ROW_SCALINGS
 from twinflower.data.ranges import Bins, Unscaled
 from twinflower.data.schema import PRIVATE, Schema
 from twinflower.data.sets import ARRAYS, Dataset
@@ -30,7 +31,7 @@ from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS, NetworkObjective
 from twinflower.problems.objectives import LOSSES
-from twinflower.settings import settings_of
+from twinflower.settings import check_choice, settings_of
 
 from .runs.setup import prepare_rows
 from .runtimes import cohort
@@ -60,6 +61,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     objective: str | None = None
     ranges: Any = None
     row_norm: float | None = None
+    row_scaling: str = EACH
     num_sites: int = 5
     group_size: int | None = None
     settings: Mapping[str, Any] | None = None
@@ -132,8 +134,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             not isinstance(self.ranges, str) or self.ranges == PRIVATE,
             f'ranges must be (low, high) or "{PRIVATE}"; got {self.ranges!r}',
         )
+        check_choice("row_scaling", self.row_scaling, ROW_SCALINGS)
         row_norm = self.row_norm if self.row_norm is not None else float(self._private)
-        plain = Inputs(X.shape[1], row_norm=row_norm)
+        plain = Inputs(X.shape[1], row_norm=row_norm, row_scaling=self.row_scaling)
         if isinstance(self.ranges, str):
             return plain if self._private else _scaled_by(plain, _counted(X))
         low, high = (X.min(0), X.max(0)) if self.ranges is None else _ranges(self.ranges, X.shape[1])
@@ -167,7 +170,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         keys: dict[str, Any] = {
             "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
             "data.row-norm": float(self.row_norm if self.row_norm is not None else self._private),
-            "objective.name": objective, "regulariser.name": "none", "evaluation.every": self.rounds,
+            "data.row-scaling": self.row_scaling, "objective.name": objective, "regulariser.name": "none",
+            "evaluation.every": self.rounds,
         }  # fmt: skip
         if self._private:
             keys |= {
@@ -263,6 +267,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
                    `twinflower.data.ranges`). None: the ranges of the data, which a private fit refuses
     row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
                    no limit
+    row_scaling    "each": a row longer than row_norm is divided by its own norm; "all": every row is divided by the
+                   largest norm that a row in the ranges can have, so that a linear model is linear in the columns
     num_sites      number of sites among which rows are divided at random if `fit` gets no sites
     group_size     how many records of one person the guarantee protects together; None: it protects single records
     settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}

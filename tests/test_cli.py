@@ -23,6 +23,7 @@ from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
+from twinflower.simulation.report.words import score
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen
@@ -438,6 +439,10 @@ step-size = 0.5
     for name, words in {"known": ["--set", "reference=true", "--seeds", "0,1"], "unknown": []}.items():
         status, text, _ = call("run", path, *words, "--out", tmp_path / name)
         assert (status, "test R^2" in text, "accuracy" in text) == (0, True, False)
+        for report in (tmp_path / name).rglob("report.html"):
+            html = report.read_text(encoding="utf-8")
+            assert "test accuracy" not in html.lower()
+            assert "test R^2" in html or "R^2 on the test rows" in html
     assert "test R^2" in comparison([tmp_path / "known"]).headings
     ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
     place = HEADINGS.index("optimality")
@@ -449,6 +454,28 @@ step-size = 0.5
     }
     status, text, _ = compare(tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"data.name": "diabetes"}, "R^2"),
+        ({"data.name": "digits"}, "accuracy"),
+        ({"data.name": "own", "data.num-features": 3, "data.num-classes": 2}, "accuracy"),
+        ({"data.name": "own", "data.num-features": 3, "data.num-classes": 0}, "R^2"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "numbers.toml"}, "R^2"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "classes.toml"}, "accuracy"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "absent.toml"}, "accuracy"),
+    ],
+    ids=str,
+)
+def test_the_score_of_a_pytorch_module_follows_from_the_labels(tmp_path, monkeypatch, keys, expected):
+    monkeypatch.chdir(tmp_path)
+    for name, label in {"numbers": "range = [0, 1]", "classes": "classes = [0, 1]"}.items():
+        (tmp_path / f"{name}.toml").write_text(
+            f'[label]\ncolumn = "y"\n{label}\n[columns]\na = {{ range = [0, 1] }}\n'
+        )
+    assert score(parse(keys | {"objective.name": "torch:module.py:net"})) == expected
 
 
 def test_a_comparison_names_each_score_by_what_it_is():

@@ -18,7 +18,7 @@ from sklearn.datasets import load_breast_cancer
 
 import twinflower
 from twinflower.data.columns import Range
-from twinflower.data.drafts import draft
+from twinflower.data.drafts import draft, read_tables
 from twinflower.data.ranges import (
     RESOLUTIONS,
     Bins,
@@ -235,9 +235,9 @@ def test_what_a_schema_refuses():
 
 def test_a_draft_can_leave_the_ranges_of_the_data_out(tmp_path):
     (tmp_path / "site.csv").write_text(table(0, 50))
-    own = draft([tmp_path / "site.csv"], "ill", private_ranges=True)
+    own = draft(read_tables([tmp_path / "site.csv"]), "ill", private_ranges=True)
     assert own.private == ("area", "share", "age")
-    assert draft([tmp_path / "site.csv"], "ill").private == ()
+    assert draft(read_tables([tmp_path / "site.csv"]), "ill").private == ()
 
 
 # ------------------------------------------------------------------------------------------- the plan

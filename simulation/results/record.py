@@ -10,6 +10,8 @@ import numpy as np
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
+from twinflower.data.features import EACH
+from twinflower.data.sets import Data
 from twinflower.errors import RunError
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
@@ -297,7 +299,7 @@ def trained_model(
     centre, spread = data.scaling or (None, None)
     inputs = Inputs(
         data.features.shape[1] - config.data.bias, data.schema, centre, spread, bias=config.data.bias,
-        row_norm=config.data.row_norm,
+        row_norm=config.data.row_norm, row_scaling=EACH if isinstance(config.data, Data) else config.data.row_scaling,
     )  # fmt: skip
     origin = {
         "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds, "seed": config.seed,

@@ -10,6 +10,7 @@ import numpy as np
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained
 from twinflower.arrays import PRECISIONS, Index
+from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
@@ -346,6 +347,11 @@ def _check_own(config: Config, data: OwnData) -> None:
     require(
         (data.num_features > 0 or by_schema) and bool(sizes),
         f"data {OWN} needs data.num-features or data.schema, and partition.sizes (rows of every site)",
+    )
+    require(
+        by_schema or data.row_scaling == EACH,
+        f"data.row-scaling = {data.row_scaling} divides rows by the largest norm that a schema allows: set "
+        f"data.schema, or leave it at {EACH}",
     )
     require(
         bool(data.file or config.evaluation.held_out),

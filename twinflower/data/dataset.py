@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..arrays import DOUBLE
 from ..errors import expect
-from ..settings import Setting, at_least, between
+from ..settings import Setting, at_least, between, one_of
 from .columns import Classes, Range
-from .features import Deferred, finite
+from .features import ROW_SCALINGS, Deferred, finite
 from .ranges import Unscaled
 from .schema import Schema
 
@@ -28,6 +28,14 @@ Bias = Annotated[bool, Setting("append a column of ones to the features")]
 RowNorm = Annotated[
     float,
     Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", at_least(0)),
+]
+RowScaling = Annotated[
+    str,
+    Setting(
+        "what row-norm limits: each row, divided by its own norm if that is larger; or all rows, divided by the "
+        "largest norm that the schema allows, so that a linear model is linear in the columns",
+        one_of(ROW_SCALINGS),
+    ),
 ]
 SchemaFile = Annotated[
     str, Setting("file that says what the columns of a table are; all sites share it", unit="path")

@@ -16,9 +16,10 @@ from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, words
+from ..words import BITS, heading, words
 from .case import Case
 from .charts import Chart, chart
+from .coefficients import coefficients
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
@@ -37,7 +38,8 @@ def page_of_run(folder: Path) -> Page:
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), _sites(folder, str(summary["partition"] or "")),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *coefficients(folder),
+        _sites(folder, str(summary["partition"] or "")),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
@@ -181,7 +183,7 @@ def _numbers(rows: Rows, config: Config) -> Table:
         if len(keep) == len(rows)
         else f"{len(keep)} of {len(rows)} evaluated rounds; all are in metrics.csv."
     )
-    return Table([column.replace("_", " ") for column in columns], cells, remark)
+    return Table([heading(column, config) for column in columns], cells, remark)
 
 
 def _cell(value: float, column: str) -> str:
