@@ -45,8 +45,11 @@ class Inputs:
 
     def features(self, rows: Any) -> Array:
         """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
-        plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
-        return completed(plain, self.bias, self.row_norm)
+        return completed(self.encoded(rows), self.bias, self.row_norm)
+
+    def encoded(self, rows: Any) -> Array:
+        """The features (rows, num_features) without a column of ones and before row norms are limited."""
+        return self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
 
     def _by_schema(self, schema: Schema, rows: Any) -> Array:
         if isinstance(rows, str | Path):
