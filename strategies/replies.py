@@ -24,6 +24,12 @@ Read = Callable[[int, Message], T]
 
 NO_REPLY = "no reply"
 _LONGEST_REASON = 1000
+_FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
+    "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
+    'place of a strategy: leave the mod out, and set privacy.trust = "sum" to hide what single sites send',
+    "LocalDpMod": "its app uses Flower's LocalDpMod, which needs a strategy of Flower: leave the mod out, and "
+    "set privacy.mode, with which clients add noise themselves",
+}
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
@@ -32,6 +38,7 @@ def short(message: object) -> str:
     line = " ".join(str(message)[:_LONGEST_REASON].split())
     if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
         line = f"{found[1]}: {found[2]}"
+    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in line), line)
     return "".join(filter(str.isprintable, line))
 
 
