@@ -24,11 +24,18 @@ Read = Callable[[int, Message], T]
 
 NO_REPLY = "no reply"
 _LONGEST_REASON = 1000
+_FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
+    "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
+    'place of a strategy: leave the mod out, and set privacy.trust = "sum" to hide what single sites send',
+    "LocalDpMod": "its app uses Flower's LocalDpMod, which needs a strategy of Flower: leave the mod out, and "
+    "set privacy.mode, with which clients add noise themselves",
+}
 
 
 def short(message: object) -> str:
     """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
     line = readable(" ".join(str(message)[:_LONGEST_REASON].split()))
+    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in line), line)
     return "".join(filter(str.isprintable, line))
 
 

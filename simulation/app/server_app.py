@@ -27,6 +27,7 @@ from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
 from .polling import PollingGrid
+from .source import other_source
 
 app = ServerApp()
 
@@ -66,6 +67,8 @@ def _other_app(folder: Path) -> str:
 
 def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
+    if is_simulated(grid):
+        say(*other_source(Path.cwd()))
     if not config.clients.count:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
     setup = prepare_server(config)

@@ -8,7 +8,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import REGRESSIONS
 from twinflower.data.sites import TableData
 from twinflower.errors import DataError
-from twinflower.problems.networks import TorchObjective
+from twinflower.known_objectives import TorchObjective
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config

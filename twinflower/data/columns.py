@@ -139,7 +139,7 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
     if column.missing == REFUSE:
         _refuse(
             gone,
-            'the value is missing: give the column missing = "zero" or "indicator" in the schema, or leave the row out',
+            'the value is missing: give the column missing = "zero" or "indicator", or leave the row out',
         )
     if column.missing == INDICATOR:
         out[:, -1] = gone

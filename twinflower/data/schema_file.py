@@ -35,12 +35,13 @@ def parse_schema(text: str, source: str = "") -> Schema:
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{where} is not TOML: {error}") from None
     try:
-        return _schema(document, source)
+        return make_schema(document, source)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
 
 
-def _schema(document: Mapping[str, Any], source: str) -> Schema:
+def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
+    """The schema of a nested dictionary with the structure of a schema's file; DataError for an invalid one."""
     _check_keys("", document, _KEYS)
     version, group = document.get("version", VERSION), document.get("group", "")
     expect(version == VERSION, f"version must be {VERSION}; got {version!r}")

@@ -47,8 +47,11 @@ class Inputs:
 
     def features(self, rows: Any) -> Array:
         """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
-        plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
-        return self.completed(plain)
+        return self.completed(self.encoded(rows))
+
+    def encoded(self, rows: Any) -> Array:
+        """The features (rows, num_features) without a column of ones and before row norms are limited."""
+        return self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
 
     def completed(self, plain: Array) -> Array:
         """The features with the column of ones and with limited row norms."""

@@ -47,7 +47,7 @@ _PROBABLE = ("softmax", "logistic")
 # ---------------------------------------------------------------------------------------------- models
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
@@ -62,6 +62,10 @@ class TrainedModel(ABC):
     middle: float = 0.0  # middle of the range of a numeric label
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = f", classes={list(self.classes)}" if self.classes else ""
+        return f"{type(self).__name__}({self.objective} of {self.n_features_in_} columns, d={len(self.x)}{found})"
 
     @cached_property
     def _model(self) -> Any:
