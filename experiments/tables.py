@@ -55,9 +55,13 @@ def settings_digest(name: str) -> str:
 
 
 def place(plan: Experiment, curve: Curve) -> tuple[str, str]:
-    """The column and the row of a curve in a table: its panel and label, or with `ends` its line and its x."""
+    """The column and the row of a curve in a table: its panel and label, or with `ends` its line and its x.
+
+    A curve of a line that has no such setting has its label for a row.
+    """
     if plan.ends and curve.line != curve.label:
-        return curve.line, f"{curve.config.items()[plan.x]:g}"
+        x = curve.config.items().get(plan.x)
+        return curve.line, curve.label if x is None else f"{x:g}"
     return curve.panel, curve.label
 
 

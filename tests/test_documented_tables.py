@@ -55,3 +55,14 @@ def test_a_table_is_means_and_spreads_of_seeds(tmp_path, monkeypatch):
         "| y |  |  |  | 7.00 (1 of 2) |  | 7.0 [7.0, 7.0] (1 of 2) |",
         "| z |  |  |  | no model |  | no model |",
     ]
+
+
+def test_a_curve_without_the_setting_on_the_axis_has_its_label_for_a_row(tmp_path):
+    (tmp_path / "made.toml").write_text(
+        'x = "epsilon"\nends = true\n[run]\nlocal.batch-size = 0\n'
+        '[[curve]]\nlabel = "noisy"\nprivacy.mode = "public-state"\nsweep = {epsilon = [0.5, 2.0]}\n'
+        '[[curve]]\nlabel = "no limit"\nline = "no noise"\n'
+    )
+    plan = read_experiment(tmp_path / "made.toml")
+    places = [tables.place(plan, curve) for curve in plan.curves]
+    assert places == [("noisy", "0.5"), ("noisy", "2"), ("no noise", "no limit")]

@@ -138,6 +138,17 @@ def test_narrow_log_axes_have_plain_numbers(tmp_path):
     assert {"0.2", "0.5", "1"} <= set(ticks)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.8, 2.3), (0.84, 1.1), (1.1, 2.4), (0.4, 3.0), (0.55, 0.7)])
+def test_a_log_axis_over_less_than_a_decade_has_at_least_three_numbers(tmp_path, low, high):
+    head = 'seeds = [0]\ny = ["objective"]\nlog-axes = ["objective"]'
+    figure = drawn(tmp_path, experiment(["fedavg"], head), lambda *_: np.array([high, low, low]))
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    bottom, top = ax.get_ylim()
+    shown = [t for t in ax.get_yticklabels() if t.get_text() and bottom <= t.get_position()[1] <= top]
+    assert len(shown) >= 3
+
+
 def test_a_value_of_zero_leaves_a_gap_on_a_log_axis(tmp_path):
     figure = drawn(tmp_path, experiment(["fedavg"], 'y = ["consensus"]'), lambda *_: np.array([0, 0.5, 0.1]))
     low, high = figure.axes[0].get_ylim()
@@ -268,6 +279,8 @@ LAYOUTS = {
     "panels alike": experiment(MANY, panels=("A", "B", "C")),
     "panels that differ": experiment(MANY, panels=("A",))
     + '\n[[curve]]\npanel = "B"\nlabel = "a long name of a curve that has a panel to itself, with all of its settings"',
+    "three panels that differ": experiment(MANY, panels=("A",))
+    + "".join(f'\n[[curve]]\npanel = "{name}"\nlabel = "of {name} only"' for name in "BC"),
     "ends": experiment(
         ["zcdp-nfl", "dp-nfl"], 'seeds = [0, 1]\nx = "rounds"\ny = ["node_error"]\nends = true'
     ),
@@ -299,6 +312,21 @@ def test_a_long_note_on_bands_stays_inside_a_narrow_figure(tmp_path):
     box = legend.get_window_extent()
     assert "\n" in legend.get_title().get_text()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize(("panels", "rows"), [("AB", 2), ("ABC", 4), ("ABCD", 4), ("ABCDE", 6)])
+def test_two_panels_are_side_by_side_and_the_others_below(tmp_path, panels, rows):
+    """A figure of four panels in a line cannot be read at the width of a page."""
+    figure = drawn(tmp_path, experiment(["fedavg"], 'seeds = [0]\ny = ["cost", "objective"]', panels=panels))
+    figure.canvas.draw()
+    assert len(figure.axes) == 2 * len(panels)
+    boxes = {ax.get_title() or ax.get_ylabel(): ax.get_window_extent() for ax in figure.axes}
+    assert [name for name in boxes if len(name) == 1] == list(panels)
+    assert boxes["A"].y0 == pytest.approx(boxes["B"].y0)
+    assert len({round(ax.get_window_extent().y0) for ax in figure.axes}) == rows
+    assert len({round(ax.get_window_extent().x0) for ax in figure.axes}) == 2
+    for one, other in itertools.combinations(figure.axes, 2):
+        assert not one.get_window_extent().overlaps(other.get_window_extent())
 
 
 def test_panels_with_the_same_curves_share_a_legend(tmp_path):
@@ -406,6 +434,22 @@ def test_end_points_are_of_finished_runs_only(tmp_path):
     np.testing.assert_allclose(line.lines[0].get_xydata(), [[20, 3], [40, 5]])
     assert len(empty.lines[0].get_xydata()) == 0
     assert texts(figure) == ["ssca 0, 1 of 2 seeds", "fedavg 1, no result"]
+
+
+def test_a_line_without_a_place_on_the_axis_is_a_level(tmp_path):
+    """A run without privacy has no epsilon."""
+    text = experiment(["fedpdm"], 'seeds = [0, 1]\nx = "epsilon"\ny = ["test_accuracy"]\nends = true')
+    text += '\nprivacy.mode = "public-state"\nlocal.batch-size = 0\nsweep = {epsilon = [1.0, 2.0]}'
+    text += '\n[[curve]]\nlabel = "no noise"\nalgorithm = "fedpdm"\n'
+    plan = plan_of(tmp_path, text)
+    for nth, curve in enumerate(plan.curves):
+        for seed in plan.seeds:
+            write_rows(run_folder(plan, tmp_path, curve, seed), [0, 20], test_accuracy=[0, (nth + seed) / 4])
+    figure = compose_experiment(plan, tmp_path)
+    (line,) = figure.axes[0].containers
+    np.testing.assert_allclose(line.lines[0].get_xydata(), [[1, 0.125], [2, 0.375]])
+    assert horizontal(figure.axes[0]) == [0.625]
+    assert texts(figure) == ["fedpdm 0", "no noise"]
 
 
 def test_axes_are_labelled_in_words_with_units(tmp_path):

@@ -81,6 +81,12 @@ def test_the_best_point_of_every_curve_is_written_with_all_scores(file, tmp_path
     assert tune(read_tuning(again), say=said.append) == text
 
 
+def test_the_axes_of_the_figure_are_kept(file):
+    file.write_text('y = ["objective"]\nlog-axes = ["objective"]\n' + FILE)
+    tuned = tomllib.loads(tune(read_tuning(file), say=lambda _: None))
+    assert [tuned["y"], tuned["log-axes"]] == [["objective"], ["objective"]]
+
+
 def test_a_curve_without_a_grid_stays_as_it_is(file):
     file.write_text(FILE.replace("step-size = [0.001, 1.0]", ""))
     said = []

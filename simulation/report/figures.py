@@ -25,6 +25,7 @@ from .plot_style import label, log_scale, marked, styles
 from .series import Series, columns_of_run, limits, note, series
 
 _PANEL = (5.2, 3.6)
+_ACROSS = 2  # panels side by side; more would be too small to read at the width of a page
 _LETTERS = 70  # most characters per line of a panel's title
 _LEGEND_LETTERS = 88  # most characters per line of a legend below one panel
 _NOTE_LETTERS = 72  # and of the note above its entries
@@ -61,9 +62,13 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
 def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
     """The figure of an experiment whose results are in the folder `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
-    figure, axes = _canvas(len(experiment.y), len(panels))
-    notes = []
-    for column, panel in zip(axes.T, panels, strict=True):
+    rows, across = len(experiment.y), min(len(panels), _ACROSS)
+    figure, axes = _canvas(rows * -(-len(panels) // across), across)
+    blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)  # the axes of every panel
+    columns, notes = blocks[: len(panels)], []
+    for ax in blocks[len(panels) :].flat:
+        ax.remove()
+    for column, panel in zip(columns, panels, strict=True):
         curves = [curve for curve in experiment.curves if curve.panel == panel]
         shown = [
             _draw_panel(ax, experiment, out, curves, y) for ax, y in zip(column, experiment.y, strict=True)
@@ -71,8 +76,8 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
         notes.append(note([line for lines in shown for line in lines]))
         for nth, (ax, lines) in enumerate(zip(column, shown, strict=True)):
             _title(ax, "" if nth else panel, lines)
-    _draw_legends(figure, axes, notes)
-    figure.suptitle(fill(experiment.title, _LETTERS * len(panels)), fontsize=11)
+    _draw_legends(figure, columns, notes, across)
+    figure.suptitle(fill(experiment.title, _LETTERS * across), fontsize=11)
     return figure
 
 
@@ -148,6 +153,11 @@ def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int
 
 
 def _draw_ends(ax: Axes, line: Series, look: dict[str, Any]) -> None:
+    """Draw a line's points with bars; one without a place on the axis is a level, such as that without noise."""
+    if len(line.x) and np.isnan(line.x).all():
+        ax.axhline(line.mean[0], label=line.label, **look | {"marker": ""})
+        ax.axhspan(line.low[0], line.high[0], color=look["color"], alpha=0.2, linewidth=0)
+        return
     bars = (line.mean - line.low, line.high - line.mean) if line.seeds > 1 else None
     ax.errorbar(line.x, line.mean, bars, label=line.label, capsize=2, elinewidth=1.0, **look)
 
@@ -161,23 +171,28 @@ def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
             draw(limit, color="black", linewidth=1.0, linestyle=(0, (4, 2)), label="" if place else name)
 
 
-def _draw_legends(figure: plt.Figure, axes: np.ndarray, notes: list[str]) -> None:
-    """Draw one legend below the figure if all columns share it, else one below each column; enlarge the figure."""
-    entries = [_entries(column) for column in axes.T]
+def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], across: int) -> None:
+    """Draw one legend below the figure if all panels share it, else one below each panel; enlarge the figure.
+
+    panels: the axes of every panel, from top to bottom (panels, rows). across: how many panels are side by side.
+    """
+    entries = [_entries(column) for column in panels]
     keywords: dict[str, Any] = {"fontsize": 7.5, "title_fontsize": 7.5, "frameon": False}
-    if len(axes.T) > 1 and all(list(other) == list(entries[0]) for other in entries):
-        columns = _fitting(entries[0], _LEGEND_LETTERS * len(entries))
+    if len(panels) > 1 and all(list(other) == list(entries[0]) for other in entries):
+        columns = _fitting(entries[0], _LEGEND_LETTERS * across)
         _grow(figure, len(entries[0]), columns)
         place: dict[str, Any] = {
             "loc": "outside lower center",
             "ncols": columns,
-            "title": fill(max(notes, key=len), _NOTE_LETTERS * len(entries)),
+            "title": fill(max(notes, key=len), _NOTE_LETTERS * across),
         }
         figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
         return
     fitting = [_fitting(entry, _LEGEND_LETTERS) for entry in entries]
-    _grow(figure, *max(zip(map(len, entries), fitting, strict=True), key=lambda pair: pair[0] / pair[1]))
-    for ax, entry, columns, title in zip(axes[-1], entries, fitting, notes, strict=True):
+    sizes = list(zip(map(len, entries), fitting, strict=True))
+    for first in range(0, len(sizes), across):
+        _grow(figure, *max(sizes[first : first + across], key=lambda pair: pair[0] / pair[1]))
+    for ax, entry, columns, title in zip(panels[:, -1], entries, fitting, notes, strict=True):
         below = ax.transAxes + ScaledTranslation(0, -_BELOW / 72, figure.dpi_scale_trans)
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
         ax.legend(
