@@ -40,7 +40,7 @@ from twinflower.simulation.settings.experiment import Curve, Experiment, load_to
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
 STORED = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "downlink_bits", *EXTRA_COLUMNS)
-_WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "scores", "grid", "tune"}
+_WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "centre", "scores", "grid", "tune"}
 _TABLE = re.compile(r"(<!-- table ([\w-]+): (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COLUMN = re.compile(r"(\w+)(?:@(\d+))?(?:\.(\d))?(?: (range|median))?")
 
