@@ -156,6 +156,17 @@ def test_narrow_log_axes_have_plain_numbers(tmp_path):
     assert {"0.2", "0.5", "1"} <= set(ticks)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.8, 2.3), (0.84, 1.1), (1.1, 2.4), (0.4, 3.0), (0.55, 0.7)])
+def test_a_log_axis_over_less_than_a_decade_has_at_least_three_numbers(tmp_path, low, high):
+    head = 'seeds = [0]\ny = ["objective"]\nlog-axes = ["objective"]'
+    figure = drawn(tmp_path, experiment(["fedavg"], head), lambda *_: np.array([high, low, low]))
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    bottom, top = ax.get_ylim()
+    shown = [t for t in ax.get_yticklabels() if t.get_text() and bottom <= t.get_position()[1] <= top]
+    assert len(shown) >= 3
+
+
 def test_a_value_of_zero_leaves_a_gap_on_a_log_axis(tmp_path):
     figure = drawn(tmp_path, experiment(["fedavg"], 'y = ["consensus"]'), lambda *_: np.array([0, 0.5, 0.1]))
     low, high = figure.axes[0].get_ylim()

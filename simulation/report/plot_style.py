@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
-from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from twinflower.arrays import Array
 
@@ -85,11 +85,12 @@ def marked(x: Array, nth: int, total: int) -> list[int]:
 
 
 def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
-    """Make the axis logarithmic and mask values <= 0; over less than three decades, label it in plain numbers."""
+    """Make the axis logarithmic and mask values <= 0; over less than three decades, label it in plain numbers, which
+    are equally spaced if they differ by less than a factor of 4."""
     set_scale("log", nonpositive="mask")
     low, high = axis.get_view_interval()
     if high < 1000 * low:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(6))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
