@@ -57,11 +57,13 @@ def settings_digest(name: str) -> str:
 def place(plan: Experiment, curve: Curve) -> tuple[str, str]:
     """The column and the row of a curve in a table: its panel and label, or with `ends` its line and its x.
 
-    A curve of a line that has no such setting has its label for a row.
+    A curve of a line that has no such setting has its label for a row. Lines in panels are rows, with a column for
+    every x.
     """
     if plan.ends and curve.line != curve.label:
         x = curve.config.items().get(plan.x)
-        return curve.line, curve.label if x is None else f"{x:g}"
+        point = curve.label if x is None else f"{x:g}"
+        return (point, f"{curve.panel}: {curve.line}") if curve.panel else (curve.line, point)
     return curve.panel, curve.label
 
 

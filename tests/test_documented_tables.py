@@ -22,7 +22,6 @@ NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
     "gauthier2023-privacy",
     "li2023-clipping",
     "li2023-fig1-dp",
-    "li2023-fig1-printed",
     "li2023-fig1",
     "li2023-fig2-dp",
     "li2023-fig2-methods",
@@ -127,3 +126,14 @@ def test_a_curve_without_the_setting_on_the_axis_has_its_label_for_a_row(tmp_pat
     plan = read_experiment(tmp_path / "made.toml")
     places = [tables.place(plan, curve) for curve in plan.curves]
     assert places == [("noisy", "0.5"), ("noisy", "2"), ("no noise", "no limit")]
+
+
+def test_lines_in_panels_are_rows_with_a_column_for_every_x(tmp_path):
+    """Panels have lines of the same name."""
+    (tmp_path / "made.toml").write_text(
+        'x = "rounds"\nends = true\n[run]\n'
+        + "".join(f'[[curve]]\npanel = "{p}"\nlabel = "own"\nsweep = {{rounds = [5, 10]}}\n' for p in "AB")
+    )
+    plan = read_experiment(tmp_path / "made.toml")
+    places = [tables.place(plan, curve) for curve in plan.curves]
+    assert places == [("5", "A: own"), ("10", "A: own"), ("5", "B: own"), ("10", "B: own")]

@@ -390,6 +390,14 @@ def test_panels_with_the_same_curves_share_a_legend(tmp_path):
     assert len(texts(figure)) == len(MANY)
 
 
+def test_panels_whose_curves_have_other_colours_have_legends_of_their_own(tmp_path):
+    text = experiment(["fedavg"], panels=("A", "B")).replace('"fedavg 0"', '"one"')
+    other = text[::-1].replace('"fedavg"'[::-1], '"fedprox"'[::-1], 1)[::-1]  # in panel B
+    for folder, own, count in (("same", text, 1), ("other", other, 2)):
+        (tmp_path / folder).mkdir()
+        assert len(legends(drawn(tmp_path / folder, own))) == count
+
+
 def test_they_share_it_also_where_bands_were_cut_in_one_panel_only(tmp_path):
     """Four legends of their own would not fit below four panels."""
     panels = ("A", "B", "C", "D")

@@ -71,20 +71,9 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
 def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
     """The figure of an experiment whose results are in the folder `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
-    rows, across = len(experiment.y), min(len(panels), _ACROSS)
-    figure, axes = _canvas(rows * -(-len(panels) // across), across)
-    blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)  # the axes of every panel
-    columns, notes = blocks[: len(panels)], []
-    for ax in blocks[len(panels) :].flat:
-        ax.remove()
-    for column, panel in zip(columns, panels, strict=True):
-        curves = [curve for curve in experiment.curves if curve.panel == panel]
-        shown = [
-            _draw_panel(ax, experiment, out, curves, y) for ax, y in zip(column, experiment.y, strict=True)
-        ]
-        notes.append(note([line for lines in shown for line in lines], experiment.centre))
-        for nth, (ax, lines) in enumerate(zip(column, shown, strict=True)):
-            _title(ax, "" if nth else panel, lines)
+    across = min(len(panels), _ACROSS)
+    figure, columns = _panels(len(panels), len(experiment.y), across)
+    notes = [_draw_column(axes, experiment, out, panel) for axes, panel in zip(columns, panels, strict=True)]
     for alike in _of_one_data_set(experiment, panels):
         for row in columns[alike].T:
             _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
@@ -138,6 +127,24 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
     finally:
         plt.close(figure)
     return path.absolute()
+
+
+def _panels(count: int, rows: int, across: int) -> tuple[plt.Figure, np.ndarray]:
+    """A figure with `across` panels side by side, and the axes of every panel from top to bottom (count, rows)."""
+    figure, axes = _canvas(rows * -(-count // across), across)
+    blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)
+    for ax in blocks[count:].flat:
+        ax.remove()
+    return figure, blocks[:count]
+
+
+def _draw_column(axes: np.ndarray, experiment: Experiment, out: Path, panel: str) -> str:
+    """Draw all quantities of one panel, from top to bottom, and return the note that explains its bands."""
+    curves = [curve for curve in experiment.curves if curve.panel == panel]
+    shown = [_draw_panel(ax, experiment, out, curves, y) for ax, y in zip(axes, experiment.y, strict=True)]
+    for nth, (ax, lines) in enumerate(zip(axes, shown, strict=True)):
+        _title(ax, "" if nth else panel, lines)
+    return note([line for lines in shown for line in lines], experiment.centre)
 
 
 def _draw_panel(
@@ -224,7 +231,7 @@ def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], acro
     """
     entries = [_entries(column) for column in panels]
     keywords: dict[str, Any] = {"fontsize": 8.5, "title_fontsize": 8.5, "frameon": False}
-    if len(panels) > 1 and all(list(other) == list(entries[0]) for other in entries):
+    if len(panels) > 1 and all(_looks(other) == _looks(entries[0]) for other in entries):
         columns = _fitting(entries[0], _LEGEND_LETTERS * across)
         _grow(figure, len(entries[0]), columns)
         place: dict[str, Any] = {
@@ -251,6 +258,12 @@ def _entries(column: np.ndarray) -> dict[str, Any]:
     pairs = [pair for ax in column for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     pairs.sort(key=lambda pair: not isinstance(pair[0], ErrorbarContainer))
     return {text: handle for handle, text in pairs}
+
+
+def _looks(entries: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The labels of legend entries with their colours, which tell whether two panels can share a legend."""
+    lines = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in entries.values()]
+    return [(text, line.get_color()) for text, line in zip(entries, lines, strict=True)]
 
 
 def _fitting(entries: dict[str, Any], letters: int) -> int:
