@@ -46,7 +46,6 @@ NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
     "privacy-modes-mnist",
     "privacy-modes",
     "sums-adult",
-    "sums-digits",
     "sums-mnist",
     "tail-mean",
     "ye2021-fig1",
