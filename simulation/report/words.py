@@ -12,11 +12,13 @@ from twinflower.known_objectives import TorchObjective
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
+from ..settings.columns import GAP
 
 _SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
 _WORDS = {
     "round": "communication round",
     "objective": "objective (training loss + regulariser)",
+    GAP: "objective above the lowest of the panel",
     "test_accuracy": "test accuracy (share of rows)",
     "nonzeros": "nonzero weights (count)",
     "held_out_loss": "loss on the clients' held-out rows",

@@ -122,6 +122,12 @@ class Config:
         mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
         return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
 
+    @property
+    def unusual(self) -> dict[str, Value]:
+        """The settings that determine the result and differ from their defaults, by their keys."""
+        mine = self.items()
+        return {key: mine[key] for key in mine.keys() - INCIDENTAL if mine[key] != CATALOGUE[key].key.default}
+
     def changed(self, items: Mapping[str, Value]) -> list[str]:
         """The keys whose value differs from that in `items`, except those that do not affect the result."""
         mine = self.items()

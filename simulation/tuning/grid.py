@@ -54,7 +54,7 @@ from ..settings.toml import to_tables, to_toml, toml_lines, toml_value
 from .charged import Charged
 from .validation import held_out
 
-_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "ends")
+_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "centre", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}
 _HELD_OUT = {
     "objective": "minus the objective on the held-out rows",
