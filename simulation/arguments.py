@@ -71,6 +71,22 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
     expect(not found, "\n       ".join(found))
 
 
+def show_coefficients(model: Path, out: Path | None) -> None:
+    """Print the coefficients of a linear model as tables, or write them to a CSV file."""
+    from twinflower.models.trained import load
+
+    from .report.coefficients import REMARKS, as_csv, headings, tables
+    from .report.console import table
+
+    found = load(model).coefficients()
+    if out:
+        deliver(as_csv(found), out, f"{len(found)} coefficients")
+        return
+    for title, rows in tables(found).items():
+        table(headings(found), rows, title)
+    say(*REMARKS)
+
+
 def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:
     """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
     from .report.html.case import Case

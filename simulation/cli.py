@@ -296,19 +296,9 @@ def coefficients(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
 ) -> None:
     """Show a linear model's coefficients in the units of its columns, with odds ratios."""
-    from twinflower.models.trained import load
+    from .arguments import show_coefficients
 
-    from .arguments import deliver
-    from .report.coefficients import REMARKS, as_csv, headings, tables
-    from .report.console import say, table
-
-    found = load(model).coefficients()
-    if out:
-        deliver(as_csv(found), out, f"{len(found)} coefficients")
-        return
-    for title, rows in tables(found).items():
-        table(headings(found), rows, title)
-    say(*REMARKS)
+    show_coefficients(model, out)
 
 
 @app.command()

@@ -395,6 +395,15 @@ def test_the_command_and_the_report_show_the_table(sites, tmp_path):
     assert list(lines[0]) == list(found[0]._fields)
 
 
+def test_a_report_of_many_columns_shows_the_first(sites, tmp_path, monkeypatch):
+    (result,) = cohort.train([prepare(parse(sites))])
+    write_run(result, tmp_path / "run")
+    monkeypatch.setattr("twinflower.simulation.report.html.coefficients._MOST_ROWS", 2)
+    report = report_run(tmp_path / "run").read_text(encoding="utf-8")
+    assert "4 more rows: the command twinflower coefficients shows all." in report
+    assert "severe (against none)" not in report
+
+
 def test_the_report_says_why_there_are_none(sites, tmp_path):
     (result,) = cohort.train([prepare(parse(sites | {"data.row-scaling": "each"}))])
     write_run(result, tmp_path / "run")

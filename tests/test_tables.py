@@ -578,6 +578,24 @@ def test_a_draft_recognises_how_its_tables_are_written(tmp_path, delimiter, deci
     assert len(read_rows(path, schema)[1]) == 20
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "is empty; it must begin with a line of column names"),
+        ("a;b\n", "has a header and no rows"),
+        (f'a;b\n"{"x" * 200_000}";1\n', r"row 1: not a line of CSV \(field larger than field limit"),
+        (
+            "a;b\nsch\xf6n;1\n".encode("latin-1"),
+            "row 1, column 'a;b' is not UTF-8 text: save the table as CSV UTF-8",
+        ),
+    ],
+    ids=["empty", "no rows", "long", "Latin-1"],
+)
+def test_a_draft_of_a_file_that_is_no_table_is_one_sentence(tmp_path, content, sentence):
+    with pytest.raises(DataError, match=sentence):
+        drafted([written(tmp_path, content)])
+
+
 def test_a_draft_says_which_files_are_written_in_another_way(tmp_path):
     names = {"a.csv": (";", ","), "b.csv": (";", ","), "c.csv": ("\t", ".")}
     table = "dose,ill\n1.5,0\n2.5,1\n"

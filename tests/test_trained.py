@@ -54,7 +54,13 @@ CASES = [
 ROWS = {"age": [20, 75, 50, 33.5], "pain": ["none", "severe", "", "mild"]}
 
 
-@pytest.mark.parametrize("inputs", [{}, {"row_norm": 1.0}, {"bias": False}, {"bias": False, "row_norm": 0.5}])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {}, {"row_norm": 1.0}, {"bias": False}, {"bias": False, "row_norm": 0.5},
+        {"row_norm": 1.0, "row_scaling": "all"}, {"bias": False, "row_norm": 0.5, "row_scaling": "all"},
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("objective", "text"), CASES)
 def test_scikit_learn_predicts_the_same(objective, text, inputs):
     model = some(objective, text, **inputs)

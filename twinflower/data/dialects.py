@@ -3,6 +3,7 @@
 import csv
 import itertools
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .csv_tables import DELIMITERS, Dialect, is_number, opened_text, with_point
@@ -19,19 +20,25 @@ def recognised(file: Path) -> Dialect:
     with opened_text(file) as stream:
         lines = [line for line in itertools.islice(stream, _LINES) if line.strip()]
         delimiter = max(DELIMITERS, key=lambda mark: _fields(lines, mark))
-        if delimiter == ",":
-            return Dialect(delimiter)
         stream.seek(0)
-        return Dialect(delimiter, "," if _has_commas(csv.reader(stream, delimiter=delimiter)) else ".")
+        commas = delimiter != "," and _has_commas(csv.reader(stream, delimiter=delimiter))
+        return Dialect(delimiter, "," if commas else ".")
 
 
 def _fields(lines: list[str], mark: str) -> tuple[bool, int]:
-    """Whether all lines have the same number of fields, which is above 1, and that of the header."""
-    widths = [len(fields) for fields in csv.reader(lines, delimiter=mark)]
-    return len({*widths}) == 1 and widths[0] > 1, widths[0] if widths else 0
+    """Whether all lines have as many fields as the header, and more than one; and the number of these."""
+    reader, width, same = csv.reader(lines, delimiter=mark), 0, False
+    with suppress(csv.Error):  # whoever reads the table says where
+        width = len(next(reader, []))
+        same = all(len(fields) == width for fields in reader)
+    return same and width > 1, width
 
 
 def _has_commas(rows: Iterable[list[str]]) -> bool:
-    marked = [field for fields in rows for field in fields if "," in field or "." in field]
-    points = any("." in field and is_number(field) for field in marked)
-    return not points and any(with_point(field) != field for field in marked)
+    found = False
+    with suppress(csv.Error):
+        for field in (field for fields in rows for field in fields):
+            if "." in field and is_number(field):
+                return False
+            found = found or with_point(field) != field
+    return found

@@ -1,5 +1,6 @@
 """The section of a report on the coefficients of a linear model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from twinflower.errors import DataError, SettingError
@@ -11,6 +12,7 @@ from ..coefficients import REMARKS, headings, tables
 from .parts import Section, Table
 
 _TITLE = "Coefficients"
+_MOST_ROWS = 100  # of a table
 
 
 def coefficients(folder: Path) -> list[Section]:
@@ -26,7 +28,15 @@ def coefficients(folder: Path) -> list[Section]:
         return []
     except SettingError as error:
         return [Section(_TITLE, [f"None: {error}."])]
-    parts = [Section(title, tables=[Table(headings(found), rows)]) for title, rows in tables(found).items()]
+    parts = [
+        Section(title, tables=[_shortened(headings(found), rows)]) for title, rows in tables(found).items()
+    ]
     if len(parts) == 1:
         return [Section(_TITLE, REMARKS, parts=parts)]
     return [Section(_TITLE, REMARKS, folded=parts)]
+
+
+def _shortened(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    more = len(rows) - _MOST_ROWS
+    remark = f"{more:,} more rows: the command twinflower coefficients shows all." if more > 0 else ""
+    return Table(names, rows[:_MOST_ROWS], remark)
