@@ -22,7 +22,7 @@ SUMMARY_KEYS = (
 )  # fmt: skip
 _NEWER_KEYS = (  # that summaries of older versions may lack
     "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised",
-    "regression", "test_accuracy_from", *SITE_COLUMNS,
+    "regression", "test_accuracy_from", "site_names", "site_scores", *SITE_COLUMNS,
 )  # fmt: skip
 
 
