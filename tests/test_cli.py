@@ -183,7 +183,35 @@ def test_the_name_of_an_experiment_leads_to_its_file(call, monkeypatch):
     status, _, error = call("run", "digits")
     assert status == 2
     assert error.endswith("; did you mean experiments/digits.toml?\n")
-    assert "did you mean" not in call("run", "no-such-experiment")[2]
+    error = call("run", "no-such-experiment")[2]
+    assert "did you mean" not in error
+    assert error.endswith(
+        "; the experiments that come with Twinflower are in the folder experiments of its source\n"
+    )
+    assert call("run", "missing.toml")[2].endswith("missing.toml: No such file or directory\n")
+
+
+@pytest.mark.parametrize("columns", [70, 100])
+def test_a_table_in_a_pipe_has_the_width_of_columns(columns):
+    words = [sys.executable, "-m", "twinflower", "settings", "fedpdm"]
+    environment = os.environ | {"COLUMNS": f"{columns}"}
+    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) == columns
+
+
+@pytest.mark.parametrize("labels", [["no"] * 8, ["no"] * 7 + ["yes"]])
+def test_rows_of_one_class_are_mentioned(tmp_path, labels):
+    (tmp_path / "schema.toml").write_text(
+        '[label]\ncolumn = "y"\nclasses = ["no", "yes"]\n[columns]\na = { range = [0, 1] }\n'
+    )
+    for site in range(2):
+        (tmp_path / f"site-{site}.csv").write_text("a,y\n" + "".join(f"0.5,{label}\n" for label in labels))
+    files = {"files": "site-*.csv", "schema": "schema.toml", "test-file": "site-0.csv"}
+    config = parse(
+        {"data.name": "tables"} | {f"data.{key}": f"{tmp_path}/{own}" for key, own in files.items()}
+    )
+    found = [text for text in warnings(prepare(config)) if "to train on have the class 'no'" in text]
+    assert len(found) == (len(set(labels)) == 1)
 
 
 @pytest.mark.parametrize("words", [["-h"], ["run", "-h"]])

@@ -20,7 +20,7 @@ SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
     "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies", "optimality",
     "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", "regression",
-    "test_accuracy_from",
+    "test_accuracy_from", "site_names", "site_scores",
 )  # fmt: skip
 _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 

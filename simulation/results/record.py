@@ -10,6 +10,7 @@ import numpy as np
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
+from twinflower.data.dataset import OWN
 from twinflower.data.features import EACH
 from twinflower.data.sets import Data
 from twinflower.errors import RunError
@@ -29,6 +30,7 @@ from ..runs.setup import Setup
 from ..settings.columns import SITE_COLUMNS
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
+_MOST_SCORES = 1000  # clients whose scores are computed
 _FAR = 100.0  # an objective this many times its start is taken as divergence
 
 Progress = Callable[[dict[str, Any]], None]
@@ -214,6 +216,23 @@ class Result:
             return None
         return algorithm.satisfied(metrics)
 
+    def _site_scores(self) -> list[float | None] | None:
+        """Accuracy or R^2 of the final model on the rows that each client trained on.
+
+        None where no exact number may be told, which is in a private run; and without a model or rows, or for many
+        clients.
+        """
+        setup, x = self.setup, self.model
+        if (
+            setup.plan
+            or x is None
+            or setup.config.data.name == OWN
+            or setup.config.clients.count > _MOST_SCORES
+        ):
+            return None
+        rows = map(setup.shards.rows, range(setup.config.clients.count))
+        return [finite(float(setup.objective.score(x, own))) for own in rows]
+
     def ending(self) -> "Ending":
         """What the command prints about this run when it has ended."""
         return Ending(self.warnings(), self.privacy(), self.failure)
@@ -253,6 +272,8 @@ class Result:
             "privacy": self.privacy(),
             "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
             "partition": described(self.setup),
+            "site_names": list(self.setup.dataset.site_names) or None,
+            "site_scores": self._site_scores(),
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),

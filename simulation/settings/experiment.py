@@ -165,9 +165,12 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _meant(path: Path) -> str:
-    """For the name of an experiment in place of its file: that file, if it is there."""
+    """For the name of an experiment in place of its file: that file, or in which folder it would be."""
     files = [Path(f"{path}.toml"), Path("experiments") / f"{path}.toml"]
-    return next((f"; did you mean {file}?" for file in files if file.is_file()), "")
+    elsewhere = "; the experiments that come with Twinflower are in the folder experiments of its source"
+    return next(
+        (f"; did you mean {file}?" for file in files if file.is_file()), "" if path.suffix else elsewhere
+    )
 
 
 def title_of(path: Path) -> str:

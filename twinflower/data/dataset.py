@@ -63,6 +63,7 @@ class Dataset:
     note                      a remark to report with results, such as that another file replaced a missing one
     standardised              whether columns or targets were scaled by statistics of the rows
     sites                     number of rows of each client if the rows are already grouped by client, else ()
+    site_names                the names of these clients, such as those of their files, or ()
     schema                    the schema of the table that the features come from, if they come from one
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
@@ -85,6 +86,7 @@ class Dataset:
     class_names: tuple[Any, ...] = ()
     unscaled: Unscaled | None = None
     dtype: np.dtype[Any] = DOUBLE
+    site_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):

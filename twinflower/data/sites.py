@@ -99,7 +99,10 @@ def load_tables(data: TableData) -> Dataset:
             f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
         )
     sizes = tuple(len(labels) for _, labels in parts)
-    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes if len(sizes) > 1 else ())
+    if len(sizes) == 1:
+        return _dataset(data, schema, _stacked(parts), test, note=note)
+    called = site_names(data) if data.site_column else [Path(name).name for name in names]
+    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
 
 
 def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:

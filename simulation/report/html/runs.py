@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.sets import DATASETS, OWN
+from twinflower.data.columns import Category, Classes, Column, Range
+from twinflower.data.sets import DATASETS, OWN, TableData
+from twinflower.errors import DataError
 from twinflower.models.intervals import LEVEL
+from twinflower.models.trained import load
 
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary
@@ -38,8 +41,8 @@ def page_of_run(folder: Path) -> Page:
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), *coefficients(folder),
-        _sites(folder, str(summary["partition"] or "")),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *_columns(folder, config), *coefficients(folder),
+        _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
@@ -195,8 +198,55 @@ def _cell(value: float, column: str) -> str:
 # --- sites
 
 
-def _sites(folder: Path, partition: str) -> Section:
-    sites = read_clients(folder)
+def _columns(folder: Path, config: Config) -> list[Section]:
+    """What the columns of tables mean, if the run has a model of tables."""
+    try:
+        schema = load(folder).inputs.schema
+    except DataError:
+        return []
+    if schema is None:
+        return []
+    label = schema.label
+    texts = [f"Files: {config.data.files}"] if isinstance(config.data, TableData) else []
+    kind = f"classes {_listed(label.names)}" if isinstance(label, Classes) else _span(label.range)
+    texts.append(f"Predicted: {label.column}, {kind}")
+    rows = [(own.name, _content(own), own.missing) for own in schema.columns]
+    return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
+
+
+def _content(column: Column) -> str:
+    return _listed(column.categories) if isinstance(column, Category) else _span(column.range)
+
+
+def _span(own: Range | None) -> str:
+    return "a number" if own is None else f"{own.low:.6g} to {own.high:.6g}"
+
+
+def _listed(words: Sequence[object]) -> str:
+    return ", ".join(map(str, words[:_MOST_ROWS])) + (" ..." if len(words) > _MOST_ROWS else "")
+
+
+def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[Table]:
+    """The name of each site and, without privacy, what the final model achieves on its rows."""
+    names, scores = summary["site_names"], summary["site_scores"]
+    if not (names or scores):
+        return []
+    headings, remark = ["site", "records"], "The names of the sites."
+    if scores:
+        headings.append("R^2" if summary["regression"] else "accuracy")
+        remark = "The final model on the rows that each site trained on."
+    rows = []
+    for site in sites[:_MOST_ROWS]:
+        number_, records = int(site["client"]), int(site["rows"])
+        own = [number(scores[number_], ".4f")] if scores else []
+        rows.append([f"{number_}: {names[number_]}" if names else f"{number_}", f"{records:,}", *own])
+    return [
+        Table(headings, rows, remark if len(rows) == len(sites) else f"{remark} {len(rows)} of {len(sites)}.")
+    ]
+
+
+def _sites(folder: Path, summary: Mapping[str, Any]) -> Section:
+    sites, partition = read_clients(folder), str(summary["partition"] or "")
     groups = grouped(sites, ("asked", "used"))
     rows = [
         (*named(group), f"{asked:.0f}", f"{used:.0f}", f"{asked - used:.0f}")
@@ -205,7 +255,8 @@ def _sites(folder: Path, partition: str) -> Section:
     remark = "" if len(rows) == len(groups) else "The other sites are in clients.csv."
     table = Table(("site", "records", "rounds asked", "replies used", "left out"), rows, remark)
     return Section(
-        "Sites and participation", points=partition.splitlines(), tables=[table] if rows else [],
+        "Sites and participation", points=partition.splitlines(),
+        tables=[*_results(sites, summary), *([table] if rows else [])],
         folded=_lost(read_rejections(folder)),
     )  # fmt: skip
 
