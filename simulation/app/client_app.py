@@ -139,7 +139,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
     require(
-        not isinstance(setup.algorithm, FedPDM) or setup.algorithm.unstable_steps == "refuse",
+        not isinstance(setup.method, FedPDM) or setup.method.unstable_steps == "refuse",
         "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
     )
     policy = Policy(

@@ -170,7 +170,7 @@ class Ending(NamedTuple):
 class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
-    points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.points`).
+    points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`).
     """
 
     setup: Setup

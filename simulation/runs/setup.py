@@ -34,7 +34,7 @@ class Setup:
 
     partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
     held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
-    the latter rows themselves. ranges: private ranges, once they are found.
+    the held-out rows themselves. ranges: private ranges, once they are found.
     """
 
     config: Config

@@ -66,7 +66,7 @@ class Deployment(Engine):
 
 
 def node_name(number: int) -> str:
-    """Of its log."""
+    """The name of a node's process and of its log."""
     return f"node-{number}"
 
 

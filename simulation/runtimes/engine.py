@@ -1,4 +1,4 @@
-"""The `flower` runtime: `flwr run` on a separate simulation SuperLink.
+"""`flwr run` on a simulation SuperLink of its own, for the `flower` runtime.
 
 By default `flwr run` leaves a SuperLink daemon running. Here the SuperLink has its own FLWR_HOME and ports and stops
 with the command. `deployment` does the same with SuperNodes.
