@@ -25,7 +25,7 @@ from twinflower.sums.noise import SimulatedSums
 from twinflower.sums.summed import Summed
 
 from ..results.checkpoint import Checkpoints
-from ..results.folder import curve_folder
+from ..results.folder import curve_folder, run_folder
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
 from ..results.writing import write_config
@@ -166,19 +166,26 @@ def train(
 ) -> list[Result]:
     """Run all seeds together and return their results in order.
 
-    With checkpoints, which hold all seeds, the run resumes from the newest one. The seeds run one by one instead if one
-    of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, if the
-    schema has private ranges, or if the server sees only sums.
+    With checkpoints, which hold all seeds, the run resumes from the newest one. Seeds that cannot be stacked
+    (`_stackable`) run one by one instead, and so do all if one of them fails or loses a client whose update is not
+    finite; they then write no checkpoints.
     """
     try:
-        alike = not isinstance(setups[0].algorithm, DrawsSteps | Summed) and not setups[0].dataset.unscaled
-        if len(setups) > 1 and not alike:
+        if len(setups) > 1 and not _stackable(setups[0]):
             raise Uneven
         setups = [simulated(setup) for setup in setups]
         with computing(), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):
         return [result for setup in setups for result in train([setup], progress)]
+
+
+def _stackable(setup: Setup) -> bool:
+    """Whether several seeds of the run have arrays of the same shapes in every round.
+
+    Not if each draws its own numbers of local steps, if the schema has private ranges, or if the server sees only sums.
+    """
+    return not isinstance(setup.algorithm, DrawsSteps | Summed) and not setup.dataset.unscaled
 
 
 def _together(
@@ -235,13 +242,19 @@ def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
 
 
 def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
-    """A function that runs a curve of the experiment with given seeds, all together."""
+    """A function that runs a curve of the experiment with given seeds, together if they can be stacked."""
 
     def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
-        own = curve_folder(plan, folder, curve)
-        if curve.config.output.checkpoint_every and plan.single:
-            write_config(curve.config, own)
-        checkpoints = Checkpoints(own, curve.config.output.checkpoint_every, curve.config)
-        yield from train(prepare_seeds(curve.config, seeds), progress, checkpoints)
+        every = curve.config.output.checkpoint_every
+        if every and plan.single:
+            write_config(curve.config, folder)
+        setups = prepare_seeds(curve.config, seeds)
+        if _stackable(setups[0]):
+            own = Checkpoints(curve_folder(plan, folder, curve), every, curve.config)
+            yield from train(setups, progress, own)
+            return
+        for setup in setups:
+            own = Checkpoints(run_folder(plan, folder, curve, setup.config.seed), every, setup.config)
+            yield from train([setup], progress, own)
 
     return together
