@@ -402,7 +402,7 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
         guard = guard_of(setup, client, Free(), "run")
         noisy = columns.counts(columns.open(guard, "run"))
         released.append(
-            (noisy - columns.grid.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
+            (noisy - columns.bins.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
         )
     squares, size = float(np.sum(np.square(released))), np.size(released)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
