@@ -5,6 +5,7 @@ from .bsdp_fedpdm import BSDPFedPDMClient
 from .dp_nfl import DPNFLClient
 from .fedadmm import FedADMMClient
 from .fedavg import FedAvgClient
+from .feddr import FedDRClient
 from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
@@ -32,6 +33,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         ScaffoldClient,
         FedDynClient,
         FedADMMClient,
+        FedDRClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -53,6 +55,7 @@ __all__ = [
     "DPNFLClient",
     "FedADMMClient",
     "FedAvgClient",
+    "FedDRClient",
     "FedDynClient",
     "FedPDMClient",
     "FedProxClient",

@@ -5,6 +5,7 @@ from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
+from .feddr import FedDR
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
@@ -33,6 +34,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         Scaffold,
         FedDyn,
         FedADMM,
+        FedDR,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -56,6 +58,7 @@ __all__ = [
     "ConstrainedSSCA",
     "FedADMM",
     "FedAvg",
+    "FedDR",
     "FedDyn",
     "FedPDM",
     "FedProx",

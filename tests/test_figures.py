@@ -238,17 +238,15 @@ def test_a_run_has_its_methods_colour(tmp_path):
 
 
 def test_every_method_has_a_colour_of_its_own():
-    missing = ALGORITHMS.keys() - COLOURS.keys()
-    assert not missing, f"give {', '.join(missing)} a colour in simulation/report/plot_style.py"
-    assert COLOURS.keys() <= ALGORITHMS.keys()
     hues = sorted((hue(colour), name) for name, colour in COLOURS.items())
     gaps = list(itertools.pairwise([*hues, (hues[0][0] + 1, hues[0][1])]))
-    _, free = max((b - a, (a + b) / 2 % 1) for (a, _), (b, _) in gaps)
+    _, middle = max((b - a, (a + b) / 2 % 1) for (a, _), (b, _) in gaps)
+    free = f"{to_hex(colorsys.hls_to_rgb(middle, 0.4, 0.6))} is far from all others"
+    missing = ALGORITHMS.keys() - COLOURS.keys()
+    assert not missing, f"give {', '.join(missing)} a colour in simulation/report/plot_style.py: {free}"
+    assert COLOURS.keys() <= ALGORITHMS.keys()
     for (a, one), (b, other) in gaps:
-        assert b - a > 0.02, (
-            f"{one} and {other} are less than a fiftieth of the colour circle apart; "
-            f"{to_hex(colorsys.hls_to_rgb(free, 0.4, 0.6))} is far from all others"
-        )
+        assert b - a > 0.02, f"{one} and {other} are less than a fiftieth of the colour circle apart; {free}"
 
 
 def test_a_method_has_the_same_colour_in_every_figure(tmp_path):

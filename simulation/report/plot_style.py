@@ -24,6 +24,7 @@ COLOURS = {
     "scaffold": "#d62728",
     "feddyn": "#9467bd",
     "fedadmm": "#902b99",
+    "feddr": "#3f29a3",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

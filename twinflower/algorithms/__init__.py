@@ -5,6 +5,7 @@ from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
+from .feddr import FedDR
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
@@ -21,8 +22,8 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, ProxSkip, ISRLDP, LDPPrimalDual,
-        SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP,
+        LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
 
@@ -39,6 +40,7 @@ __all__ = [
     "ConstrainedSSCA",
     "FedADMM",
     "FedAvg",
+    "FedDR",
     "FedDyn",
     "FedPDM",
     "FedProx",
