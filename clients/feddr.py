@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.feddr import FedDR as FedDRPage
+from twinflower.algorithms.feddr import FedDR as FedDRAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -14,4 +14,4 @@ class FedDRClient(AlgorithmClient):
     `twinflower.algorithms.feddr.FedDR.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedDRPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedDRAlgorithm

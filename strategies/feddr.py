@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.feddr import FedDR as FedDRPage
+from twinflower.algorithms.feddr import FedDR as FedDRAlgorithm
 
 from .star import StarStrategy
 
@@ -17,4 +17,4 @@ class FedDR(StarStrategy):
     not, it sends the difference anew.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedDRPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedDRAlgorithm
