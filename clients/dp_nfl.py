@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.dp_nfl import DPNFL as DPNFLPage
+from twinflower.algorithms.dp_nfl import DPNFL as DPNFLAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class DPNFLClient(AlgorithmClient):
     `twinflower.algorithms.dp_nfl.DPNFL.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = DPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = DPNFLAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedadmm import FedADMM as FedADMMPage
+from twinflower.algorithms.fedadmm import FedADMM as FedADMMAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -14,4 +14,4 @@ class FedADMMClient(AlgorithmClient):
     `twinflower.algorithms.fedadmm.FedADMM.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedADMMAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedavg import FedAvg as FedAvgPage
+from twinflower.algorithms.fedavg import FedAvg as FedAvgAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class FedAvgClient(AlgorithmClient):
     `twinflower.algorithms.fedavg.FedAvg.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedAvgPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedAvgAlgorithm

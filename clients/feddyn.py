@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.feddyn import FedDyn as FedDynPage
+from twinflower.algorithms.feddyn import FedDyn as FedDynAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -14,4 +14,4 @@ class FedDynClient(AlgorithmClient):
     `twinflower.algorithms.feddyn.FedDyn.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedDynPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedDynAlgorithm

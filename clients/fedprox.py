@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedprox import FedProx as FedProxPage
+from twinflower.algorithms.fedprox import FedProx as FedProxAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class FedProxClient(AlgorithmClient):
     point and their number: `twinflower.algorithms.fedprox.FedProx.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedProxPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedProxAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPPage
+from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class ISRLDPClient(AlgorithmClient):
     `twinflower.algorithms.isrl_dp.ISRLDP.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPPage
+    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualPage
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -17,4 +17,4 @@ class LDPPrimalDualClient(AlgorithmClient):
     budget twice. The server rejects a client that has lost its state, because the duals would no longer sum to 0.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage
+    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientPage
+from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class NetworkedSubgradientClient(AlgorithmClient):
     step: `twinflower.algorithms.networked_subgradient.NetworkedSubgradient.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage
+    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientAlgorithm

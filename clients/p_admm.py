@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.p_admm import PADMM as PADMMPage
+from twinflower.algorithms.p_admm import PADMM as PADMMAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class PADMMClient(AlgorithmClient):
     `twinflower.algorithms.p_admm.PADMM.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = PADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = PADMMAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.proxskip import ProxSkip as ProxSkipPage
+from twinflower.algorithms.proxskip import ProxSkip as ProxSkipAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -14,4 +14,4 @@ class ProxSkipClient(AlgorithmClient):
     `twinflower.algorithms.proxskip.ProxSkip.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ProxSkipPage
+    algorithm_class: ClassVar[type[Algorithm]] = ProxSkipAlgorithm

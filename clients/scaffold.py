@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.scaffold import Scaffold as ScaffoldPage
+from twinflower.algorithms.scaffold import Scaffold as ScaffoldAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -14,4 +14,4 @@ class ScaffoldClient(AlgorithmClient):
     `twinflower.algorithms.scaffold.Scaffold.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldPage
+    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldAlgorithm

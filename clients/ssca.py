@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ssca import SSCA as SSCAPage
+from twinflower.algorithms.ssca import SSCA as SSCAAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class SSCAClient(AlgorithmClient):
     `twinflower.algorithms.ssca.SSCA.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = SSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = SSCAAlgorithm

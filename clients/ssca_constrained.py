@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAPage
+from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class ConstrainedSSCAClient(AlgorithmClient):
     `twinflower.algorithms.ssca_constrained.ConstrainedSSCA.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAAlgorithm

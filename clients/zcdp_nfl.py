@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
+from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -15,4 +15,4 @@ class ZCDPNFLClient(AlgorithmClient):
     `twinflower.algorithms.zcdp_nfl.ZCDPNFL.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.dp_nfl import DPNFL as DPNFLPage
+from twinflower.algorithms.dp_nfl import DPNFL as DPNFLAlgorithm
 
 from .relay import RelayStrategy
 
@@ -14,4 +14,4 @@ class DPNFL(RelayStrategy):
     For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = DPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = DPNFLAlgorithm

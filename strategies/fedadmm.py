@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedadmm import FedADMM as FedADMMPage
+from twinflower.algorithms.fedadmm import FedADMM as FedADMMAlgorithm
 
 from .star import StarStrategy
 
@@ -17,4 +17,4 @@ class FedADMM(StarStrategy):
     not, it sends the difference anew.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedADMMAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedavg import FedAvg as FedAvgPage
+from twinflower.algorithms.fedavg import FedAvg as FedAvgAlgorithm
 
 from .star import StarStrategy
 
@@ -16,4 +16,4 @@ class FedAvg(StarStrategy):
     A missing client is left out of the mean.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedAvgPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedAvgAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.feddyn import FedDyn as FedDynPage
+from twinflower.algorithms.feddyn import FedDyn as FedDynAlgorithm
 
 from .star import StarStrategy
 
@@ -17,4 +17,4 @@ class FedDyn(StarStrategy):
     learns that its last reply was not used, and it undoes that dual step.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedDynPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedDynAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedprox import FedProx as FedProxPage
+from twinflower.algorithms.fedprox import FedProx as FedProxAlgorithm
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class FedProx(StarStrategy):
     A missing client is left out of the mean.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedProxPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedProxAlgorithm

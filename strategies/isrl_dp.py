@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPPage
+from twinflower.algorithms.isrl_dp import ISRLDP as ISRLDPAlgorithm
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class ISRLDP(StarStrategy):
     A missing client is left out of the mean.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPPage
+    algorithm_class: ClassVar[type[Algorithm]] = ISRLDPAlgorithm

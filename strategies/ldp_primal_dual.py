@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualPage
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual as LDPPrimalDualAlgorithm
 from twinflower.errors import require
 
 from .star import StarStrategy
@@ -21,7 +21,7 @@ class LDPPrimalDual(StarStrategy):
     then stops the run.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualPage
+    algorithm_class: ClassVar[type[Algorithm]] = LDPPrimalDualAlgorithm
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **kwargs: Any

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientPage
+from twinflower.algorithms.networked_subgradient import NetworkedSubgradient as NetworkedSubgradientAlgorithm
 
 from .relay import RelayStrategy
 
@@ -15,4 +15,4 @@ class NetworkedSubgradient(RelayStrategy):
     For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientPage
+    algorithm_class: ClassVar[type[Algorithm]] = NetworkedSubgradientAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.p_admm import PADMM as PADMMPage
+from twinflower.algorithms.p_admm import PADMM as PADMMAlgorithm
 
 from .relay import RelayStrategy
 
@@ -14,4 +14,4 @@ class PADMM(RelayStrategy):
     For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = PADMMPage
+    algorithm_class: ClassVar[type[Algorithm]] = PADMMAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.proxskip import ProxSkip as ProxSkipPage
+from twinflower.algorithms.proxskip import ProxSkip as ProxSkipAlgorithm
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class ProxSkip(StarStrategy):
     The request is repeated to a client that does not reply, and the run stops if there is still no reply.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ProxSkipPage
+    algorithm_class: ClassVar[type[Algorithm]] = ProxSkipAlgorithm

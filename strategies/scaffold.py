@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.scaffold import Scaffold as ScaffoldPage
+from twinflower.algorithms.scaffold import Scaffold as ScaffoldAlgorithm
 
 from .star import StarStrategy
 
@@ -17,4 +17,4 @@ class Scaffold(StarStrategy):
     that its last reply was not used, and it undoes that step of c_i.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldPage
+    algorithm_class: ClassVar[type[Algorithm]] = ScaffoldAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ssca import SSCA as SSCAPage
+from twinflower.algorithms.ssca import SSCA as SSCAAlgorithm
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class SSCA(StarStrategy):
     A missing client is left out, and the others are weighted to represent all rows.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = SSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = SSCAAlgorithm

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAPage
+from twinflower.algorithms.ssca_constrained import ConstrainedSSCA as ConstrainedSSCAAlgorithm
 
 from .star import StarStrategy
 
@@ -16,4 +16,4 @@ class ConstrainedSSCA(StarStrategy):
     A missing client is left out, and the others are weighted to represent all rows.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAPage
+    algorithm_class: ClassVar[type[Algorithm]] = ConstrainedSSCAAlgorithm

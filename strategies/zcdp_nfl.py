@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLPage
+from twinflower.algorithms.zcdp_nfl import ZCDPNFL as ZCDPNFLAlgorithm
 
 from .relay import RelayStrategy
 
@@ -15,4 +15,4 @@ class ZCDPNFL(RelayStrategy):
     For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLPage
+    algorithm_class: ClassVar[type[Algorithm]] = ZCDPNFLAlgorithm
