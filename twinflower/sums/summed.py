@@ -127,7 +127,8 @@ class Summed(NeedsEveryClient, BoundsRounding):
         return state, Upload(work.noise(v)), report  # type: ignore[arg-type]
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
-        """The method's release, because one record changes v_i as much as u_i."""
+        """The method's release, because one record changes v_i as much as u_i; SettingError as in `grid`."""
+        self.grid(round_)
         return self.algorithm.release(bounds, workload, round_)  # type: ignore[no-any-return]
 
     def rounding(
