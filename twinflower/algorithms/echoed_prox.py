@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from .echo import Echoed, echo
+from .echo import Echoed, echo, nobody_heard
 from .layout import Count, Layout
 from .server_prox import ServerProx
 
@@ -34,3 +34,23 @@ class EchoedProx(ServerProx, Echoed):
         """Send x0 and the echo."""
         x0, kept, seed = super().broadcast(server, round_, node)
         return Inbox(x0, kept, seed, echo(server.heard, node))
+
+
+class MeanServer(NamedTuple):
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; heard (..., N),
+    the last counted round of each client; and the key (...,) of the run's public random numbers."""
+
+    x0: Array
+    mean: Array
+    average: Array
+    heard: Index
+    key: Seeds
+
+
+@dataclass(frozen=True)
+class TracksMean(EchoedProx):
+    """A method whose server adds the clients' differences to a mean, and applies the prox of h to it."""
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> MeanServer:
+        """Start with x0 = mean = start."""
+        return MeanServer(start, start, start, nobody_heard(start, num_clients), key)

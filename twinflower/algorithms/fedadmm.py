@@ -38,36 +38,25 @@ of a local loop with a public start and a public shift, and mu = rho (`LocalMeth
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index
 from ..errors import require
 from ..problems.regularisers import Zero
 from ..settings import Setting, above, at_least
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Tentative, confirmed, hear, nobody_heard, tentative, unsent, vectors_of
-from .echoed_prox import EchoedProx
+from .echo import Tentative, confirmed, hear, tentative, unsent, vectors_of
+from .echoed_prox import MeanServer, TracksMean
 from .layout import Layout
 from .messages import Upload
 
 
-class Server(NamedTuple):
-    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; heard (..., N),
-    the last counted round of each client; and the key (...,) of the run's public random numbers."""
-
-    x0: Array
-    mean: Array
-    average: Array
-    heard: Index
-    key: Seeds
-
-
 @dataclass(frozen=True)
-class FedADMM(EchoedProx):
+class FedADMM(TracksMean):
     """FedADMM with FedAvg's settings (`missing` has no effect: an entry that nobody sent does not change).
 
     rho > 0: penalty of the augmented Lagrangian, with rho * step_size < 2. server_step: eta, or 0 for |S|/N.
@@ -111,10 +100,6 @@ class FedADMM(EchoedProx):
         """Start with y = 0 and w = z = start."""
         return unsent(np.concatenate([np.zeros_like(start), *self._kept(start, start)], -1))
 
-    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """Start with x0 = start."""
-        return Server(start, start, start, nobody_heard(start, num_clients), key)
-
     def client_update(
         self, state: Tentative, inbox: Any, work: LocalWork
     ) -> tuple[Tentative, Upload, Report]:
@@ -140,7 +125,7 @@ class FedADMM(EchoedProx):
         y, _, start = self._parts(confirmed(state, inbox.heard), inbox.x0)
         return start, y
 
-    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+    def server_update(self, server: MeanServer, uploads: Upload, clients: Index, round_: int) -> MeanServer:
         """Add the mean message to the mean, and apply the prox with step 1/rho."""
         shares = self.info.shares(clients)
         changes, _ = self.received(uploads, server.x0.shape[-1])

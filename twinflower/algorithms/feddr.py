@@ -34,33 +34,22 @@ release is that of a local loop with public start and shift, and mu = 1/eta, for
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index
 from ..settings import Rule, Setting, above
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Tentative, confirmed, hear, nobody_heard, tentative, unsent, vectors_of
-from .echoed_prox import EchoedProx
+from .echo import Tentative, confirmed, hear, tentative, unsent, vectors_of
+from .echoed_prox import MeanServer, TracksMean
 from .messages import Upload
 
 
-class Server(NamedTuple):
-    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; heard (..., N),
-    the last counted round of each client; and the key (...,) of the run's public random numbers."""
-
-    x0: Array
-    mean: Array
-    average: Array
-    heard: Index
-    key: Seeds
-
-
 @dataclass(frozen=True)
-class FedDR(EchoedProx):
+class FedDR(TracksMean):
     """FedDR with FedAvg's settings (`missing` has no effect: an entry that nobody sent does not change), FedPDM's
     stopping_tolerance and local_start, eta > step_size/2, the step of both prox, and 0 < alpha < 2, the relaxation."""
 
@@ -88,10 +77,6 @@ class FedDR(EchoedProx):
         """Start with y = x = z = start."""
         return unsent(np.concatenate([start, start, start], -1))
 
-    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """Start with x0 = mean = start."""
-        return Server(start, start, start, nobody_heard(start, num_clients), key)
-
     def client_update(
         self, state: Tentative, inbox: Any, work: LocalWork
     ) -> tuple[Tentative, Upload, Report]:
@@ -114,7 +99,7 @@ class FedDR(EchoedProx):
         y, start, _ = self._moved(confirmed(state, inbox.heard), inbox.x0)
         return start, self.pull * (inbox.x0 - y)
 
-    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+    def server_update(self, server: MeanServer, uploads: Upload, clients: Index, round_: int) -> MeanServer:
         """Add (1/N) sum Delta to the mean, and apply the prox of h with step eta."""
         shares = self.info.shares(clients)
         changes, _ = self.received(uploads, server.x0.shape[-1])
