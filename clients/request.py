@@ -67,7 +67,7 @@ class RequestReader:
         return session
 
     def bind(self, session: str) -> None:
-        """Bind this Flower run to the session; to be called only for a request that was validated completely."""
+        """Bind this Flower run to the session; to be called only for a request whose form was checked."""
         if _SESSION not in self.state:
             self.state[_SESSION] = ConfigRecord({"session": session})
 

@@ -31,7 +31,7 @@ def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | No
 
 def admitted(rows: Batch | Shards, start: NDArray[Any], client: int, guard: Guard | None) -> Shards:
     """A client's rows as the bounds of a private one assume them (`Guard.admitted`); the site's own log says if rows
-    were changed. Shards are not copied unless they are."""
+    were changed. Shards are copied only then."""
     shards = rows if isinstance(rows, Shards) else _shards(rows, start, client)
     if guard is None:
         return shards

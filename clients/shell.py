@@ -6,8 +6,8 @@ reply is stored, so that a repeated request gets the same numbers and no dual is
 reply of a client without state and noise is not stored: computed again, it is the same.) A request for a round that is
 no longer stored is refused.
 
-What a round passes through is in modules of its own: its request (`request`), the client's rows (`rows`), and what is
-stored of it (`completed`, `store`).
+Other modules read its request (`request`), prepare the client's rows (`rows`), and store what it computed (`completed`,
+`store`).
 """
 
 from dataclasses import replace

@@ -52,7 +52,7 @@ from .report.words import score
 from .results.record import Progress
 from .runs.setup import Setup, prepare_rows
 from .runtimes import cohort
-from .settings import parse
+from .settings import Config, parse
 
 try:
     from sklearn.utils.validation import validate_data
@@ -143,7 +143,7 @@ class _Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         objective = self._objective(len(classes))
         keys = self._keys(objective, _curvature(features, sizes), seed)
-        setup = prepare_rows(parse(keys, plain(dict(self.settings or {}))), data)
+        setup = prepare_rows(self._config(keys), data)
         (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
             raise RunError(result.failure)
@@ -156,6 +156,24 @@ class _Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         return self
+
+    def _config(self, keys: Mapping[str, Any]) -> Config:
+        """The configuration with the parameter `settings`; SettingError if that changes how rows are scaled.
+
+        They are scaled by parameters of the estimator, and in a private fit the noise follows from their norms.
+        """
+        config = parse(keys, plain(dict(self.settings or {})))
+        used, fixed = (
+            config.items(),
+            {"data.bias": True} | {k: v for k, v in keys.items() if k.startswith("data.")},
+        )
+        changed = [key for key, value in fixed.items() if used.get(key) != value]
+        require(
+            not changed,
+            f"settings must not change {', '.join(changed)}: the parameters row_norm and row_scaling say how rows are "
+            "scaled",
+        )
+        return config
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""

@@ -397,3 +397,18 @@ def test_a_fitted_model_can_be_saved(tmp_path):
     np.testing.assert_allclose(
         ours.to_sklearn().predict_proba(test), ours.predict_proba(test), rtol=0, atol=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    "key", [{"data.row-norm": 0.01}, {"row-norm": 0.01}, {"row-scaling": "all"}, {"data.bias": False}]
+)
+def test_settings_cannot_shrink_the_bound_that_rows_are_scaled_to(key):
+    """Rows keep the norm of the parameters: with a smaller bound the noise would be too small, epsilon a false one."""
+    X, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
+    model = FederatedClassifier(epsilon=1, ranges=(0, 1), rounds=2, settings=key)
+    with pytest.raises(
+        SettingError, match=r"settings must not change data\.\S+: the parameters row_norm and row_scaling"
+    ):
+        model.fit(X, y)
+    allowed = {"data.range-share": 0.3}
+    assert FederatedClassifier(epsilon=1, ranges="private", rounds=2, settings=allowed).fit(X, y).privacy_

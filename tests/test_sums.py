@@ -27,7 +27,6 @@ from twinflower.algorithms import (
 )
 from twinflower.algorithms.abilities import SumsUp
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import RunError, SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import log_delta
@@ -316,9 +315,10 @@ PLAIN = "fedpdm, public-state, one step, plain"
 
 def test_methods_that_sum_up_are_tested_unless_they_refuse_to():
     """One that no mode and schedule allows has a `check_sum` of its own."""
-    missing = set(SUMMED) - {algorithm.name for algorithm, _ in methods().values()}
-    assert {name for name in missing if ALGORITHMS[name].check_sum is LocalMethod.check_sum} == set()
-    assert "ssca-constrained" in missing
+    tested = {(algorithm.name, algorithm.privacy) for algorithm, _ in methods().values()}
+    modes = {(name, mode) for name in SUMMED for mode in ALGORITHMS[name].modes[1:]}
+    refused = {(name, mode) for name, mode in modes if mode == "as-published" or name == "ssca-constrained"}
+    assert tested == modes - refused
 
 
 def summed(algorithm: Any, schedule: LocalSchedule, widths: tuple[float, ...] = ()) -> Summed:

@@ -114,11 +114,11 @@ def strategy_of(
     setup: Setup,
     deployed: bool = False,
     evaluation: SiteEvaluation | None = None,
-    ranges: Agreement | None = None,
+    agreement: Agreement | None = None,
 ) -> StarStrategy:
     """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
 
-    evaluation: at the clients, by default none. ranges: how the clients agree on private ranges.
+    evaluation: at the clients, by default none. agreement: of the clients on private ranges.
     """
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
@@ -127,5 +127,5 @@ def strategy_of(
     return kind(
         setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
         min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
-        first_round=clients.first_round, evaluation=evaluation, agreement=ranges,
+        first_round=clients.first_round, evaluation=evaluation, agreement=agreement,
     )  # fmt: skip

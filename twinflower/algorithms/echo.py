@@ -6,8 +6,8 @@ rest of the run. So a client stores its variable both before and after its last 
 round in which the server counted a reply of this client: the echo. If that is not the round of the client's last reply,
 the client returns to the variable before it. The mean over all clients of `confirmed` then equals the server's variable
 after any sequence of missing rounds and faults. The cost is 64 bits in each request, and d more numbers stored on the
-client. On arrays, where no reply may be lost, these are kept all the same: without them a round of
-`benchmarks/yardstick.py` would be up to 2 % faster.
+client. On arrays they are kept even if no reply can be lost: without them a round of `benchmarks/yardstick.py` would be
+up to 2 % faster.
 
 A client that loses its whole state (a new node without the stored state) would start from zero, and the mean would be
 off by the lost value. Therefore these methods are `abilities.NeedsClientState`, and the server rejects the replies of

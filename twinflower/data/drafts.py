@@ -94,19 +94,19 @@ class Seen:
     @cached_property
     def numbers(self) -> dict[float, int]:
         """How often each number occurs."""
-        return {float(text): count for text, count in self.texts.items() if is_number(text)}
+        return {float(text): count for text, count in self.texts.items() if is_allowed_number(text)}
 
     @cached_property
     def others(self) -> list[str]:
         """The texts that are no numbers, ascending."""
-        return sorted(text for text in self.texts if not is_number(text))
+        return sorted(text for text in self.texts if not is_allowed_number(text))
 
     @cached_property
     def numeric(self) -> bool:
         """Whether the column holds numbers, perhaps with a few texts among them."""
         if not self.others or len(self.numbers) <= _FEW_NUMBERS:
             return not self.others and bool(self.numbers)
-        whole = sum(all(map(is_number, own)) for own in self.tables)
+        whole = sum(all(map(is_allowed_number, own)) for own in self.tables)
         return 2 * sum(self.numbers.values()) >= self.texts.total() or 2 * whole > len(self.tables)
 
     def column(self, name: str) -> Column | str:
@@ -138,7 +138,7 @@ class Seen:
         return sorted(self.texts, key=float) if self.numeric else sorted(self.texts)
 
 
-def is_number(text: str) -> bool:
+def is_allowed_number(text: str) -> bool:
     """Whether the text is a number that a table may have."""
     try:
         return abs(float(text)) <= LARGEST
