@@ -16,7 +16,6 @@ _SPEC.loader.exec_module(tables)
 FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
-    "digits-bound",
     "gauthier2023-fig1",
     "gauthier2023-fig3",
     "gauthier2023-privacy",
@@ -38,7 +37,6 @@ NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
     "li2024-fig6",
     "li2024-fig7-dp-mnist",
     "li2024-fig7-dp",
-    "li2024-fig7-methods",
     "li2024-fig7",
     "li2024-fig8-dp",
     "li2024-fig8-methods",
@@ -54,7 +52,6 @@ NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
     "ye2021-step-decay",
     "zhang2023-fig1-all-rows",
     "zhang2023-fig1-methods",
-    "zhang2023-fig1",
     "zhang2023-fig2",
     "zhang2023-fig3",
 }

@@ -150,6 +150,16 @@ def test_a_gap_is_the_objective_above_the_lowest_of_the_panel_under_the_same_see
     assert "above the lowest" in compose_experiment(plan, tmp_path).axes[0].get_ylabel()
 
 
+def test_a_band_that_ends_at_zero_reaches_the_bottom_of_a_log_axis(tmp_path):
+    """Without the lower end, matplotlib would join the points on either side of it."""
+    values = np.array([[4.0, 0.0, 2.0], [4.0, 3.0, 2.0], [4.0, 9.0, 2.0]])
+    text = experiment(["fedavg"], 'seeds = [0, 1, 2]\ny = ["consensus"]')
+    ax = drawn(tmp_path, text, lambda _, seed: values[seed]).axes[0]
+    (band,) = ax.collections[0].get_paths()
+    assert {(x, y) for x, y in band.vertices if x == 10} >= {(10.0, 1.0)}
+    assert band.vertices[:, 1].min() == 1.0
+
+
 def test_narrow_log_axes_have_plain_numbers(tmp_path):
     figure = drawn(tmp_path, experiment(["ssca"], 'y = ["squared_norm"]\nlog-axes = ["squared_norm"]'))
     ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]

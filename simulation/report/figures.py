@@ -152,6 +152,8 @@ def _draw_panel(
 ) -> list[Series]:
     """Draw all lines of one panel and return them."""
     shown = series(experiment, out, curves, column)
+    if column in experiment.log_axes:
+        shown = _above_zero(shown)
     looks = styles([line.algorithm for line in shown])
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
         if experiment.ends:
@@ -165,6 +167,15 @@ def _draw_panel(
         log_scale(ax.yaxis, ax.set_yscale)
     label(ax, experiment.x, column, curves[0].config)
     return shown
+
+
+def _above_zero(shown: list[Series]) -> list[Series]:
+    """The lines for a log axis, where a band or bar that ends at zero reaches below everything else that is drawn."""
+    values = np.concatenate([part for line in shown for part in (line.centre, line.low)])
+    bottom = values[values > 0].min(initial=np.inf) / 2
+    return [
+        line._replace(low=np.where((line.low <= 0) & (line.high > 0), bottom, line.low)) for line in shown
+    ]
 
 
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
