@@ -16,8 +16,6 @@ _SPEC.loader.exec_module(tables)
 FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
-    "gauthier2023-fig1",
-    "gauthier2023-fig3",
     "gauthier2023-privacy",
     "li2023-clipping",
     "li2023-fig1-dp",
@@ -38,7 +36,6 @@ NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
     "li2024-fig7-dp",
     "li2024-fig7",
     "li2024-fig8-dp",
-    "li2024-fig8-methods",
     "li2024-fig8",
     "privacy-modes-mnist",
     "privacy-modes",

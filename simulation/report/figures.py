@@ -19,6 +19,7 @@ from twinflower.errors import DiskError, SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
+from ..results.columns import GAP
 from ..results.files import replacing
 from ..results.folder import has_config, is_experiment
 from ..results.reading import read_config, read_plan, read_rows, read_summary
@@ -33,9 +34,7 @@ _LETTERS = 64  # and of a panel's title
 _LEGEND_LETTERS = 86  # most characters per line of a legend below one panel
 _NOTE_LETTERS = 66  # and of the note above its entries
 _LEGEND_LINE = 0.19  # height of a legend line in inches
-_LEAST_HEIGHT = (
-    4  # panels share a vertical scale if none then uses less than this fraction of its height, 1/4
-)
+_TALLEST = 2.5  # panels share a vertical scale that is at most so many times that of any of them
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
 
@@ -153,7 +152,7 @@ def _draw_panel(
     """Draw all lines of one panel and return them."""
     shown = series(experiment, out, curves, column)
     if column in experiment.log_axes:
-        shown = _above_zero(shown)
+        shown = [_above_zero(line, _bottom(shown), column) for line in shown]
     looks = styles([line.algorithm for line in shown])
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
         if experiment.ends:
@@ -169,13 +168,20 @@ def _draw_panel(
     return shown
 
 
-def _above_zero(shown: list[Series]) -> list[Series]:
-    """The lines for a log axis, where a band or bar that ends at zero reaches below everything else that is drawn."""
+def _bottom(shown: list[Series]) -> float:
+    """A value below everything positive in a panel."""
     values = np.concatenate([part for line in shown for part in (line.centre, line.low)])
-    bottom = values[values > 0].min(initial=np.inf) / 2
-    return [
-        line._replace(low=np.where((line.low <= 0) & (line.high > 0), bottom, line.low)) for line in shown
-    ]
+    return float(values[values > 0].min(initial=np.inf)) / 2
+
+
+def _above_zero(line: Series, bottom: float, column: str) -> Series:
+    """A line for a log axis: bands and bars that end at zero reach the bottom, and so does a gap of zero."""
+    low = np.where((line.low <= 0) & (line.high > 0), bottom, line.low)
+    if column != GAP:
+        return line._replace(low=low)
+    lowest = line.centre <= 0
+    low, high = (np.where(lowest, np.nan, end) for end in (low, line.high))
+    return line._replace(centre=np.where(lowest, bottom, line.centre), low=low, high=high)
 
 
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
@@ -200,14 +206,16 @@ def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int
 
 
 def _share_scale(axes: list[Axes]) -> None:
-    """Give panels one vertical scale, if none of them becomes too flat (`_LEAST_HEIGHT`)."""
+    """Give panels one vertical scale, if none of them becomes too flat (`_TALLEST`)."""
     if not axes:
         return
     shared = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
     heights = [np.ptp(ax.yaxis.get_transform().transform(np.array(ax.get_ylim()))) for ax in axes]
-    if np.ptp(axes[0].yaxis.get_transform().transform(np.array(shared))) <= _LEAST_HEIGHT * min(heights):
+    if np.ptp(axes[0].yaxis.get_transform().transform(np.array(shared))) <= _TALLEST * min(heights):
         for ax in axes:
             ax.set_ylim(shared)
+            if ax.get_yscale() == "log":
+                log_scale(ax.yaxis, ax.set_yscale)
 
 
 def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int]) -> None:
