@@ -25,7 +25,6 @@ NOT_REDRAWN = {
     "zhang2023-fig2",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
-    "gauthier2023-privacy",
     "li2023-clipping",
     "li2023-fig1-dp",
     "li2023-fig1",

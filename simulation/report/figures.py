@@ -193,7 +193,7 @@ def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
 
 def _filled(text: str, letters: int) -> str:
     """The text in lines of at most so many letters, none of which ends within "rho = 10" or "(8, 1e-4)"."""
-    return fill(re.sub(r" (?== )|(?<= =) |(?<=\d,) (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
+    return fill(re.sub(r" (?== )|(?<= =) | (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
 
 
 def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int]]:
