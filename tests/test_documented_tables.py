@@ -48,7 +48,6 @@ NOT_REDRAWN = {
     "privacy-modes-mnist",
     "privacy-modes",
     "tail-mean",
-    "ye2021-step-decay",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
