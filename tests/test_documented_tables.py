@@ -38,7 +38,6 @@ NOT_REDRAWN = {
     "li2024-fig4-dp",
     "li2024-fig5-dp",
     "li2024-fig6-dp",
-    "li2024-fig6",
     "li2024-fig7-dp-mnist",
     "li2024-fig7-dp",
     "li2024-fig8-dp",
