@@ -120,11 +120,11 @@ def _head(panel: str, part: str, alone: bool) -> str:
 def _cell(found: Rows, part: str) -> str:
     column, round_, digits, kind = _parts(part)
     last = max((int(float(row["round"])) for row in found), default=0)
-    own = [row[column] for row in found if int(float(row["round"])) == int(round_ or last)]
-    values = np.array([float(value) for value in own if value])
+    own = [row for row in found if int(float(row["round"])) == int(round_ or last)]
+    values = np.array([float(row[column]) for row in own if row[column]])
     missing = f" ({len(values)} of {len(own)})" if len(values) < len(own) else ""
     if not len(values):
-        return "no model" if own else ""
+        return "no model" if own and not any(row.get("objective") for row in own) else ""
     if kind:
         centre = np.median(values) if kind == "median" else values.mean()
         return f"{centre:.{digits}f} [{values.min():.{digits}f}, {values.max():.{digits}f}]{missing}"

@@ -153,7 +153,19 @@ def test_a_gap_is_the_objective_above_the_lowest_of_the_panel_under_the_same_see
     np.testing.assert_allclose(one[1].centre, [9.25, 0.25, 1.25])
     np.testing.assert_allclose(other[0].centre, [9, 0, 1])
     assert plan.log_axes == ["gap"]
-    assert "above the lowest" in compose_experiment(plan, tmp_path).axes[0].get_ylabel()
+    axes = compose_experiment(plan, tmp_path).axes[1]
+    assert "above the lowest" in axes.get_ylabel()
+    np.testing.assert_allclose(curves_of(axes)[0].get_ydata(), [9, 0.5, 1])  # 0 has no place on a log axis
+
+
+def test_a_band_that_ends_at_zero_reaches_the_bottom_of_a_log_axis(tmp_path):
+    """Without the lower end, matplotlib would join the points on either side of it."""
+    values = np.array([[4.0, 0.0, 2.0], [4.0, 3.0, 2.0], [4.0, 9.0, 2.0]])
+    text = experiment(["fedavg"], 'seeds = [0, 1, 2]\ny = ["consensus"]')
+    ax = drawn(tmp_path, text, lambda _, seed: values[seed]).axes[0]
+    (band,) = ax.collections[0].get_paths()
+    assert {(x, y) for x, y in band.vertices if x == 10} >= {(10.0, 1.0)}
+    assert band.vertices[:, 1].min() == 1.0
 
 
 def test_narrow_log_axes_have_plain_numbers(tmp_path):
@@ -351,7 +363,7 @@ def test_two_panels_are_side_by_side_and_the_others_below(tmp_path, panels, rows
         assert not one.get_window_extent().overlaps(other.get_window_extent())
 
 
-@pytest.mark.parametrize(("largest", "shared"), [(3.0, True), (6.0, False)])
+@pytest.mark.parametrize(("largest", "shared"), [(2.0, True), (4.0, False)])
 @pytest.mark.parametrize("log", ["[]", '["objective"]'])
 def test_panels_of_one_data_set_have_one_scale_unless_one_becomes_too_flat(tmp_path, largest, shared, log):
     text = experiment(["fedavg"], f'seeds = [0]\ny = ["objective"]\nlog-axes = {log}', panels="ABCD")

@@ -18,6 +18,7 @@ from twinflower.errors import SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
+from ..results.columns import GAP
 from ..results.files import replacing
 from ..results.folder import has_config, is_experiment
 from ..results.reading import read_config, read_plan, read_rows, read_summary
@@ -32,9 +33,7 @@ _LETTERS = 64  # and of a panel's title
 _LEGEND_LETTERS = 86  # most characters per line of a legend below one panel
 _NOTE_LETTERS = 66  # and of the note above its entries
 _LEGEND_LINE = 0.19  # height of a legend line in inches
-_LEAST_HEIGHT = (
-    4  # panels share a vertical scale if none then uses less than this fraction of its height, 1/4
-)
+_TALLEST = 2.5  # panels share a vertical scale that is at most so many times that of any of them
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
 
@@ -142,6 +141,8 @@ def _draw_panel(
 ) -> list[Series]:
     """Draw all lines of one panel and return them."""
     shown = series(experiment, out, curves, column)
+    if column in experiment.log_axes:
+        shown = [_above_zero(line, _bottom(shown), column) for line in shown]
     looks = styles([line.algorithm for line in shown])
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
         if experiment.ends:
@@ -157,6 +158,22 @@ def _draw_panel(
     return shown
 
 
+def _bottom(shown: list[Series]) -> float:
+    """A value below everything positive in a panel."""
+    values = np.concatenate([part for line in shown for part in (line.centre, line.low)])
+    return float(values[values > 0].min(initial=np.inf)) / 2
+
+
+def _above_zero(line: Series, bottom: float, column: str) -> Series:
+    """A line for a log axis: bands and bars that end at zero reach the bottom, and so does a gap of zero."""
+    low = np.where((line.low <= 0) & (line.high > 0), bottom, line.low)
+    if column != GAP:
+        return line._replace(low=low)
+    lowest = line.centre <= 0
+    low, high = (np.where(lowest, np.nan, end) for end in (low, line.high))
+    return line._replace(centre=np.where(lowest, bottom, line.centre), low=low, high=high)
+
+
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
     """Set the panel's title, which also names the curves that have no values in this panel."""
     absent = [line.label for line in shown if len(line.x) and np.isnan(line.centre).all()]
@@ -166,7 +183,7 @@ def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
 
 def _filled(text: str, letters: int) -> str:
     """The text in lines of at most so many letters, none of which ends within "rho = 10" or "(8, 1e-4)"."""
-    return fill(re.sub(r" (?== )|(?<= =) |(?<=\d,) (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
+    return fill(re.sub(r" (?== )|(?<= =) | (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
 
 
 def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int]]:
@@ -179,14 +196,16 @@ def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int
 
 
 def _share_scale(axes: list[Axes]) -> None:
-    """Give panels one vertical scale, if none of them becomes too flat (`_LEAST_HEIGHT`)."""
+    """Give panels one vertical scale, if none of them becomes too flat (`_TALLEST`)."""
     if not axes:
         return
     shared = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
     heights = [np.ptp(ax.yaxis.get_transform().transform(np.array(ax.get_ylim()))) for ax in axes]
-    if np.ptp(axes[0].yaxis.get_transform().transform(np.array(shared))) <= _LEAST_HEIGHT * min(heights):
+    if np.ptp(axes[0].yaxis.get_transform().transform(np.array(shared))) <= _TALLEST * min(heights):
         for ax in axes:
             ax.set_ylim(shared)
+            if ax.get_yscale() == "log":
+                log_scale(ax.yaxis, ax.set_yscale)
 
 
 def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int]) -> None:

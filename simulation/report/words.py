@@ -77,4 +77,4 @@ def words(column: str, config: Config) -> str:
     """The axis label for a column of metrics.csv or a key of the configuration."""
     if column in _SCORES and score(config) == "R^2":
         return f"R^2 on the {_SCORES[column]} rows"
-    return _WORDS.get(column, re.sub("[_.-]", " ", column))
+    return _WORDS.get(column, re.sub("[_-]", " ", column.rpartition(".")[2]))
