@@ -18,10 +18,10 @@ from twinflower.errors import SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
-from ..results.columns import GAP
 from ..results.files import replacing
 from ..results.folder import has_config, is_experiment
 from ..results.reading import read_config, read_plan, read_rows, read_summary
+from ..settings.columns import GAP
 from ..settings.experiment import Curve, Experiment
 from .plot_style import label, log_scale, marked, styles
 from .series import Series, columns_of_run, limits, note, series
