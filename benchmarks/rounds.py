@@ -27,11 +27,11 @@ import numpy as np
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import reuse_freed_memory
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
+from twinflower.simulation.runtimes.computing import reuse_freed_memory
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import Config, parse
 

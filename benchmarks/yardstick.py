@@ -27,9 +27,10 @@ from by_hand import BY_HAND, FedAvg
 from rounds import cohort_round, inprocess_round, race
 from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import DOUBLE, PRECISIONS, reuse_freed_memory
+from twinflower.arrays import DOUBLE, PRECISIONS
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runtimes.computing import reuse_freed_memory
 from twinflower.simulation.settings import parse
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH, STEP = 100, 30, 600, 10, 784, 10, 10, 0.1

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMPage
+from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class BSDPFedPDMClient(AlgorithmClient):
     sends k entries of y: `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMAlgorithm

@@ -17,7 +17,7 @@ from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch, Objective
 from twinflower.work import Noise
 
-from .store import Kept, StateStore
+from .store import CompletedRound, StateStore
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class PrivateEvaluation:
         if self.rounds and round_ not in self.rounds:
             raise ReplyError(f"no evaluation is planned after round {round_}")
         digest = hashlib.sha256(x.tobytes()).hexdigest()
-        kept = store.at(session, round_)
-        if kept is None:
+        done = store.at(session, round_)
+        if done is None:
             with store.reserved(session, round_, 0):
                 noise = self._open(len(rows.labels), round_, session)
             value = noise(summed(objective, x, rows, self.bound))
             metrics = {"round": round_, "session": session, "model": digest, "value": float(value[0])}
-            kept = Kept({}, metrics)
-            store.save(session, kept, 0)
-        if kept.metrics["model"] != digest:
+            done = CompletedRound({}, metrics)
+            store.save(session, done, 0)
+        if done.metrics["model"] != digest:
             raise ReplyError(f"another model was evaluated after round {round_}, and only one is")
-        return self._reply(kept.metrics["value"], len(rows.labels), round_)
+        return self._reply(done.metrics["value"], len(rows.labels), round_)
 
     def _open(self, rows: int, round_: int, session: str) -> Noise:
         """Charge the evaluation and return its noise, before anything private is computed."""

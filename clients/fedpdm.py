@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedpdm import FedPDM as FedPDMPage
+from twinflower.algorithms.fedpdm import FedPDM as FedPDMAlgorithm
 
 from .shell import AlgorithmClient
 
@@ -13,4 +13,4 @@ class FedPDMClient(AlgorithmClient):
     updates the dual, and sends y: `twinflower.algorithms.fedpdm.FedPDM.client_update`.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedPDMAlgorithm

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinflower.data.ranges import Grid, Unscaled, unpack_ranges
+from twinflower.data.ranges import Bins, Unscaled, unpack_ranges
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.release import Release, Rounding
 from twinflower.work import Noise, no_noise
@@ -19,11 +19,11 @@ COUNTS_ROUND = 0
 class PrivateColumns:
     """The columns of one client whose ranges are private.
 
-    rows: the client's rows. grid: the bins that the run counts in. release: of all counts together.
+    rows: the client's rows. bins: those that the run counts in. release: of all counts together.
     """
 
     rows: Unscaled
-    grid: Grid
+    bins: Bins
     release: Release
 
     def open(self, guard: Guard | None, session: str) -> Noise:
@@ -38,11 +38,11 @@ class PrivateColumns:
     @property
     def counts_bytes(self) -> int:
         """The size of the counts."""
-        return 8 * self.grid.bins * len(self.rows.schema.private)
+        return 8 * self.bins.count * len(self.rows.schema.private)
 
     def counts(self, noise: Noise) -> NDArray[np.float64]:
         """The noisy counts of all columns, (columns * bins,)."""
-        return noise(self.grid.counts(self.rows.values).ravel())
+        return noise(self.bins.counts(self.rows.values).ravel())
 
     def features(self, ranges: object) -> NDArray[np.float64]:
         """The rows scaled by the ranges in a request (`pack_ranges`); ReplyError if these are invalid."""

@@ -1,7 +1,8 @@
 """Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
 
 Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
-session is one training, through all restarts of server and nodes; the server names it.
+session is one training, through all restarts of server and nodes; the server names it. In runs whose server sees only
+sums, a store also holds the client's secret key of the session.
 
 In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
 reply that the client can compute again, because Flower passes the context along with every message. On disk
@@ -29,6 +30,7 @@ from twinflower.wire import dtype_name, from_npy, to_npy
 from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
+_KEY = "twinflower.session-key"  # record of context.state
 _EVALUATION = "evaluation"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
@@ -36,7 +38,7 @@ _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
 _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
 
 
-class Kept(NamedTuple):
+class CompletedRound(NamedTuple):
     """A completed round: the arrays of the client's state and of its reply, by name, and the metrics of the reply."""
 
     arrays: Mapping[str, NDArray[Any]]
@@ -49,15 +51,15 @@ class Kept(NamedTuple):
 
 
 class StateStore(Protocol):
-    """A store of completed rounds."""
+    """A store of completed rounds, and of the secret key of a session."""
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """Return the newest round of the session, if there is one."""
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """Return a round of the session, if it is still stored."""
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """Store a round; earlier rounds up to `settled` may be deleted, because they will not be requested again."""
 
     def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
@@ -65,6 +67,12 @@ class StateStore(Protocol):
 
         A private client charges the round in the block. Raises DataError if there is no room.
         """
+
+    def key(self, session: str) -> bytes | None:
+        """Return the key of the session, if there is one."""
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """Store a new key."""
 
     @property
     def evaluations(self) -> "StateStore":
@@ -83,7 +91,7 @@ class ContextStore:
         """See `StateStore`."""
         return ContextStore(self.state, f".{_EVALUATION}")
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
         if _METRICS + self.kind not in self.state:
             return None
@@ -91,24 +99,33 @@ class ContextStore:
         if metrics["session"] != session:
             return None
         arrays = cast(ArrayRecord, self.state[_ARRAYS + self.kind])
-        return Kept({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
+        return CompletedRound({name: from_npy(array.data) for name, array in arrays.items()}, metrics)
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """Return the last round if it has this number."""
-        kept = self.last(session)
-        return kept if kept and kept.round == round_ else None
+        done = self.last(session)
+        return done if done and done.round == round_ else None
 
     def reserved(self, session: str, round_: int, size: int) -> AbstractContextManager[None]:
         """See `StateStore`; there is room in memory."""
         return nullcontext()
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """See `StateStore`. The record is filled first, so that the two assignments cannot fail half-way."""
         arrays = ArrayRecord()
-        for name, array in kept.arrays.items():
+        for name, array in done.arrays.items():
             arrays[name] = encode(array)
         self.state[_ARRAYS + self.kind] = arrays
-        self.state[_METRICS + self.kind] = ConfigRecord(dict(kept.metrics))
+        self.state[_METRICS + self.kind] = ConfigRecord(dict(done.metrics))
+
+    def key(self, session: str) -> bytes | None:
+        """See `StateStore`."""
+        record = cast(ConfigRecord, self.state[_KEY]) if _KEY in self.state else {}
+        return cast(bytes, record["key"]) if record.get("session") == session else None
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """See `StateStore`; only one key is stored."""
+        self.state[_KEY] = ConfigRecord({"session": session, "key": key})
 
 
 @dataclass(frozen=True)
@@ -129,20 +146,20 @@ class FileStore:
         """See `StateStore`."""
         return replace(self, kind=_EVALUATION)
 
-    def last(self, session: str) -> Kept | None:
+    def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
         rounds = self._rounds(session)
         return self._read(self._path(session, rounds[-1])) if rounds else None
 
-    def at(self, session: str, round_: int) -> Kept | None:
+    def at(self, session: str, round_: int) -> CompletedRound | None:
         """See `StateStore`."""
         return self._read(self._path(session, round_)) if round_ in self._rounds(session) else None
 
-    def save(self, session: str, kept: Kept, settled: int) -> None:
+    def save(self, session: str, done: CompletedRound, settled: int) -> None:
         """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
-        path = self._path(session, kept.round)
-        with self._writing(path):
-            write_whole(path, self._encoded(kept))
+        path = self._path(session, done.round)
+        with self._writing(path, f"{self.kind} {done.round}"):
+            write_whole(path, self._encoded(done))
         rounds = self._rounds(session)
         for round_ in rounds[:-1]:
             if round_ <= settled or round_ not in rounds[-_MOST_ROUNDS:]:
@@ -152,7 +169,7 @@ class FileStore:
     def reserved(self, session: str, round_: int, size: int) -> Iterator[None]:
         """See `StateStore`; `save` fills the file that is made here."""
         path = self._path(session, round_)
-        with self._writing(path):
+        with self._writing(path, f"{self.kind} {round_}"):
             # of rounds that were charged and then failed
             for unfinished in path.parent.glob(f"*.{self.kind}.new"):
                 unfinished.unlink()
@@ -163,9 +180,23 @@ class FileStore:
             _temporary(path).unlink(missing_ok=True)
             raise
 
+    def key(self, session: str) -> bytes | None:
+        """See `StateStore`."""
+        path = self._key_path(session)
+        try:
+            return path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise DataError(f"the session's key cannot be read: {error.strerror}") from None
+
+    def save_key(self, session: str, key: bytes) -> None:
+        """See `StateStore`; only the owner may read the file."""
+        path = self._key_path(session)
+        with self._writing(path, "the session's key"):
+            write_whole(path, key)
+
     @contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
-        """Create the folder of a round's file; DataError, and no unfinished file, if the block cannot write."""
+    def _writing(self, path: Path, content: str) -> Iterator[None]:
+        """Create the folder of a file; DataError, and no unfinished file, if the block cannot write this content."""
         try:
             if not path.parent.exists():
                 self._forget_old_sessions()
@@ -174,13 +205,12 @@ class FileStore:
         except OSError as error:
             with suppress(OSError):
                 _temporary(path).unlink()
-            raise DataError(f"{self.kind} {path.stem} cannot be stored: {error.strerror}") from None
+            raise DataError(f"{content} cannot be stored: {error.strerror}") from None
 
     def _folder_of(self, session: str) -> Path:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
 
-    def key_path(self, session: str) -> Path:
-        """The path for the secret key of a session."""
+    def _key_path(self, session: str) -> Path:
         return self._folder_of(session) / "session.key"
 
     def _path(self, session: str, round_: int) -> Path:
@@ -201,17 +231,17 @@ class FileStore:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _encoded(self, kept: Kept) -> bytes:
-        data = [to_npy(array) for array in kept.arrays.values()]
+    def _encoded(self, done: CompletedRound) -> bytes:
+        data = [to_npy(array) for array in done.arrays.values()]
         arrays = {
             name: [dtype_name(array.dtype), array.shape, len(own)]
-            for (name, array), own in zip(kept.arrays.items(), data, strict=True)
+            for (name, array), own in zip(done.arrays.items(), data, strict=True)
         }
-        head = {"owner": self.owner, "metrics": dict(kept.metrics), "arrays": arrays}
+        head = {"owner": self.owner, "metrics": dict(done.metrics), "arrays": arrays}
         body = b"\n".join([json.dumps(head).encode(), b"".join(data)])
         return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
-    def _read(self, path: Path) -> Kept:
+    def _read(self, path: Path) -> CompletedRound:
         try:
             text = path.read_bytes()
         except OSError as error:
@@ -226,7 +256,7 @@ class FileStore:
         head = json.loads(head_text)
         if head["owner"] != self.owner:
             raise DataError(f"the stored state, {path.name}, belongs to another client or other settings")
-        return Kept(dict(_decoded(head["arrays"], data)), head["metrics"])
+        return CompletedRound(dict(_decoded(head["arrays"], data)), head["metrics"])
 
 
 def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -32,15 +32,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from twinflower.simulation.results import names
-from twinflower.simulation.results.columns import EXTRA_COLUMNS
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.settings.columns import EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"
 STORED = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "downlink_bits", *EXTRA_COLUMNS)
-_WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "scores", "grid", "tune"}
+_WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "centre", "scores", "grid", "tune"}
 _TABLE = re.compile(r"(<!-- table ([\w-]+): (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COLUMN = re.compile(r"(\w+)(?:@(\d+))?(?:\.(\d))?(?: (range|median))?")
 
@@ -57,11 +57,13 @@ def settings_digest(name: str) -> str:
 def place(plan: Experiment, curve: Curve) -> tuple[str, str]:
     """The column and the row of a curve in a table: its panel and label, or with `ends` its line and its x.
 
-    A curve of a line that has no such setting has its label for a row.
+    A curve of a line that has no such setting has its label for a row. Lines in panels are rows, with a column for
+    every x.
     """
     if plan.ends and curve.line != curve.label:
         x = curve.config.items().get(plan.x)
-        return curve.line, curve.label if x is None else f"{x:g}"
+        point = curve.label if x is None else f"{x:g}"
+        return (point, f"{curve.panel}: {curve.line}") if curve.panel else (curve.line, point)
     return curve.panel, curve.label
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from twinflower.errors import RunError, SettingError, require
+from twinflower.errors import RunError, SettingError, expect, require
 from twinflower.settings import Value
 
 from .report.console import say
@@ -51,6 +51,40 @@ def deliver(text: str, out: Path | None, name: str) -> None:
         return
     write_text(out.absolute(), text)
     say(f"{name}: {out}")
+
+
+def check_tables(files: Sequence[Path], schema: Path) -> None:
+    """Print how every table fits the schema; DataError with all problems of all tables if there are any."""
+    from twinflower.data.checks import describe_fit, problems
+    from twinflower.data.schema_file import read_schema
+
+    from .report.console import table
+
+    known, found = read_schema(schema), []
+    for path in files:
+        own = problems(path, known)
+        found += own
+        if not own:
+            rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
+            table(("column", "rows", "missing", "outside its range"), rows, str(path))
+    say(f"digest of {schema}: {known.digest}")
+    expect(not found, "\n       ".join(found))
+
+
+def show_coefficients(model: Path, out: Path | None) -> None:
+    """Print the coefficients of a linear model as tables, or write them to a CSV file."""
+    from twinflower.models.trained import load
+
+    from .report.coefficients import REMARKS, as_csv, headings, tables
+    from .report.console import table
+
+    found = load(model).coefficients()
+    if out:
+        deliver(as_csv(found), out, f"{len(found)} coefficients")
+        return
+    for title, rows in tables(found).items():
+        table(headings(found), rows, title)
+    say(*REMARKS)
 
 
 def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:

@@ -53,7 +53,7 @@ def list_() -> None:
     from twinflower.algorithms import ALGORITHMS
     from twinflower.data.partitioners import PARTITIONERS
     from twinflower.data.sets import DATASETS
-    from twinflower.problems.networks import OBJECTIVES
+    from twinflower.known_objectives import OBJECTIVES
     from twinflower.problems.regularisers import REGULARISERS
     from twinflower.problems.topologies import TOPOLOGIES
     from twinflower.sparsifiers import SPARSIFIERS
@@ -291,6 +291,17 @@ def predict(
 
 
 @app.command()
+def coefficients(
+    model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
+    out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+) -> None:
+    """Show a linear model's coefficients in the units of its columns, with odds ratios."""
+    from .arguments import show_coefficients
+
+    show_coefficients(model, out)
+
+
+@app.command()
 def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
@@ -302,23 +313,16 @@ def schema(
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
-    from twinflower.data.drafts import drafted
-    from twinflower.data.schema_file import read_schema
-    from twinflower.data.tables import describe_fit
+    from twinflower.data.draft_notes import drafted
 
-    from .arguments import deliver
-    from .report.console import say, table
+    from .arguments import check_tables, deliver
 
     if check:
         require(
             not label and out is None and not private_ranges,
             "--check only validates an existing schema: leave out --label, --out and --private-ranges",
         )
-        known = read_schema(check)
-        for path in files:
-            rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
-            table(("column", "rows", "missing", "outside its range"), rows, str(path))
-        say(f"digest of {check}: {known.digest}")
+        check_tables(files, check)
         return
     text = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")

@@ -9,30 +9,48 @@ the cost of privacy on data that one person may see; for real sites, deploy the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.arrays import Array, Index
-from twinflower.data.columns import Number, Range, Target
-from twinflower.data.ranges import Grid, Unscaled
-from twinflower.data.schema import PRIVATE, Schema
+from twinflower.arrays import Array
+from twinflower.data.columns import REFUSE
+from twinflower.data.features import EACH, ROW_SCALINGS
 from twinflower.data.sets import ARRAYS, Dataset
-from twinflower.errors import RunError, require
+from twinflower.errors import RunError, SettingError, require
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS, NetworkObjective
 from twinflower.problems.objectives import LOSSES
-from twinflower.settings import settings_of
+from twinflower.settings import check_choice, settings_of
 
-from .runs.setup import prepare_rows
+from .estimator_inputs import (
+    Columns,
+    array_inputs,
+    check_groups,
+    check_ranges,
+    counted,
+    dense,
+    grouped,
+    is_table,
+    pairs,
+    plain,
+    scaled_by,
+    table,
+    unscaled,
+)
+from .estimator_parameters import Nested
+from .report.sentences import row_line
+from .report.words import score
+from .results.record import Progress
+from .runs.setup import Setup, prepare_rows
 from .runtimes import cohort
 from .settings import parse
 
@@ -50,7 +68,7 @@ _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Federated(BaseEstimator):  # type: ignore[misc]
+class _Federated(Nested):  # type: ignore[misc]
     """Common base of the two estimators; see `FederatedClassifier` for the parameters."""
 
     algorithm: str = field(default="fedpdm", kw_only=False)
@@ -60,48 +78,108 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     objective: str | None = None
     ranges: Any = None
     row_norm: float | None = None
+    row_scaling: str = EACH
     num_sites: int = 5
     group_size: int | None = None
     settings: Mapping[str, Any] | None = None
     random_state: Any = None
+    categories: Mapping[str, Sequence[Any]] | None = None
+    missing: str = REFUSE
+    verbose: int = 0
     model_: Any = field(init=False)  # a trained model, after `fit`
 
     @property
     def _private(self) -> bool:
         return self.epsilon is not None
 
-    def _train(self, X: Array, y: NDArray[Any], sites: Any, groups: Any, **label: Any) -> Any:
-        """Train and set the fitted attributes; RunError if the run fails."""
-        inputs = self._inputs(X)
+    @property
+    def _by_column(self) -> bool:
+        """Whether the parameters describe the columns of X by their names."""
+        return isinstance(self.ranges, Mapping) or self.categories is not None or self.missing != REFUSE
+
+    def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
+        """X, an array or a table, and y, after scikit-learn's validation."""
+        check_ranges(self.ranges, self._private)
+        if not self._by_column:
+            return self._checked_array(dense(X), y, **options)
+        X = table(X)
+        self.feature_names_in_ = np.array(list(X), dtype=object)
+        self.n_features_in_ = len(X)
+        rows = len(next(iter(X.values())))
+        return X, check_X_y(np.zeros((rows, 1)), y, **options)[1]
+
+    def _checked_array(self, X: Any, y: Any, **options: Any) -> tuple[Array, NDArray[Any]]:
+        try:
+            return validate_data(self, X, y, dtype=np.float64, **options)  # type: ignore[no-any-return]
+        except ValueError as error:
+            if not is_table(X):
+                raise
+            raise SettingError(
+                f"{str(error).splitlines()[0].rstrip('.')}: columns of texts need categories={{column: [...]}}, and "
+                'missing values need missing="zero" or "indicator"'
+            ) from None
+
+    def _train(
+        self, X: Any, y: NDArray[Any], sites: Any, groups: Any, label: Mapping[str, Any], **trains: Any
+    ) -> Any:
+        """Train and set the fitted attributes; RunError if the run fails.
+
+        label: the classes or the range of y, as in the file of a schema. trains: further fields of the trained model.
+        """
+        rows = len(y)
+        inputs = self._inputs(X, label)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        order, sizes = _grouped(sites, len(X), self.num_sites, seed)
-        self._check_groups(groups, len(X))
-        features = inputs.features(X)[order]
-        classes = label.get("classes", ())
-        rows = Dataset(
+        order, sizes = grouped(sites, rows, self.num_sites, seed)
+        if groups is not None:
+            check_groups(groups, rows, self._private, self.group_size)
+        raw = unscaled(X, inputs)
+        if raw and not self._private:
+            inputs, raw = scaled_by(inputs, counted(raw.values)), None
+        features = (raw.scaled()[0] if raw else inputs.features(X))[order]
+        classes = trains.get("classes", ())
+        data = Dataset(
             ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes,
-            unscaled=_unscaled(X[order], inputs) if inputs.centre is None else None,
+            unscaled=raw.taken(order) if raw else None,
         )  # fmt: skip
         objective = self._objective(len(classes))
         keys = self._keys(objective, _curvature(features, sizes), seed)
-        setup = prepare_rows(parse(keys, dict(self.settings or {})), rows)
-        (result,) = cohort.train([setup])
+        setup = prepare_rows(parse(keys, plain(dict(self.settings or {}))), data)
+        (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
             raise RunError(result.failure)
         if result.setup.ranges:
-            inputs = _scaled_by(inputs, [own for _, own in result.setup.ranges])
+            inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
         chosen = setup.config.objective
         hidden = chosen.hidden_units if isinstance(chosen, NetworkObjective) else 0
         self.model_ = trained(
-            result.model, setup.config.objective.name, inputs, hidden_units=hidden, **label,
+            result.model, setup.config.objective.name, inputs, hidden_units=hidden, **trains,
         )  # fmt: skip
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         return self
 
-    def _rows(self, X: Any) -> Array:
-        """The rows (rows, features) to predict, after scikit-learn's validation."""
+    def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
+        """How the rows become features; with private ranges, before these are found."""
+        check_choice("row_scaling", self.row_scaling, ROW_SCALINGS)
+        norms = {"row_norm": self._row_norm, "row_scaling": self.row_scaling}
+        if not self._by_column:
+            return array_inputs(X, self.ranges, norms)
+        return Columns(self.ranges, self.categories or {}, self.missing).inputs(X, label, norms)
+
+    @property
+    def _row_norm(self) -> float:
+        """The largest norm of a row, 0 without a limit."""
+        return float(self.row_norm if self.row_norm is not None else self._private)
+
+    def _progress(self, setup: Setup) -> Progress | None:
+        """Prints evaluated rounds if `verbose`."""
+        return (lambda row: print(row_line(row, score(setup.config)), flush=True)) if self.verbose else None
+
+    def _rows(self, X: Any) -> Any:
+        """The rows to predict: an array (rows, features) after scikit-learn's validation, or a table."""
         check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float64, reset=False)  # type: ignore[no-any-return]
+        if self.model_.inputs.schema:
+            return X  # the model looks up its columns by name
+        return validate_data(self, dense(X), dtype=np.float64, reset=False)  # type: ignore[no-any-return]
 
     @property
     def coef_(self) -> Array:
@@ -118,47 +196,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.to_sklearn()
 
-    def _inputs(self, X: Array) -> Inputs:
-        """The scaling of the columns from their ranges to [-1, 1]; none if a private fit has yet to find the ranges.
-
-        SettingError for a private fit without ranges.
-        """
-        require(
-            self.ranges is not None or not self._private,
-            "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays "
-            'of one for each column, or "private"; those of the data are not covered by the guarantee',
-        )
-        require(
-            not isinstance(self.ranges, str) or self.ranges == PRIVATE,
-            f'ranges must be (low, high) or "{PRIVATE}"; got {self.ranges!r}',
-        )
-        row_norm = self.row_norm if self.row_norm is not None else float(self._private)
-        plain = Inputs(X.shape[1], row_norm=row_norm)
-        if isinstance(self.ranges, str):
-            return plain if self._private else _scaled_by(plain, _counted(X))
-        low, high = (X.min(0), X.max(0)) if self.ranges is None else _ranges(self.ranges, X.shape[1])
-        half = np.where(high > low, high / 2 - low / 2, 1.0)
-        return replace(plain, centre=low / 2 + high / 2, spread=half, clipped=self.ranges is not None)
-
-    def _check_groups(self, groups: Any, rows: int) -> None:
-        """SettingError if a group has more rows than are protected together."""
-        if groups is None:
-            return
-        require(
-            self._private and self.group_size is not None,
-            "groups need a private fit with group_size, the largest number of rows of one group; got "
-            f"epsilon={self.epsilon} and group_size={self.group_size}",
-        )
-        labels = np.asarray(groups)
-        require(
-            labels.shape == (rows,), f"groups must have shape ({rows},), one for each row; got {labels.shape}"
-        )
-        largest = int(np.unique(labels, return_counts=True)[1].max())
-        require(
-            largest <= (self.group_size or 0),
-            f"group_size is {self.group_size}, and one group has {largest} rows: raise it, or leave rows out",
-        )
-
     def _objective(self, num_classes: int) -> str:
         raise NotImplementedError
 
@@ -166,8 +203,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """The settings of the run; those in the parameter `settings` override them."""
         keys: dict[str, Any] = {
             "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
-            "data.row-norm": float(self.row_norm if self.row_norm is not None else self._private),
-            "objective.name": objective, "regulariser.name": "none", "evaluation.every": self.rounds,
+            "data.row-norm": self._row_norm, "data.row-scaling": self.row_scaling,
+            "objective.name": objective, "regulariser.name": "none",
+            "evaluation.every": int(self.verbose) or self.rounds,
         }  # fmt: skip
         if self._private:
             keys |= {
@@ -175,11 +213,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "privacy.epsilon": self.epsilon,
                 "privacy.delta": self.delta,
             }
-        if self.group_size is not None:
+        if self._private and self.group_size is not None:
             keys |= {"privacy.protects": "group", "privacy.group-size": self.group_size}
         if self.algorithm in ALGORITHMS:
             keys |= self._steps(objective, spread)
-        return keys
+        return plain(keys)  # type: ignore[no-any-return]
 
     def _steps(self, objective: str, spread: float) -> dict[str, Any]:
         """Step size, rho and number of local steps, from a bound on the loss's curvature.
@@ -204,52 +242,6 @@ def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
     return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
-def _counted(X: Array) -> tuple[Range, ...]:
-    """The ranges that private ranges would be without noise."""
-    grid = Grid.for_noise(0.0)
-    return grid.find_ranges(grid.counts(X), len(X))
-
-
-def _scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:
-    """The inputs with their columns scaled by these ranges."""
-    centre, spread = (np.array(own) for own in zip(*((r.middle, r.half) for r in ranges), strict=True))
-    return replace(inputs, centre=centre, spread=spread, clipped=True)
-
-
-def _unscaled(X: Array, inputs: Inputs) -> Unscaled:
-    """The rows X, all of whose columns have private ranges."""
-    schema = Schema(tuple(Number(name, None) for name in inputs.names), Target("y", Range(-1.0, 1.0)))
-    return Unscaled(schema, X, X, inputs.features)
-
-
-def _ranges(given: Any, columns: int) -> tuple[Array, Array]:
-    """The lowest and the highest value of each column, both (columns,); SettingError for invalid ranges."""
-    try:
-        low, high = (np.broadcast_to(np.asarray(own, dtype=np.float64), columns) for own in given)
-    except (ValueError, TypeError):
-        low = high = np.zeros(columns)
-    fine = bool(np.isfinite([low, high]).all() and (low < high).all())
-    require(fine, f"ranges must be (low, high) with low < high for each of {columns} columns; got {given!r}")
-    return low, high
-
-
-def _grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:
-    """A permutation (rows,) that groups the rows by site, and each site's number of rows.
-
-    Without sites the rows are assigned at random to `number` sites.
-    """
-    if sites is None:
-        require(number >= 1, f"num_sites must be at least 1; got {number}")
-        codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
-    else:
-        sites = np.asarray(sites)
-        require(
-            sites.shape == (rows,), f"sites must have shape ({rows},), one for each row; got {sites.shape}"
-        )
-        codes = np.unique(sites, return_inverse=True)[1]
-    return np.argsort(codes, kind="stable"), tuple(map(int, np.bincount(codes)))
-
-
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier trained over sites that do not share their rows.
 
@@ -260,17 +252,28 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     objective      name of a loss or a network; None: "logistic" for two classes, "softmax" for more
     ranges         (low, high) of the columns, two numbers or two arrays; values are clipped to them. "private": ranges
                    from noisy counts of all sites before round 1, for the share data.range-share of epsilon (see
-                   `twinflower.data.ranges`). None: the ranges of the data, which a private fit refuses
+                   `twinflower.data.ranges`). A dictionary has the range of every column that is not in categories, for
+                   a data frame. None: the ranges of the data, which a private fit refuses
     row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
                    no limit
+    row_scaling    "each": a row longer than row_norm is divided by its own norm; "all": every row is divided by the
+                   largest norm that a row in the ranges can have, so that a linear model is linear in the columns
     num_sites      number of sites among which rows are divided at random if `fit` gets no sites
     group_size     how many records of one person the guarantee protects together; None: it protects single records
-    settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}
+    settings       further settings of the run, such as {"fedpdm.rho": 0.1, "regulariser.name": "l1"}; a grid search
+                   varies one of them as settings__fedpdm__rho
     random_state   seed of the division into sites, the batches and the noise
+    categories     the possible values of each column of texts, {column: [value, ...]}, for a data frame
+    missing        what missing values of a data frame become: "refuse", "zero" or "indicator", see
+                   `twinflower.data.schema`
+    verbose        print objective and accuracy every so many rounds; 0: print nothing
 
     Attributes after `fit`: `model_` (a `twinflower.models.trained.TrainedClassifier`), `coef_`, `intercept_`,
     `classes_`, `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`.
     A private fit treats the classes in y and the number of rows of each site as public.
+
+    X may be a sparse matrix, which is made dense (up to 10^8 numbers). Rows and classes have no weights, so `fit` takes
+    no sample_weight: the guarantee bounds what one row can change, and a weight would multiply it.
     """
 
     model_: TrainedClassifier
@@ -278,17 +281,17 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedClassifier":
         """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row.
 
-        groups (rows,) says whose record each row is; a group with more than group_size rows is refused.
+        groups (rows,) says whose record each row is; a private fit refuses a group with more than group_size rows.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         require(
             len(self.classes_) > 1,
-            f"there must be at least two classes; y has one class, {self.classes_[0]!r}",
+            f"there must be at least two classes; y has one class, {plain(self.classes_[0])!r}",
         )
-        self._train(X, codes.astype(np.int64), sites, groups, classes=tuple(self.classes_.tolist()))
-        return self
+        names = self.classes_.tolist()
+        return self._train(X, codes.astype(np.int64), sites, groups, {"classes": names}, classes=tuple(names))  # type: ignore[no-any-return]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("logistic" if num_classes == 2 else "softmax")
@@ -324,10 +327,11 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedRegressor":
         """Train on X (rows, features) with targets y (rows,); sites and groups as in `FederatedClassifier.fit`."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = self._checked(X, y, y_numeric=True)
         middle, half = self._target(y)
-        self._train(X, np.clip((y - middle) / half, -1.0, 1.0), sites, groups, middle=middle, half=half)
-        return self
+        label = {"range": [middle - half, middle + half]}
+        scaled = np.clip((y - middle) / half, -1.0, 1.0)
+        return self._train(X, scaled, sites, groups, label, middle=middle, half=half)  # type: ignore[no-any-return]
 
     def _target(self, y: Array) -> tuple[float, float]:
         """The midpoint and half the width of the target's range."""
@@ -336,7 +340,9 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
             "with epsilon the range of y must be public: give target_range=(low, high)",
         )
         low, high = (
-            (y.min(), y.max()) if self.target_range is None else (v[0] for v in _ranges(self.target_range, 1))
+            (y.min(), y.max())
+            if self.target_range is None
+            else (own[0] for own in pairs(self.target_range, 1, "target_range"))
         )
         return float(low / 2 + high / 2), float(high / 2 - low / 2) or 1.0
 

@@ -9,6 +9,7 @@ from twinflower.data.sets import OWN
 from twinflower.errors import require
 
 from .report.html.write import report_begun, report_experiment
+from .report.present import present_experiment
 from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
 from .results.writing import write_experiment
@@ -79,7 +80,7 @@ def run(
         else:
             failures = _RUN[runtime](plan, folder, observer)
         clear_runtime(folder)
-        return failures + ([] if plan.single else _shown(plan, folder))
+        return failures + ([] if plan.single else present_experiment(plan, folder))
 
 
 def _announce(plan: Experiment, folder: Path) -> None:
@@ -88,16 +89,6 @@ def _announce(plan: Experiment, folder: Path) -> None:
         report_begun(plan.curves[0].config, folder)
     else:
         report_experiment(plan, folder)
-
-
-def _shown(plan: Experiment, folder: Path) -> list[str]:
-    """Draw and report the results of an experiment; return an error message for each file that cannot be written."""
-    from .report.figures import draw_experiment, undrawn  # slow to import, and only needed at the end
-
-    return [
-        *undrawn(lambda: draw_experiment(plan, folder)),
-        *undrawn(lambda: report_experiment(plan, folder)),
-    ]
 
 
 def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ from .proxskip import ProxSkip
 from .relay import RelayStrategy
 from .rounds import Round
 from .scaffold import Scaffold
+from .site_evaluation import SiteEvaluation
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .star import StarStrategy
@@ -65,6 +66,7 @@ __all__ = [
     "RelayStrategy",
     "Round",
     "Scaffold",
+    "SiteEvaluation",
     "StarStrategy",
     "SumStrategy",
 ]

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMPage
+from twinflower.algorithms.bsdp_fedpdm import BSDPFedPDM as BSDPFedPDMAlgorithm
 
 from .star import StarStrategy
 
@@ -16,4 +16,4 @@ class BSDPFedPDM(StarStrategy):
     A missing client is not counted as a sender of any entry.
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = BSDPFedPDMAlgorithm

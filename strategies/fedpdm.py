@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.fedpdm import FedPDM as FedPDMPage
+from twinflower.algorithms.fedpdm import FedPDM as FedPDMAlgorithm
 
 from .star import StarStrategy
 
@@ -15,4 +15,4 @@ class FedPDM(StarStrategy):
     A missing client is left out of the mean ("sampled") or represented by its last y ("memory").
     """
 
-    algorithm_class: ClassVar[type[Algorithm]] = FedPDMPage
+    algorithm_class: ClassVar[type[Algorithm]] = FedPDMAlgorithm

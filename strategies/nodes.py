@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from twinflower.errors import AbsentError, RunError
 
 from .replies import short
-from .requests import properties_request
+from .requests import properties_in, properties_request
 
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
 _MOST_NAMED = 5  # nodes or partitions listed in one message
@@ -55,7 +55,7 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
 
     wanted: the expected number, 0 if unknown. Raises RunError if the reply does not fit.
     """
-    properties = dict(reply.content.config_records.get("getpropertiesres.properties", {}))
+    properties = properties_in(reply)
     partition, count = properties.get("partition-id"), properties.get("num-partitions")
     if type(partition) is not int or type(count) is not int:
         raise RunError(

@@ -1,7 +1,6 @@
 """Which replies of nodes are valid; those to `fit` are read in the format of Flower's NumPyClient."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 from twinflower.algorithms.abilities import NeedsClientState
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError
-from twinflower.wire import NO_ARRAYS, from_npy
+from twinflower.flower_messages import FIT, NO_ARRAYS, readable, reply_record
+from twinflower.wire import from_npy
 
 T = TypeVar("T")
 Arrays = Sequence[NDArray[Any]]
@@ -24,14 +24,18 @@ Read = Callable[[int, Message], T]
 
 NO_REPLY = "no reply"
 _LONGEST_REASON = 1000
-_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
+_FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
+    "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
+    'place of a strategy: leave the mod out, and set privacy.trust = "sum" to hide what single sites send',
+    "LocalDpMod": "its app uses Flower's LocalDpMod, which needs a strategy of Flower: leave the mod out, and "
+    "set privacy.mode, with which clients add noise themselves",
+}
 
 
 def short(message: object) -> str:
     """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
-    line = " ".join(str(message)[:_LONGEST_REASON].split())
-    if found := _RAISED.match(line):  # the format in which a deployed node reports an exception
-        line = f"{found[1]}: {found[2]}"
+    line = readable(" ".join(str(message)[:_LONGEST_REASON].split()))
+    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in line), line)
     return "".join(filter(str.isprintable, line))
 
 
@@ -64,7 +68,7 @@ def sort_replies(
 def fit_results(reply: Message, round_: int, session: str) -> tuple[Arrays, Mapping[str, Any]]:
     """The arrays and metrics of a reply; ReplyError if it lacks them, is a refusal, or belongs to another round."""
     try:
-        records, metrics = reply.content["fitres.parameters"], reply.content["fitres.metrics"]
+        records, metrics = (reply.content[reply_record(FIT, part)] for part in ("parameters", "metrics"))
     except KeyError as missing:
         raise ReplyError(f"record {missing} is missing") from None
     if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):

@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.records import record_of
+from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
 
 from .replies import Inspector, Upload
 from .rounds import Round, mean_of
@@ -16,20 +17,29 @@ from .rounds import Round, mean_of
 def properties_request(node: int, session: str = "") -> Message:
     """A message that asks a node for its partition, and if a session is named, for what else the client has for it."""
     config = ConfigRecord({"session": session} if session else {})
-    return Message(RecordDict({"getpropertiesins.config": config}), node, "get_properties")
+    return Message(RecordDict({request_record(PROPERTIES, "config"): config}), node, "get_properties")
+
+
+def properties_in(reply: Message) -> ConfigRecord:
+    """What a client replies to a `properties_request`; empty if the reply holds nothing of it."""
+    return reply.content.config_records.get(reply_record(PROPERTIES, "properties"), ConfigRecord())
 
 
 def fit_request(node: int, arrays: ArrayRecord, config: Mapping[str, Any]) -> Message:
     """A message that asks a node for a round, whose number is in the config."""
-    content = RecordDict({"fitins.parameters": arrays, "fitins.config": ConfigRecord(dict(config))})
-    return Message(content, node, "train", group_id=str(config["round"]))
+    return Message(_content(FIT, arrays, config), node, "train", group_id=str(config["round"]))
 
 
 def evaluate_request(node: int, model: ArrayRecord, round_: int, session: str) -> Message:
     """A message that asks a node to evaluate the model of a round."""
-    config = ConfigRecord({"round": round_, "session": session})
-    content = RecordDict({"evaluateins.parameters": model, "evaluateins.config": config})
+    content = _content(EVALUATE, model, {"round": round_, "session": session})
     return Message(content, node, "evaluate", group_id=str(round_))
+
+
+def _content(kind: str, arrays: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:
+    content = RecordDict({request_record(kind, "parameters"): arrays})
+    content[request_record(kind, "config")] = ConfigRecord(dict(config))
+    return content
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
-"""What a strategy keeps of its rounds, and whether a round has enough replies."""
+"""A training in progress, what is kept of its rounds, and whether a round has enough replies."""
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import log
 
+from twinflower.algorithms.algorithm import Algorithm, stack
 from twinflower.errors import RunError
 
-from .replies import NO_REPLY
+from .replies import NO_REPLY, Upload
 
 
 class Round(NamedTuple):
@@ -32,20 +34,59 @@ class Round(NamedTuple):
     seconds: float = 0.0
 
 
-class Snapshot(NamedTuple):
-    """What a strategy needs to resume a run.
+@dataclass
+class Training:
+    """A training in progress, or the one from which another start goes on.
 
-    round: the last completed round. session: the name of the training session. server: the algorithm's server state.
-    rounds: the statistics of all rounds. born: the round in which each client's state began. ranges: those that the
-    clients agreed on, empty without private ranges.
+    session: its name. server: the algorithm's server state. rounds: the statistics of all rounds. born: the round in
+    which each client's state began. ranges: those that the clients agreed on, empty without private ranges. first: the
+    number of rounds that were completed before this start. settled: the last round whose replies the clients may
+    delete, None for the one before the current one. began: when the current round began, in seconds of
+    `time.perf_counter`.
     """
 
-    round: int
     session: str
     server: Any
-    rounds: list[Round]
-    born: dict[int, int]
+    rounds: list[Round] = field(default_factory=list)
+    born: dict[int, int] = field(default_factory=dict)
     ranges: bytes = b""
+    first: int = 0
+    settled: int | None = None
+    began: float = 0.0
+
+    @classmethod
+    def new(cls, server: Any) -> "Training":
+        """A training under a name of its own that begins with this server state."""
+        return cls(secrets.token_hex(8), server)
+
+    def resumed(self) -> "Training":
+        """A training that goes on after the last round of this one, which stays as it is."""
+        rounds, born = list(self.rounds), dict(self.born)
+        return replace(self, first=self.round, rounds=rounds, born=born, settled=None)
+
+    @property
+    def round(self) -> int:
+        """The last round so far."""
+        return self.rounds[-1].round if self.rounds else 0
+
+    def number(self, server_round: int) -> int:
+        """The number of a round that Flower counts from this start."""
+        return server_round + self.first
+
+    def stamp(self, round_: int) -> dict[str, Any]:
+        """The fields of every request: round, session, and the last settled round, whose replies may be deleted.
+
+        Private ranges are part of every request.
+        """
+        settled = round_ - 1 if self.settled is None else self.settled
+        ranges = {"ranges": self.ranges} if self.ranges else {}
+        return {"round": round_, "session": self.session, "settled": settled, **ranges}
+
+    def update(self, algorithm: Algorithm, round_: int, good: Mapping[int, Upload]) -> None:
+        """Update the server state with the valid replies of a round, by client."""
+        clients = sorted(good)
+        uploads = stack([good[client].values for client in clients])
+        self.server = algorithm.server_update(self.server, uploads, np.array(clients), round_)
 
 
 def mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:

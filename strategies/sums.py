@@ -1,4 +1,4 @@
-"""The server side of a run in which the server sees only sums, for any method (`twinflower.algorithms.summed`)."""
+"""The server side of a run in which the server sees only sums, for any method (`twinflower.sums.summed`)."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -7,11 +7,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
 from twinflower.errors import AbsentError, ReplyError, require
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
+from twinflower.sums.summed import Summed
 
-from .requests import properties_request
+from .requests import properties_in, properties_request
 from .star import StarStrategy
 
 
@@ -29,8 +29,9 @@ class SumStrategy(StarStrategy):
     def __init__(self, *args: Any, masks: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         require(
-            self.clients_per_round in (0, self.num_clients),
-            f"trust sum needs all clients in every round; got {self.clients_per_round} of {self.num_clients}",
+            self.sampling.clients_per_round in (0, self.sampling.num_clients),
+            f"trust sum needs all clients in every round; got {self.sampling.clients_per_round} of "
+            f"{self.sampling.num_clients}",
         )
         require(
             self.max_norm == float("inf"),
@@ -42,9 +43,10 @@ class SumStrategy(StarStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """See `StarStrategy.configure_train`; collects the key messages first."""
-        if self.masks and not self._roster:
-            self._roster = self._gather()
+        """See `StarStrategy.configure_train`; every request holds the key messages, which are collected first."""
+        if self.masks:
+            self._roster = self._roster or self._gather()
+            config = ConfigRecord({**config, "roster": self._roster})
         return super().configure_train(server_round, arrays, config, grid)
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
@@ -52,15 +54,11 @@ class SumStrategy(StarStrategy):
         super().begin(*args, **kwargs)
         self._roster = b""
 
-    def _stamp(self, server_round: int) -> dict[str, Any]:
-        """Add the key messages of all sites to the fields of every request."""
-        return super()._stamp(server_round) | ({"roster": self._roster} if self.masks else {})
-
     def _gather(self) -> bytes:
         """Collect the key messages of all sites, in the order of the sites; AbsentError if one is missing."""
 
         def ask(client: int, node: int) -> Message:
-            return properties_request(node, self.session)
+            return properties_request(node, self.training.session)
 
         found, missing = self.exchange.ask_all(ask, _key_message, 0)
         if not missing:
@@ -74,8 +72,7 @@ class SumStrategy(StarStrategy):
 
 def _key_message(client: int, reply: Message) -> bytes:
     """The key message in a reply; ReplyError if there is none."""
-    properties = reply.content.config_records.get("getpropertiesres.properties", ConfigRecord())
-    announcement = properties.get("announcement")
+    announcement = properties_in(reply).get("announcement")
     if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
         raise ReplyError("it sent no key message")
     return announcement

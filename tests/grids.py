@@ -1,11 +1,14 @@
 """Grids on which replies are lost or spoilt, and what it takes to spoil one."""
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from problems import run_config, small
 
 from twinflower.clients.records import record_of
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
 
 
 def rewrite(reply, arrays=None, metrics=None, drop=None):
@@ -31,6 +34,26 @@ def arrays_of(reply):
 def garbage(reply):
     """A reply that no server takes."""
     return rewrite(reply, record_of([]))
+
+
+def bytes_and_back(message):
+    """The message after a way over the wire."""
+    return message_from_proto(ProtoMessage.FromString(message_to_proto(message).SerializeToString()))
+
+
+class Wire(InProcessGrid):
+    """A grid as a deployment: every message is serialised, and answered by a new client."""
+
+    def client(self, node):
+        return self.new_client(node, self.context(node))
+
+    def answer(self, message):
+        return bytes_and_back(super().answer(bytes_and_back(message)))
+
+
+def over_the_wire(setup, checkpoints=None):
+    """As `inprocess.train`."""
+    return run_strategy(setup, Wire(setup), "inprocess", checkpoints=checkpoints)
 
 
 class Faulty(InProcessGrid):

@@ -1,7 +1,7 @@
 """Small problems and the table of all algorithms that the shared tests run through."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -343,6 +343,23 @@ def first_variant(algorithm: str) -> str:
     return names[0]
 
 
+def methods_of(*abilities: type, without: tuple[type, ...] = ()) -> list[str]:
+    """The names of the methods that derive from all of these classes, and from none of `without`."""
+    return [
+        name
+        for name, algorithm in ALGORITHMS.items()
+        if all(issubclass(algorithm, ability) for ability in abilities) and not issubclass(algorithm, without)
+    ]
+
+
+def method(name: str, **settings: Any) -> Any:
+    """A method with the settings of its first entry in VARIANTS, and with those of `settings` that it has."""
+    algorithm = ALGORITHMS[name]
+    own = {key.replace("-", "_"): value for key, value in VARIANTS[first_variant(name)].items()}
+    known = {field.name for field in fields(algorithm)}
+    return algorithm(**{key: value for key, value in (own | settings).items() if key in known})
+
+
 def variants_of(ability: type) -> list[str]:
     """The entries of VARIANTS whose algorithm derives from this class, except those through sums."""
     return [
@@ -406,7 +423,7 @@ def last(steps: Iterable[Any]) -> Any:
 def state_of(client: AlgorithmClient) -> Any:
     """The state that a client of the in-process grid keeps now."""
     session = client.context.state["twinflower.done"]["session"]
-    return client._state(client.store.last(session))
+    return client.rounds.state(client.rounds.last(session))
 
 
 def random_shards(sizes: list[int], features: int, classes: int, seed: int = 0) -> Shards:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from grids import Refused
+from grids import Refused, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from transcription import slow_run_of
@@ -268,7 +268,7 @@ class Undefined(L1):
 @pytest.mark.parametrize(("rounds", "evaluate_every"), [(1, 1), (3, 100)])
 @pytest.mark.parametrize(
     "run",
-    [in_process, as_cohort, lambda s: inprocess.train(s, exact_wire=True)],
+    [in_process, as_cohort, over_the_wire],
     ids=["in", "cohort", "wire"],
 )
 def test_a_model_that_is_not_finite_is_never_finished(run, rounds, evaluate_every, value, tmp_path):
@@ -450,7 +450,8 @@ def test_timeouts():
             return super().send_and_receive(messages, timeout=timeout)
 
     strategy = strategy_of(setup)
-    assert (strategy.node_timeout, strategy.clients_per_round, strategy.num_clients) == (7.0, 3, 8)
+    sampling = strategy.sampling
+    assert (strategy.node_timeout, sampling.clients_per_round, sampling.num_clients) == (7.0, 3, 8)
     run_strategy(setup, Watched(setup), "inprocess")
     assert [wait for kind, wait in waits if kind == "train"] == [9.0] * 6
     asked = [wait for kind, wait in waits if kind == "get_properties"]

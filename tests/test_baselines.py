@@ -11,6 +11,8 @@ from problems import (
     central_optimum,
     convex_problem,
     last,
+    method,
+    methods_of,
     random_shards,
     run,
     small,
@@ -18,10 +20,12 @@ from problems import (
     variants_of,
 )
 
-from twinflower.algorithms import ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
+from twinflower.algorithms import ALGORITHMS, ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold
 from twinflower.algorithms.algorithm import NO_INFO, RunInfo
+from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.echo import Echoed, confirmed
 from twinflower.algorithms.local import reach
+from twinflower.algorithms.server_prox import ServerProx
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.privacy.release import coupled_sensitivity, gradient_release
@@ -202,8 +206,8 @@ def test_server_momentum_leaves_the_optimum_where_it_is():
     assert np.any(plain)
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, FedDyn])
-def test_subgradients_in_local_steps_are_a_loss_with_h_inside(algorithm):
+@pytest.mark.parametrize("name", methods_of(ServerProx))
+def test_subgradients_in_local_steps_are_a_loss_with_h_inside(name):
     """One extra term in every local gradient and no prox: the same method on f_i + h."""
     shards, objective = problem()
     h = L1(0.03)
@@ -214,9 +218,10 @@ def test_subgradients_in_local_steps_are_a_loss_with_h_inside(algorithm):
         def grad(self, x, rows):
             return objective.grad(x, rows) + 0.03 * np.sign(x)
 
-    inside = algorithm(h, step_size=ETA, composite="local-subgradient")
+    settings = {"step_size": ETA, "privacy": "none", "composite": "local-subgradient"}
+    inside, outside = (method(name, regulariser=r, **settings) for r in (h, ZERO))
     ours = last(run(inside, shards, objective, WALK, ROUNDS, k=K))
-    theirs = last(run(algorithm(step_size=ETA), shards, Inside(), WALK, ROUNDS, k=K))
+    theirs = last(run(outside, shards, Inside(), WALK, ROUNDS, k=K))
     assert_allclose(ours[0].x0, theirs[0].x0, rtol=0, atol=1e-14)
 
 
@@ -471,19 +476,27 @@ def test_a_clients_variable_is_a_function_of_its_messages(algorithm):
         server = after
 
 
+PUBLIC_STATE = [name for name in methods_of(LocalMethod) if "public-state" in ALGORITHMS[name].modes]
+
+
+def released(algorithm, state, inbox, work):
+    """The value to which a client would add its noise."""
+    values = []
+
+    def noise(value, draw=0, shrink=1.0):
+        values.append(value.copy())
+        return value
+
+    algorithm.client_update(state, inbox, work._replace(noise=noise))
+    (value,) = values
+    return value
+
+
 @pytest.mark.parametrize("schedule", [LocalSchedule(0, 6), LocalSchedule(4, 5)])
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        FedAvg(step_size=1.1, privacy="public-state"),
-        FedProx(step_size=1.1, mu=0.6, privacy="public-state"),
-        Scaffold(step_size=1.1, privacy="public-state"),
-        FedDyn(step_size=1.1, alpha=0.6, privacy="public-state"),
-    ],
-    ids=lambda algorithm: algorithm.name,
-)
-def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(algorithm, schedule):
+@pytest.mark.parametrize("name", PUBLIC_STATE)
+def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(name, schedule):
     """The same public state and batches on neighbouring data, in every round of a noisy run."""
+    algorithm = method(name, step_size=1.1, privacy="public-state")
     rows, l2 = 12, 0.1
     shards = random_shards([rows], 4, 2, seed=2)
     features, labels = shards.features.copy(), shards.labels.copy()
@@ -495,9 +508,11 @@ def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(algorithm,
     for t in range(1, 16):
         inbox = algorithm.broadcast(server, t, client)
         here, there = (schedule.batches(s, client, 0, t) for s in (shards, other))
-        _, exact, _ = algorithm.client_update(state, inbox, LocalWork(objective, here, no_noise, t))
-        _, twin, _ = algorithm.client_update(state, inbox, LocalWork(objective, there, no_noise, t))
-        moved.append(np.linalg.norm(exact.y - twin.y))
+        exact, twin = (
+            released(algorithm, state, inbox, LocalWork(objective, batches, round=t))
+            for batches in (here, there)
+        )
+        moved.append(np.linalg.norm(exact - twin))
         state, upload, _ = algorithm.client_update(
             state, inbox, LocalWork(objective, here, seeded_noise(0.5)(t), t)
         )
@@ -507,7 +522,8 @@ def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(algorithm,
     assert 0.1 * sensitivity < max(moved) <= sensitivity
 
 
-def test_gradient_noise_enters_every_step_and_is_charged_so():
+@pytest.mark.parametrize("name", methods_of(LocalMethod))
+def test_gradient_noise_enters_every_step_and_is_charged_so(name):
     shards, objective = problem()
     draws = []
 
@@ -515,16 +531,11 @@ def test_gradient_noise_enters_every_step_and_is_charged_so():
         draws.append(draw)
         return value
 
-    for algorithm in (FedAvg, FedProx, Scaffold, FedDyn, ISRLDP):
-        draws.clear()
-        noisy = algorithm(privacy="gradient")
-        last(run(noisy, shards, objective, LocalSchedule(4, 3), 1, noise=lambda *_: noise))
-        assert draws == ([0] if algorithm is ISRLDP else [0, 1, 2])
-    workload, bounds = Workload(6, 4, 3), Bounds(1.0, 0.25)
-    assert FedAvg(privacy="gradient").release(bounds, workload, 1) == gradient_release(bounds, workload)
-    assert ISRLDP(privacy="gradient").release(bounds, workload, 1) == gradient_release(
-        bounds, workload
-    )._replace(touched=1)
+    noisy = method(name, privacy="gradient")
+    last(run(noisy, shards, objective, LocalSchedule(4, 3), 1, noise=lambda *_: noise))
+    assert draws == ([0, 1, 2] if noisy.takes_local_steps else [0])
+    workload, bounds = Workload(6 if noisy.takes_local_steps else 1, 4, 3), Bounds(1.0, 0.25)
+    assert noisy.release(bounds, Workload(6, 4, 3), 1) == gradient_release(bounds, workload)
 
 
 def test_isrl_dp_has_no_state_to_make_public():
@@ -548,12 +559,12 @@ def test_subgradients_support_h_from_below(h):
 
 
 @pytest.mark.parametrize("h", [Box(-1, 1), Ball(1.0), WeightedL1Box(1.0, -1, 1)])
-@pytest.mark.parametrize("algorithm", [FedAvg, FedProx, Scaffold, FedDyn, ISRLDP])
-def test_an_indicator_has_no_subgradient_for_local_steps(algorithm, h):
+@pytest.mark.parametrize("name", methods_of(ServerProx))
+def test_an_indicator_has_no_subgradient_for_local_steps(name, h):
     with pytest.raises(
         SettingError, match=f"got {type(h).__name__}, which holds an indicator: use composite"
     ):
-        algorithm(h, composite="local-subgradient")
+        method(name, regulariser=h, composite="local-subgradient")
 
 
 def test_public_state_noise_is_refused_where_its_bound_does_not_hold():

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Error, Message
 
+import twinflower
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import DiskError, RunError, SettingError
 from twinflower.privacy import Budget
@@ -21,7 +23,7 @@ from twinflower.settings import settings_of
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
-from twinflower.simulation.results.columns import COLUMNS
+from twinflower.simulation.report.words import score
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen
@@ -29,6 +31,7 @@ from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference
+from twinflower.simulation.settings.columns import COLUMNS
 from twinflower.simulation.settings.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +60,22 @@ def call(monkeypatch, capsys, tmp_path):
 def compare(call, tmp_path):
     """Run `twinflower compare` on these folders."""
     return lambda *folders: call("compare", *folders, "--out", tmp_path / "comparison.html")
+
+
+def test_the_version_is_that_of_the_package(call):
+    assert twinflower.__version__ == metadata.version("twinflower")
+    assert call("--version") == (0, f"{twinflower.__version__}\n", "")
+
+
+def test_a_bundle_has_the_version_of_its_project(monkeypatch):
+    """Flower does not install bundles, so these have no metadata."""
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert twinflower.__version__ == project["version"]
 
 
 def test_a_run_leaves_a_complete_folder(call, tmp_path):
@@ -164,7 +183,35 @@ def test_the_name_of_an_experiment_leads_to_its_file(call, monkeypatch):
     status, _, error = call("run", "digits")
     assert status == 2
     assert error.endswith("; did you mean experiments/digits.toml?\n")
-    assert "did you mean" not in call("run", "no-such-experiment")[2]
+    error = call("run", "no-such-experiment")[2]
+    assert "did you mean" not in error
+    assert error.endswith(
+        "; the experiments that come with Twinflower are in the folder experiments of its source\n"
+    )
+    assert call("run", "missing.toml")[2].endswith("missing.toml: No such file or directory\n")
+
+
+@pytest.mark.parametrize("columns", [70, 100])
+def test_a_table_in_a_pipe_has_the_width_of_columns(columns):
+    words = [sys.executable, "-m", "twinflower", "settings", "fedpdm"]
+    environment = os.environ | {"COLUMNS": f"{columns}"}
+    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) == columns
+
+
+@pytest.mark.parametrize("labels", [["no"] * 8, ["no"] * 7 + ["yes"]])
+def test_rows_of_one_class_are_mentioned(tmp_path, labels):
+    (tmp_path / "schema.toml").write_text(
+        '[label]\ncolumn = "y"\nclasses = ["no", "yes"]\n[columns]\na = { range = [0, 1] }\n'
+    )
+    for site in range(2):
+        (tmp_path / f"site-{site}.csv").write_text("a,y\n" + "".join(f"0.5,{label}\n" for label in labels))
+    files = {"files": "site-*.csv", "schema": "schema.toml", "test-file": "site-0.csv"}
+    config = parse(
+        {"data.name": "tables"} | {f"data.{key}": f"{tmp_path}/{own}" for key, own in files.items()}
+    )
+    found = [text for text in warnings(prepare(config)) if "to train on have the class 'no'" in text]
+    assert len(found) == (len(set(labels)) == 1)
 
 
 @pytest.mark.parametrize("words", [["-h"], ["run", "-h"]])
@@ -420,6 +467,10 @@ step-size = 0.5
     for name, words in {"known": ["--set", "reference=true", "--seeds", "0,1"], "unknown": []}.items():
         status, text, _ = call("run", path, *words, "--out", tmp_path / name)
         assert (status, "test R^2" in text, "accuracy" in text) == (0, True, False)
+        for report in (tmp_path / name).rglob("report.html"):
+            html = report.read_text(encoding="utf-8")
+            assert "test accuracy" not in html.lower()
+            assert "test R^2" in html or "R^2 on the test rows" in html
     assert "test R^2" in comparison([tmp_path / "known"]).headings
     ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
     place = HEADINGS.index("optimality")
@@ -429,11 +480,30 @@ step-size = 0.5
         "known/isrl-dp": f"{np.mean(ends):.2g} +- {np.std(ends, ddof=1):.2g}",
         "unknown": "-",
     }
-    old = tmp_path / "unknown" / "summary.json"  # of version 0.1
-    old.write_text(json.dumps({k: v for k, v in json.loads(old.read_text()).items() if k != "optimality"}))
-    assert comparison([tmp_path / "unknown"]).rows[0][place] == "-"
     status, text, _ = compare(tmp_path / "known")
     assert (status, "optimality" in text) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"data.name": "diabetes"}, "R^2"),
+        ({"data.name": "digits"}, "accuracy"),
+        ({"data.name": "own", "data.num-features": 3, "data.num-classes": 2}, "accuracy"),
+        ({"data.name": "own", "data.num-features": 3, "data.num-classes": 0}, "R^2"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "numbers.toml"}, "R^2"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "classes.toml"}, "accuracy"),
+        ({"data.name": "tables", "data.files": "x.csv", "data.schema": "absent.toml"}, "accuracy"),
+    ],
+    ids=str,
+)
+def test_the_score_of_a_pytorch_module_follows_from_the_labels(tmp_path, monkeypatch, keys, expected):
+    monkeypatch.chdir(tmp_path)
+    for name, label in {"numbers": "range = [0, 1]", "classes": "classes = [0, 1]"}.items():
+        (tmp_path / f"{name}.toml").write_text(
+            f'[label]\ncolumn = "y"\n{label}\n[columns]\na = {{ range = [0, 1] }}\n'
+        )
+    assert score(parse(keys | {"objective.name": "torch:module.py:net"})) == expected
 
 
 def test_a_comparison_names_each_score_by_what_it_is():

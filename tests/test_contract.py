@@ -6,6 +6,7 @@ from dataclasses import fields, make_dataclass
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, last, small
 
@@ -209,9 +210,9 @@ def same_rows(a, b, **tolerance):
 
 @every_variant
 def test_the_runtimes_agree(variant):
-    """In process as arrays, as messages, and through Flower's own ClientApp; and as a cohort."""
+    """In process, over the wire with a new client for every message, and as a cohort."""
     setup = small(variant)
-    fast, exact = inprocess.train(setup), inprocess.train(setup, exact_wire=True)
+    fast, exact = inprocess.train(setup), over_the_wire(setup)
     (stacked,) = cohort.train([setup])
     for other in (exact, run_strategy(setup, InProcessGrid(setup), "inprocess")):
         assert_array_equal(fast.model, other.model)

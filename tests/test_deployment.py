@@ -28,7 +28,7 @@ from problems import VARIANTS
 import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import OnGraph
-from twinflower.clients.sums import FileKeys, Masks
+from twinflower.clients.sums import Masks
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
@@ -602,8 +602,8 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
     masks = [
         Masks(
             read_identity(number, Path(own[number]["identity-key"]), Path(own[number]["peers-file"])),
-            FileKeys(stores[number].key_path),
-            config.agreement,
+            stores[number],
+            config.result_digest,
         )
         for number in range(count)
     ]

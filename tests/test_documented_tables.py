@@ -1,10 +1,11 @@
-"""The tables of the documents hold the stored results, and these belong to the experiment files as they are."""
+"""The tables and figures of the documents hold results that belong to the experiment files as they are."""
 
 import csv
 import importlib.util
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from twinflower.simulation.settings.experiment import read_experiment
 
@@ -12,6 +13,51 @@ ROOT = Path(__file__).resolve().parent.parent
 _SPEC = importlib.util.spec_from_file_location("experiment_tables", ROOT / "experiments" / "tables.py")
 tables = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(tables)
+FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
+BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
+NOT_REDRAWN = {  # drawn before pictures said what they were drawn from
+    "digits-bound",
+    "gauthier2023-fig1",
+    "gauthier2023-fig3",
+    "gauthier2023-privacy",
+    "li2023-clipping",
+    "li2023-fig1-dp",
+    "li2023-fig1",
+    "li2023-fig2-dp",
+    "li2023-fig2-methods",
+    "li2023-fig2",
+    "li2024-fig2-dp",
+    "li2024-fig2-rand",
+    "li2024-fig2",
+    "li2024-fig3-dp",
+    "li2024-fig3",
+    "li2024-fig4-dp-mnist",
+    "li2024-fig4-dp",
+    "li2024-fig5-dp",
+    "li2024-fig6-dp",
+    "li2024-fig6",
+    "li2024-fig7-dp-mnist",
+    "li2024-fig7-dp",
+    "li2024-fig7-methods",
+    "li2024-fig7",
+    "li2024-fig8-dp",
+    "li2024-fig8-methods",
+    "li2024-fig8",
+    "privacy-modes-mnist",
+    "privacy-modes",
+    "sums-adult",
+    "sums-mnist",
+    "tail-mean",
+    "ye2021-fig1",
+    "ye2021-fig3",
+    "ye2021-small-batch",
+    "ye2021-step-decay",
+    "zhang2023-fig1-all-rows",
+    "zhang2023-fig1-methods",
+    "zhang2023-fig1",
+    "zhang2023-fig2",
+    "zhang2023-fig3",
+}
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
 
 
@@ -31,6 +77,19 @@ def test_stored_results_are_of_this_file(name):
     plan = read_experiment(ROOT / "experiments" / f"{name}.toml")
     assert {(row["panel"], row["curve"]) for row in rows} == {tables.place(plan, c) for c in plan.curves}
     assert {int(row["seed"]) for row in rows} == set(plan.seeds)
+
+
+@pytest.mark.parametrize("path", [p for p in FIGURES if p.stem not in BY_SCRIPTS], ids=lambda path: path.stem)
+def test_every_figure_is_of_its_experiment_file_as_it_is(path):
+    """Curves, seeds, axes and settings by their digest, and the title, unless the picture is of a single run."""
+    plan = read_experiment(ROOT / "experiments" / f"{path.stem}.toml")
+    with Image.open(path) as picture:
+        drawn = getattr(picture, "text", {})
+    if path.stem in NOT_REDRAWN:
+        assert "Digest" not in drawn, f"{path.name} was redrawn: remove it from NOT_REDRAWN"
+        return
+    assert drawn.get("Digest") == plan.digest, f"{path.name} was drawn from other settings: run it again"
+    assert plan.single or drawn["Title"] == plan.title, f"{path.name} has another title: draw it again"
 
 
 def test_a_table_is_means_and_spreads_of_seeds(tmp_path, monkeypatch):
@@ -66,3 +125,14 @@ def test_a_curve_without_the_setting_on_the_axis_has_its_label_for_a_row(tmp_pat
     plan = read_experiment(tmp_path / "made.toml")
     places = [tables.place(plan, curve) for curve in plan.curves]
     assert places == [("noisy", "0.5"), ("noisy", "2"), ("no noise", "no limit")]
+
+
+def test_lines_in_panels_are_rows_with_a_column_for_every_x(tmp_path):
+    """Panels have lines of the same name."""
+    (tmp_path / "made.toml").write_text(
+        'x = "rounds"\nends = true\n[run]\n'
+        + "".join(f'[[curve]]\npanel = "{p}"\nlabel = "own"\nsweep = {{rounds = [5, 10]}}\n' for p in "AB")
+    )
+    plan = read_experiment(tmp_path / "made.toml")
+    places = [tables.place(plan, curve) for curve in plan.curves]
+    assert places == [("5", "A: own"), ("10", "A: own"), ("5", "B: own"), ("10", "B: own")]

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_regression
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -14,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import twinflower
 from twinflower import FederatedClassifier, FederatedRegressor
+from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError, SettingError
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -156,7 +158,9 @@ def test_without_privacy_the_counts_for_private_ranges_are_exact(kind):
 
 def test_private_ranges_are_for_columns_only():
     train, _, labels, _ = halves(load_diabetes)
-    with pytest.raises(SettingError, match="ranges must be"):
+    with pytest.raises(
+        SettingError, match=r"target_range must be \(low, high\) with low < high; got 'private'"
+    ):
         FederatedRegressor(epsilon=8, ranges="private", target_range="private").fit(train, labels)
     ours = FederatedRegressor(epsilon=8, ranges="private", target_range=(25, 346), random_state=0)
     assert "(8, 0.0001)-DP" in ours.fit(train, labels).privacy_["guarantee"]
@@ -173,7 +177,7 @@ def test_sites_are_the_clients(monkeypatch):
     sites = np.array(["b", "a", "c"])[np.arange(len(train)) % 3]
     seen = []
     run = cohort.train
-    monkeypatch.setattr(cohort, "train", lambda setups: seen.extend(setups) or run(setups))
+    monkeypatch.setattr(cohort, "train", lambda setups, *others: seen.extend(setups) or run(setups))
     ours = FederatedClassifier(random_state=0).fit(train, labels, sites=sites)
     (setup,) = seen
     assert setup.config.clients.count == 3
@@ -219,6 +223,170 @@ def test_every_setting_of_a_run_can_be_given():
         FederatedClassifier().fit(train, labels, sites=[1, 2])
     with pytest.raises(RunError, match="diverged"):
         FederatedRegressor(settings={"fedpdm.step-size": 1e6, "unstable-steps": "allow"}).fit(train, labels)
+
+
+def patients(rows=300):
+    """A table with numbers, texts and missing values, and who is ill."""
+    draw = np.random.default_rng(0)
+    age, sex = draw.uniform(20, 80, rows), draw.choice(["f", "m"], rows)
+    pressure = draw.normal(120, 20, rows)
+    ill = age / 30 + (sex == "m") + pressure / 100 + draw.normal(0, 0.2, rows) > 3.4
+    pressure[::7] = np.nan
+    return {"age": age, "sex": sex, "pressure": pressure}, np.where(ill, "ill", "healthy")
+
+
+NAMED = {
+    "ranges": {"age": (20, 80), "pressure": (80, 200)},
+    "categories": {"sex": ["f", "m"]},
+    "missing": "zero",
+    "random_state": 0,
+}
+
+
+@pytest.mark.parametrize("epsilon", [None, 8])
+def test_tables_are_encoded_as_those_of_files(tmp_path, epsilon):
+    """The features are those of a schema with the same ranges and categories, and the model knows it."""
+    table, ill = patients()
+    ours = FederatedClassifier(epsilon=epsilon, **NAMED).fit(table, ill)
+    (tmp_path / "schema.toml").write_text(
+        '[label]\ncolumn = "y"\nclasses = ["healthy", "ill"]\n[columns]\nage = { range = [20, 80], missing = "zero" }\n'
+        'sex = { categories = ["f", "m"], missing = "zero" }\npressure = { range = [80, 200], missing = "zero" }\n'
+    )
+    schema = read_schema(tmp_path / "schema.toml")
+    np.testing.assert_array_equal(ours.model_.inputs.encoded(table), schema.encode(table))
+    assert ours.score(table, ill) > 0.85  # the larger class has 0.6
+    assert list(ours.feature_names_in_) == ["age", "sex", "pressure"]
+    ours.model_.save(tmp_path / "model.npz")
+    again = twinflower.load(tmp_path / "model.npz")
+    for model in (again, ours.to_sklearn()):
+        np.testing.assert_array_equal(model.predict(table), ours.predict(table))
+    reordered = dict(reversed(table.items()))
+    np.testing.assert_array_equal(ours.predict(reordered), ours.predict(table))
+
+
+def test_data_frames():
+    pandas = pytest.importorskip("pandas")
+    table, ill = patients()
+    frame = pandas.DataFrame(table)
+    ours = FederatedClassifier(**NAMED).fit(table, ill)
+    for form in (frame, frame.astype({"sex": "category"}).convert_dtypes()):  # the latter has pandas.NA
+        np.testing.assert_array_equal(FederatedClassifier(**NAMED).fit(form, ill).coef_, ours.coef_)
+    with pytest.raises(SettingError, match=r"string to float: 'm': columns of texts need categories="):
+        FederatedClassifier().fit(frame, ill)
+    with pytest.raises(SettingError, match=r'contains NaN: .* missing values need missing="zero"'):
+        FederatedClassifier().fit(frame[["pressure"]], ill)
+
+
+def test_columns_may_have_private_ranges():
+    table, ill = patients()
+    private = FederatedClassifier(epsilon=8, **NAMED).set_params(
+        ranges={"age": (20, 80), "pressure": "private"}
+    )
+    ours = private.fit(table, ill)
+    assert "(8, 0.0001)-DP" in ours.privacy_["guarantee"]
+    age, _, pressure = ours.model_.inputs.schema.columns
+    assert (age.range.low, age.range.high) == (20, 80)
+    assert 60 < pressure.range.low < 100 < 140 < pressure.range.high < 180
+    assert ours.score(table, ill) > 0.8
+
+
+def test_a_regression_on_a_table_comes_near_the_pooled_one():
+    table, _ = patients()
+    target = 3 * table["age"] - 40 * (table["sex"] == "m")
+    del table["pressure"]
+    ours = FederatedRegressor(rounds=300, categories={"sex": ["f", "m"]}, random_state=0).fit(table, target)
+    assert ours.score(table, target) > 0.999
+    np.testing.assert_allclose(ours.to_sklearn().predict(table), ours.predict(table), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"ranges": {"age": (20, 80)}}, "column 'pressure' has neither a range nor categories"),
+        ({"ranges": {"ag": (20, 80)}}, "ranges names a column 'ag' that X does not have"),
+        ({"categories": {"sexe": ["f"]}}, "categories names a column 'sexe' that X does not have"),
+        ({"ranges": {"age": (80, 20), "pressure": (0, 1)}}, r"column 'age': range must be \[low, high\]"),
+        ({"missing": "refuse"}, "row 1: column 'pressure': the value is missing"),
+        ({"missing": "no"}, "missing must be one of refuse, zero, indicator"),
+        ({"categories": None, "ranges": None}, r"column 'sex', 'm' is not a number: .* give categories="),
+        ({"categories": {"sex": ["f"]}}, "column 'sex': 'm' is not one of the categories"),
+        ({"ranges": None, "epsilon": 8}, "the ranges of the columns must be public"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_the_column(change, sentence):
+    table, ill = patients()
+    with pytest.raises(ValueError, match=sentence):
+        FederatedClassifier(**NAMED | change).fit(table, ill)
+
+
+def test_columns_by_name_need_names():
+    with pytest.raises(SettingError, match="X must be a data frame or a dictionary; got ndarray"):
+        FederatedClassifier(**NAMED).fit(np.ones((4, 3)), [0, 1, 0, 1])
+    with pytest.raises(SettingError, match="the names of X's columns must be texts; got 0"):
+        FederatedClassifier(**NAMED).fit({0: np.ones(4)}, [0, 1, 0, 1])
+
+
+def test_sparse_matrices_are_made_dense():
+    train, test, labels, _ = halves(load_breast_cancer)
+    ours = FederatedClassifier(random_state=0).fit(train, labels)
+    again = FederatedClassifier(random_state=0).fit(sparse.csr_matrix(train), labels)
+    np.testing.assert_array_equal(again.predict_proba(sparse.coo_array(test)), ours.predict_proba(test))
+    with pytest.raises(SettingError, match="up to 100,000,000 numbers; got 100,000,000,000, of shape"):
+        FederatedClassifier().fit(sparse.csr_matrix((10**5, 10**6)), np.arange(10**5) % 2)
+
+
+def test_weights_are_refused():
+    train, _, labels, _ = halves(load_breast_cancer)
+    with pytest.raises(TypeError, match="sample_weight"):
+        FederatedClassifier().fit(train, labels, sample_weight=np.ones(len(labels)))
+    with pytest.raises(TypeError, match="class_weight"):
+        FederatedClassifier(class_weight="balanced")
+
+
+def test_a_grid_varies_single_settings():
+    train, _, labels, _ = halves(load_breast_cancer)
+    given = {"regulariser.name": "l1", "local.max-steps": 3}
+    ours = FederatedClassifier(rounds=3, settings=given, random_state=0)
+    grid = {"settings__fedpdm__rho": [0.1, 1.0], "settings__local__max_steps": [2]}
+    best = GridSearchCV(ours, grid, cv=2).fit(train, labels).best_estimator_
+    assert best.settings == {
+        "regulariser.name": "l1",
+        "local.max-steps": 2,
+        "fedpdm.rho": best.settings["fedpdm.rho"],
+    }
+    assert ours.settings is given
+    assert given["local.max-steps"] == 3
+    assert best.get_params()["settings__local__max_steps"] == 2
+    assert clone(best).get_params() == best.get_params()
+
+
+def test_verbose_prints_every_so_many_rounds(capsys):
+    train, _, labels, _ = halves(load_breast_cancer)
+    FederatedClassifier(rounds=6, random_state=0).fit(train, labels)
+    assert capsys.readouterr().out == ""
+    FederatedClassifier(rounds=6, verbose=3, random_state=0).fit(train, labels)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [["round", str(t), "objective"] for t in (0, 3, 6)]
+
+
+def test_messages_and_representations_are_short_and_plain():
+    X, y = np.ones((6, 100)), np.arange(6) % 2
+    text = repr(FederatedClassifier(epsilon=8, ranges=(np.zeros(1000), np.ones(1000))))
+    assert len(text) < 200
+    assert "..." in text
+    assert len(repr(FederatedClassifier(rounds=1).fit(X, y).model_)) < 100
+    for change in (
+        {"epsilon": np.float64(-1)},
+        {"ranges": tuple(np.float64([1, 0]))},
+        {"rounds": np.int64(0)},
+    ):
+        with pytest.raises(SettingError) as caught:
+            FederatedClassifier(**change | ({"ranges": (0, 1)} if "ranges" not in change else {})).fit(X, y)
+        assert "np." not in str(caught.value)
+    with pytest.raises(SettingError, match="y has one class, 1.0"):
+        FederatedClassifier().fit(X, np.ones(6))
+    settings = {"fedpdm.rho": np.float64(0.1)}
+    assert FederatedClassifier(rounds=np.int64(2), settings=settings).fit(X, y).history_[-1]["round"] == 2
 
 
 def test_a_fitted_model_can_be_saved(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from grids import with_content
+from grids import over_the_wire, with_content
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
@@ -23,6 +23,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies import SiteEvaluation
 
 HELD = {"evaluation__held_out": 0.3}
 PUBLIC = [
@@ -127,9 +128,9 @@ def test_the_metrics_are_those_of_all_held_out_rows_together():
 
 @pytest.mark.parametrize("name", ["fedpdm", "zcdp-nfl", "ssca"])
 def test_all_runtimes_report_the_same(name):
-    """To the bit through Flower's own ClientApp; up to rounding in the cohort."""
+    """To the bit over the wire; up to rounding in the cohort."""
     setup = held(name)
-    direct, wired = (inprocess.train(setup, exact_wire=exact) for exact in (False, True))
+    direct, wired = inprocess.train(setup), over_the_wire(setup)
     assert at_sites(direct) == at_sites(wired)
     assert len(at_sites(direct)) == setup.config.rounds + 1
     assert_allclose(at_sites(direct), at_sites(cohort.train([setup])[0]), rtol=1e-9)
@@ -152,11 +153,10 @@ def test_only_rounds_that_are_evaluated_ask_the_sites():
 
 def test_flowers_result_holds_the_metrics():
     setup = held()
-    strategy = strategy_of(setup)
-    strategy.evaluates = lambda round_: round_ != 2
+    strategy = strategy_of(setup, evaluation=SiteEvaluation(lambda round_: round_ != 2))
     result = strategy.start(InProcessGrid(setup), record_of([setup.start]), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
-    assert dict(result.evaluate_metrics_clientapp[3]) == strategy.site_metrics
+    assert dict(result.evaluate_metrics_clientapp[3]) == strategy.evaluation.metrics
 
 
 def test_a_resumed_run_reports_the_same(tmp_path):

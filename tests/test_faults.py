@@ -14,6 +14,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
+from twinflower.simulation.app.source import BUNDLE
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -309,6 +310,31 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
         (Simulated, "="),
     ]:
         assert ends(kind, text).startswith("8 of 8 nodes cannot take part: ")
+
+
+def test_nodes_that_do_not_run_the_bundle_are_mentioned(tmp_path, monkeypatch, capsys):
+    """Simulated nodes import what is in the folder of the SuperLink, the server imports the bundle."""
+
+    class Simulated(InProcessGrid):
+        state = None
+
+    def told(kind):
+        context = Context(1, 0, {}, RecordDict(), {"rounds": 1, "clients.count": 8})
+        server_app.app(kind(small("fedpdm", rounds=1)), context)
+        said = f"warning: Flower's local SuperLink was started in {tmp_path}, so the nodes run"
+        return said in capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    assert not told(Simulated)  # a folder without a Twinflower of its own
+    for part in ("twinflower", "strategies", "clients", "simulation"):
+        for file in (BUNDLE / part).rglob("*.py"):
+            copy = tmp_path / file.relative_to(BUNDLE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    assert not told(Simulated)  # the same source
+    (tmp_path / "simulation/app/source.py").write_text("# another version\n")
+    assert told(Simulated)
+    assert not told(InProcessGrid)  # a deployment: every node is a machine of its own
 
 
 def test_what_is_told_of_a_round_stands_in_the_order_of_the_clients():

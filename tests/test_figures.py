@@ -1,5 +1,6 @@
-"""RunInfo about figures: scales, bounds, colours, legends, bands, and what is written on them."""
+"""Facts about figures: scales, bounds, colours, legends, bands, and what is written on them."""
 
+import colorsys
 import csv
 import itertools
 import json
@@ -7,19 +8,20 @@ import json
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
+from PIL import Image
 from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
-from twinflower.simulation.report.figures import compose_experiment, compose_run
-from twinflower.simulation.report.plot_style import COLOURS, hue, marked, styles
-from twinflower.simulation.report.series import spread
+from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
+from twinflower.simulation.report.plot_style import COLOURS, marked, styles
+from twinflower.simulation.report.series import series, spread
 from twinflower.simulation.report.words import words
-from twinflower.simulation.results.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import SUMMARY_KEYS
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.settings.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import experiment_text, read_experiment
 from twinflower.simulation.settings.toml import to_tables
 
@@ -29,6 +31,11 @@ def closed():
     """No figure outlives its test."""
     yield
     plt.close("all")
+
+
+def hue(colour):
+    """The hue of a colour in [0, 1), the same for all its shades."""
+    return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
 
 
 def write_rows(folder, rounds, /, finished=True, **columns):
@@ -126,6 +133,29 @@ def test_log_axes_are_stored_with_the_results(tmp_path, axes):
     assert read_experiment(tmp_path / "again.toml").log_axes == plan.log_axes == json.loads(axes)
 
 
+def test_a_gap_is_the_objective_above_the_lowest_of_the_panel_under_the_same_seed(tmp_path):
+    """Seed 1 has another division of the rows, and so another optimum."""
+    plan = plan_of(
+        tmp_path, experiment(["fedavg", "fedprox"], 'seeds = [0, 1]\ny = ["gap"]', panels=("A", "B"))
+    )
+    lows = [[0.5, 2.0], [0.2, 2.5], [7.0, 7.0], [7.0, 7.0]]  # of the curves, under seed 0 and 1
+    for curve, low in zip(plan.curves, lows, strict=True):
+        for seed in plan.seeds:
+            write_rows(
+                run_folder(plan, tmp_path, curve, seed),
+                [0, 10, 20],
+                objective=np.array([9, 0, 1]) + low[seed],
+            )
+    one, other = (
+        series(plan, tmp_path, [c for c in plan.curves if c.panel == panel], "gap") for panel in "AB"
+    )
+    np.testing.assert_allclose(one[0].centre, [9.15, 0.15, 1.15])
+    np.testing.assert_allclose(one[1].centre, [9.25, 0.25, 1.25])
+    np.testing.assert_allclose(other[0].centre, [9, 0, 1])
+    assert plan.log_axes == ["gap"]
+    assert "above the lowest" in compose_experiment(plan, tmp_path).axes[0].get_ylabel()
+
+
 def test_narrow_log_axes_have_plain_numbers(tmp_path):
     figure = drawn(tmp_path, experiment(["ssca"], 'y = ["squared_norm"]\nlog-axes = ["squared_norm"]'))
     ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
@@ -212,8 +242,13 @@ def test_every_method_has_a_colour_of_its_own():
     assert not missing, f"give {', '.join(missing)} a colour in simulation/report/plot_style.py"
     assert COLOURS.keys() <= ALGORITHMS.keys()
     hues = sorted((hue(colour), name) for name, colour in COLOURS.items())
-    for (a, one), (b, other) in itertools.pairwise([*hues, (hues[0][0] + 1, hues[0][1])]):
-        assert b - a > 0.02, f"{one} and {other} are less than a fiftieth of the colour circle apart"
+    gaps = list(itertools.pairwise([*hues, (hues[0][0] + 1, hues[0][1])]))
+    _, free = max((b - a, (a + b) / 2 % 1) for (a, _), (b, _) in gaps)
+    for (a, one), (b, other) in gaps:
+        assert b - a > 0.02, (
+            f"{one} and {other} are less than a fiftieth of the colour circle apart; "
+            f"{to_hex(colorsys.hls_to_rgb(free, 0.4, 0.6))} is far from all others"
+        )
 
 
 def test_a_method_has_the_same_colour_in_every_figure(tmp_path):
@@ -318,10 +353,60 @@ def test_two_panels_are_side_by_side_and_the_others_below(tmp_path, panels, rows
         assert not one.get_window_extent().overlaps(other.get_window_extent())
 
 
+@pytest.mark.parametrize(("largest", "shared"), [(3.0, True), (6.0, False)])
+@pytest.mark.parametrize("log", ["[]", '["objective"]'])
+def test_panels_of_one_data_set_have_one_scale_unless_one_becomes_too_flat(tmp_path, largest, shared, log):
+    text = experiment(["fedavg"], f'seeds = [0]\ny = ["objective"]\nlog-axes = {log}', panels="ABCD")
+    text = text.replace('panel = "C"', 'panel = "C"\ndata.name = "adult"')
+    top = [1.0, largest, 40.0, 1.0]
+    figure = drawn(
+        tmp_path,
+        text,
+        lambda nth, _: np.power(10, (0, 1, top[nth])) if log != "[]" else np.array([0, 1, top[nth]]),
+    )
+    limits = {ax.get_title(): ax.get_ylim() for ax in figure.axes}
+    assert len({limits["A"], limits["B"], limits["D"]}) == (1 if shared else 2)
+    assert limits["C"] not in (limits["A"], limits["B"])
+
+
+def test_a_title_stays_inside_and_no_line_of_it_ends_at_an_equals_sign(tmp_path):
+    title = "A figure whose title says at the end of its first line that r = 10, and more in the other"
+    figure = drawn(tmp_path, f'title = "{title}"\n' + experiment(["fedavg"]))
+    figure.canvas.draw()
+    lines, box = figure._suptitle.get_text().splitlines(), figure._suptitle.get_window_extent()
+    assert " ".join(" ".join(lines).split()) == title
+    assert len(lines) == 2
+    assert not any(line.endswith("=") for line in lines)
+    assert figure.bbox.x0 < box.x0 < box.x1 < figure.bbox.x1
+
+
+def test_a_picture_says_what_it_was_drawn_from(tmp_path):
+    text = 'title = "T"\n' + experiment(["fedavg", "fedprox"], "seeds = [0]")
+    drawn(tmp_path, text)
+    plan = plan_of(tmp_path, text)
+    with Image.open(draw_experiment(plan, tmp_path / "out")) as picture:
+        assert (picture.text["Title"], picture.text["Digest"]) == ("T", plan.digest)
+    (tmp_path / "again.toml").write_text(experiment_text(plan))
+    same = [read_experiment(tmp_path / "again.toml"), plan_of(tmp_path, text.replace('"T"', '"U"'))]
+    same.append(plan_of(tmp_path, text.replace("rounds = 20", "rounds = 20\nseed = 0\ndata.name = 'digits'")))
+    assert {one.digest for one in same} == {plan.digest}
+    changes = {"seeds = [0]": "seeds = [1]", "rounds = 20": "rounds = 21", "fedprox 1": "renamed"}
+    others = [text.replace(*change) for change in changes.items()] + ['centre = "median"\n' + text]
+    assert len({plan.digest, *(plan_of(tmp_path, other).digest for other in others)}) == 5
+
+
 def test_panels_with_the_same_curves_share_a_legend(tmp_path):
     figure = drawn(tmp_path, LAYOUTS["panels alike"])
     assert len(legends(figure)) == 1
     assert len(texts(figure)) == len(MANY)
+
+
+def test_panels_whose_curves_have_other_colours_have_legends_of_their_own(tmp_path):
+    text = experiment(["fedavg"], panels=("A", "B")).replace('"fedavg 0"', '"one"')
+    other = text[::-1].replace('"fedavg"'[::-1], '"fedprox"'[::-1], 1)[::-1]  # in panel B
+    for folder, own, count in (("same", text, 1), ("other", other, 2)):
+        (tmp_path / folder).mkdir()
+        assert len(legends(drawn(tmp_path / folder, own))) == count
 
 
 def test_they_share_it_also_where_bands_were_cut_in_one_panel_only(tmp_path):
@@ -365,6 +450,21 @@ def test_the_spread_is_the_standard_deviation(column):
     *found, cut = spread(values, column)
     np.testing.assert_allclose(found, [mean, mean - deviation, mean + deviation])
     assert not cut
+
+
+def test_the_spread_about_a_median_is_the_range_of_the_seeds(tmp_path):
+    """Mean and deviation would say 1.01 -+ 1.72, where no seed is."""
+    text = experiment(["fedavg"], 'seeds = [0, 1, 2]\ny = ["distance"]\ncentre = "median"')
+    figure = drawn(tmp_path, text, lambda _, seed: np.full(3, SKEWED[seed]))
+    (band,) = figure.axes[0].collections[0].get_paths()
+    assert {*band.vertices[:, 1]} == {0.01, 3.0}
+    assert {*curves_of(figure.axes[0])[0].get_ydata()} == {0.02}
+    assert legends(figure)[0].get_title().get_text() == "median and range over 3 seeds"
+
+
+def test_an_unknown_centre_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="centre must be mean or median; got 'mode'"):
+        plan_of(tmp_path, experiment(["fedavg"], 'seeds = [0]\ncentre = "mode"'))
 
 
 def test_the_spread_of_signed_quantities_is_never_cut():

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import logging
+import re
 import sys
 from dataclasses import fields
 from importlib import import_module
@@ -10,22 +11,41 @@ from pathlib import Path
 
 import flwr
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.app import Context, Error, Message, MessageType, Metadata, RecordDict
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    Status,
+)
+from flwr.common.constant import ErrorCode, MessageTypeLegacy
+from flwr.compat.common import recorddict_compat
 from flwr.serverapp import Grid
-from flwr.supercore.logger import ConsoleHandler
 from flwr.supercore.run import Run
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
-from flwr.supernode import start_client_internal
 from flwr.supernode.runtime import run_clientapp
 from packaging.version import Version
 from problems import small
 
-from twinflower.simulation.runtimes import flower_internals, inprocess
+from twinflower.flower_messages import (
+    EVALUATE,
+    FIT,
+    KINDS,
+    NO_ARRAYS,
+    PROPERTIES,
+    RAISED,
+    readable,
+    reply_record,
+    request_record,
+)
+from twinflower.simulation.runtimes import flower_internals, inprocess, progress
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import short
 
@@ -83,9 +103,6 @@ def test_the_private_imports_are_these():
     """Each has a test below."""
     names = {name for name in imported(ROOT / PRIVATE) if not documented(*name)}
     assert names == {
-        ("flwr.common.serde", "message_from_proto"),
-        ("flwr.common.serde", "message_to_proto"),
-        ("flwr.proto.message_pb2", "Message"),
         ("flwr.supercore.run", "Run"),
         ("flwr.supercore.task_identity", "TaskIdentity"),
     }
@@ -97,19 +114,6 @@ def test_the_version_is_one_that_we_know():
 
 def parameters(function):
     return list(inspect.signature(function).parameters)
-
-
-def test_serialisation_takes_a_message_and_gives_it_back():
-    assert parameters(message_to_proto) == ["message"]
-    assert parameters(message_from_proto) == ["message_proto"]
-    assert {field.name for field in ProtoMessage.DESCRIPTOR.fields} == {"metadata", "content", "error"}
-    flower_internals.begin_run(3)
-    sent = Message(RecordDict({"config": ConfigRecord({"round": 1, "scale": 0.1})}), 5, "train")
-    flower_internals.number(sent, 9)
-    received = flower_internals.bytes_and_back(sent)
-    assert received is not sent and received.content == sent.content
-    for name in ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "ttl"):
-        assert getattr(received.metadata, name) == getattr(sent.metadata, name), name
 
 
 def test_an_identity_is_what_a_message_needs(monkeypatch):
@@ -154,31 +158,19 @@ def test_only_the_grid_of_a_simulation_has_a_state():
     assert not [kind for kind in others if "self.state " in inspect.getsource(kind)]
 
 
-def test_the_command_line_is_a_function_of_no_arguments(monkeypatch, capsys):
-    command = flower_internals.command_line()
-    monkeypatch.setattr(sys, "argv", ["flwr", "--help"])
+@pytest.mark.parametrize("name", ["flwr", "flower-supernode"])
+def test_a_command_is_a_function_of_no_arguments(name, monkeypatch, capsys):
+    command = flower_internals.command(name)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as ended:
         command()
     assert ended.value.code == 0
-    assert "flwr" in capsys.readouterr().out
+    assert name in capsys.readouterr().out
 
 
-def line_of(level, text, **how):
-    """What Flower's handler writes to a log."""
-    return ConsoleHandler(**how).format(logging.LogRecord("flwr", level, "", 1, text, (), None))
-
-
-@pytest.mark.parametrize("colored", [True, False])
-def test_warnings_are_recognised_in_a_log(colored):
-    for level in (logging.WARNING, logging.ERROR):
-        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == "it is late"
-    for level in (logging.DEBUG, logging.INFO):
-        assert flower_internals.news(line_of(level, "it is late", colored=colored)) == ""
-
-
-def test_a_connected_node_says_so():
-    assert 'log(INFO, "SuperNode ID: %s", node_id)' in inspect.getsource(start_client_internal)
-    assert flower_internals.news(line_of(logging.INFO, "SuperNode ID: 123")) == "connected"
+def test_what_flower_logs_goes_to_this_logger():
+    """simulation/runtimes/progress.py reports its warnings."""
+    assert flwr.common.log.__self__ is logging.getLogger("flwr") is progress._LOGGER
 
 
 def test_nodes_are_made_quick_by_this_variable():
@@ -192,19 +184,84 @@ def test_an_error_in_process_has_the_code_of_flower():
 
     grid = Broken(small("fedpdm"))
     (reply,) = grid.send_and_receive([Message(RecordDict(), 1, "train")])
-    assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert reply.error.code == RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert reply.error.reason == "ZeroDivisionError: no"
 
 
 def test_the_reason_of_a_node_is_read_as_flower_writes_it():
-    """strategies/nodes.py shortens it."""
+    """strategies/replies.py shows it."""
     line = """reason = str(type(ex)) + ":<'" + str(ex) + "'>\""""
     assert line in inspect.getsource(run_clientapp)
     error = ValueError("no such row")
-    assert short(str(type(error)) + ":<'" + str(error) + "'>") == "ValueError: no such row"
+    reason = str(type(error)) + ":<'" + str(error) + "'>"
+    assert readable(reason) == short(reason) == "ValueError: no such row"
+    assert readable(reason[:-6]) == "ValueError: no such"  # cut off
+    assert readable("no such row") == "no such row"
+
+
+STATUS = Status(Code.OK, "Success")
+ARRAYS = Parameters([b"x"], "numpy.ndarray")
+MADE_BY_FLOWER = [
+    (FIT, recorddict_compat.fitins_to_recorddict(FitIns(ARRAYS, {"a": 1}), True), request_record),
+    (FIT, recorddict_compat.fitres_to_recorddict(FitRes(STATUS, ARRAYS, 1, {"a": 1}), True), reply_record),
+    (
+        EVALUATE,
+        recorddict_compat.evaluateins_to_recorddict(EvaluateIns(ARRAYS, {"a": 1}), True),
+        request_record,
+    ),
+    (
+        EVALUATE,
+        recorddict_compat.evaluateres_to_recorddict(EvaluateRes(STATUS, 1.0, 1, {"a": 1})),
+        reply_record,
+    ),
+    (
+        PROPERTIES,
+        recorddict_compat.getpropertiesins_to_recorddict(GetPropertiesIns({"a": 1})),
+        request_record,
+    ),
+    (
+        PROPERTIES,
+        recorddict_compat.getpropertiesres_to_recorddict(GetPropertiesRes(STATUS, {"a": 1})),
+        reply_record,
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "made", "name"), MADE_BY_FLOWER)
+def test_the_records_of_a_message_have_the_names_that_flower_gives_them(kind, made, name):
+    """The parts are the ones that the docstrings list, and ours make the same content."""
+    assert "config" in inspect.getdoc(request_record)
+    parts = {record.partition(".")[2] for record in made}
+    assert set(made) == {name(kind, part) for part in parts}
+    for part in parts:
+        assert re.search(rf"\b{part}\b", inspect.getdoc(name)), part
+
+
+def test_the_types_of_messages_are_those_of_flower():
+    assert {"train", "evaluate", "get_properties"} == set(KINDS)
+    assert (MessageType.TRAIN, MessageType.EVALUATE) == ("train", "evaluate")
+    assert MessageTypeLegacy.GET_PROPERTIES == "get_properties"
+
+
+def test_a_record_without_arrays_holds_this_placeholder():
+    assert recorddict_compat.EMPTY_TENSOR_KEY == NO_ARRAYS
+    empty = recorddict_compat.fitins_to_recorddict(FitIns(Parameters([], ""), {}), True)
+    assert list(empty[request_record(FIT, "parameters")]) == [NO_ARRAYS]
+
+
+def test_only_one_module_knows_the_names_of_records():
+    pattern = re.compile(r"^(fit|evaluate|getproperties)(ins|res)\b|^_empty$")
+    named = {
+        str(path.relative_to(ROOT))
+        for folder in ("twinflower", "strategies", "clients", "simulation")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for part in ast.walk(ast.parse(path.read_text()))
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and pattern.match(part.value)
+    }
+    assert named == {"twinflower/flower_messages.py"}
 
 
 def test_a_run_passes_through_flowers_client_app():
-    result = inprocess.train(small("fedpdm", rounds=1), exact_wire=True)
+    result = inprocess.train(small("fedpdm", rounds=1))
     assert result.failure == ""
     assert isinstance(InProcessGrid(small("fedpdm")).context(1), Context)

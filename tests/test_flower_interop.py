@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg as Legacy
 from flwr.serverapp.strategy import FedAvg
@@ -154,6 +156,80 @@ def test_our_own_client_app_understands_flowers_strategies():
     reply = client_app.app(Message(RecordDict(content), 1, "train"), context)
     assert list(reply.content["arrays"]) == ["0"]
     assert reply.content["metrics"]["num-examples"] == setup.partition.sizes[0]
+
+
+# ------------------------------------------------------------------------------------- Flower's mods
+
+
+def with_mods(setup, *mods):
+    """A grid whose nodes run our clients behind these mods."""
+
+    def client_fn(context):
+        return client_of(setup, int(context.node_config["partition-id"]), context).to_client()
+
+    return OneProcess(ClientApp(client_fn, mods=list(mods)), setup.config.clients.count, {})
+
+
+PRIVATE = NO_PROX | {"privacy__mode": "gradient", "noise_multiplier": 0.5}
+
+
+@pytest.mark.parametrize("others", [[], [for_flower_strategies]])
+@pytest.mark.parametrize(
+    ("mod", "words"),
+    [
+        (
+            secaggplus_mod,
+            "uses Flower's secagg_mod or secaggplus_mod, .* leave the mod out, and set privacy.trust",
+        ),
+        (secagg_mod, "uses Flower's secagg_mod or secaggplus_mod"),
+        (
+            LocalDpMod(1.0, 1.0, 1.0, 1e-5),
+            "uses Flower's LocalDpMod, .* leave the mod out, and set privacy.mode",
+        ),
+    ],
+)
+def test_our_strategies_refuse_flowers_mods_before_anything_is_released(mod, words, others):
+    setup = small("fedavg-group", **PRIVATE)
+    grid = with_mods(setup, mod, *others)
+    with pytest.raises(RunError, match=words):
+        strategy_of(setup).start(grid, record_of([setup.start]), 2)
+    assert all(set(context.state) <= {"secaggplus_state"} for context in grid.contexts.values())
+
+
+def flowers_behind(setup, *mods):
+    """The model of 5 rounds of Flower's FedAvg over our clients behind these mods; None if nobody replied."""
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=8)
+    result = strategy.start(with_mods(setup, *mods), ArrayRecord({"x": record_of([setup.start])["0"]}), 5)
+    return result.arrays["x"].numpy() if result.arrays else None
+
+
+def test_flowers_local_dp_works_outside_of_our_mod_only():
+    """Without noise and with room for every update it changes nothing; noise comes on top of a private client's."""
+    wide, noisy = LocalDpMod(100.0, 0.0, 1.0, 1e-5), LocalDpMod(100.0, 0.01, 1.0, 1e-5)
+    for keys in (NO_PROX, PRIVATE):
+        setup = small("fedavg-group", **keys)
+        plain = flowers(setup).arrays["x"].numpy()
+        assert_allclose(flowers_behind(setup, wide, for_flower_strategies), plain, rtol=1e-9, atol=1e-12)
+        assert 1e-3 < np.abs(flowers_behind(setup, noisy, for_flower_strategies) - plain).max() < 1
+        assert flowers_behind(setup, for_flower_strategies, noisy) is None
+
+
+@pytest.mark.parametrize(
+    "mods", [(secaggplus_mod, for_flower_strategies), (for_flower_strategies, secaggplus_mod)]
+)
+def test_flowers_secure_aggregation_is_not_for_its_message_strategies(mods):
+    setup = small("fedavg-group", **PRIVATE)
+    assert flowers_behind(setup, *mods) is None
+    (reply, *_) = with_mods(setup, *mods).send_and_receive(
+        [
+            Message(
+                RecordDict({"arrays": record_of([setup.start]), "config": ConfigRecord({"server-round": 1})}),
+                1,
+                "train",
+            )
+        ]
+    )
+    assert "secaggplus_configs" in reply.error.reason
 
 
 # ------------------------------------------------------------------------------------- foreign clients

@@ -11,6 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from grids import Wire
 from problems import VARIANTS, small
 
 from twinflower.clients.records import encode
@@ -228,7 +229,7 @@ def state_and_ledger(context):
 def test_requests(variant, first, share):
     """1,000 over the table, through Flower's own ClientApp: one clear error, nothing moved and nothing charged."""
     setup = small(variant, clients__per_round=0)
-    grid, strategy = InProcessGrid(setup, exact_wire=True), strategy_of(setup)
+    grid, strategy = Wire(setup), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     requests = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     if not first:
@@ -275,7 +276,7 @@ def test_a_giant_that_is_only_announced_takes_no_room(shape):
 def test_a_giant_announced_to_a_client_takes_no_room(shape):
     """Flower would hand the bytes to `np.load`, which makes room for what the header says."""
     setup = small("fedpdm", clients__per_round=0)
-    grid, strategy = InProcessGrid(setup, exact_wire=True), strategy_of(setup)
+    grid, strategy = Wire(setup), strategy_of(setup)
     strategy.begin(meet(grid, 8, 10), setup.start)
     (request, *_) = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
     request.metadata.__dict__["_message_id"] = "1"

@@ -94,7 +94,7 @@ def test_the_run_config_is_that_of_the_experiment_at_the_sites(divided):
     config, _ = at_sites(prepare(experiment.curves[0].config))
     app = tomllib.loads((EXAMPLE.parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     own = tomllib.loads((divided / "run-config.toml").read_text())
-    assert parse_run_config(flatten_dict(app) | flatten_dict(own)).agreement == config.agreement
+    assert parse_run_config(flatten_dict(app) | flatten_dict(own)).result_digest == config.result_digest
 
 
 @pytest.mark.deployment

@@ -111,19 +111,53 @@ def imported(tree, package, known):
             yield from (name if name in known else origin for name in names if origin in known)
 
 
-def test_no_module_needs_one_that_needs_it():
+def graph():
+    """The modules that every module of the package imports, by name."""
     found = {name: (path, package) for name, path, package in modules()}
-    graph = {
+    return {
         name: set(imported(ast.parse(path.read_text()), package, found))
         for name, (path, package) in found.items()
     }
-    assert "twinflower.problems.objectives" in graph["twinflower.problems.batches"]
-    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # CycleError names a cycle
+
+
+def test_no_module_needs_one_that_needs_it():
+    needs = graph()
+    assert "twinflower.problems.objectives" in needs["twinflower.problems.batches"]
+    assert len(list(TopologicalSorter(needs).static_order())) == len(needs)  # CycleError names a cycle
+
+
+def test_no_package_of_the_application_needs_one_that_needs_it():
+    """Packages and single modules directly in `simulation`, whatever module of theirs is imported."""
+
+    def part(module):
+        return module.split(".")[2]
+
+    own = {name: needs for name, needs in graph().items() if name.startswith("twinflower.simulation.")}
+    parts = {part(name): set() for name in own}
+    for name, needs in own.items():
+        parts[part(name)] |= {part(need) for need in needs if need in own} - {part(name)}
+    assert "settings" in parts["results"]
+    assert len(list(TopologicalSorter(parts).static_order())) == len(parts)  # CycleError names a cycle
 
 
 def test_clients_do_not_import_strategies_nor_the_application():
-    found = {name: (path, package) for name, path, package in modules()}
-    for name, (path, package) in found.items():
+    for name, needs in graph().items():
         if name.startswith("twinflower.clients"):
-            needs = set(imported(ast.parse(path.read_text()), package, found))
             assert not {n for n in needs if n.startswith(("twinflower.strategies", "twinflower.simulation"))}
+
+
+def room_of(name):
+    """The folder of a module in twinflower/, or the module itself."""
+    return ".".join(name.split(".")[:2])
+
+
+def test_no_room_of_the_mathematics_needs_one_that_needs_it():
+    found = {
+        name: (path, package) for name, path, package in modules() if path.is_relative_to(ROOT / "twinflower")
+    }
+    rooms = {room_of(name): set() for name in found}
+    for name, (path, package) in found.items():
+        needs = map(room_of, imported(ast.parse(path.read_text()), package, found))
+        rooms[room_of(name)] |= set(needs) - {room_of(name)}
+    assert "twinflower.problems" in rooms["twinflower.algorithms"]
+    assert len(list(TopologicalSorter(rooms).static_order())) == len(rooms)  # CycleError names a cycle

@@ -69,20 +69,17 @@ class Notes:
     def row(self, row):
         raise AssertionError("a row of a run in another process")
 
-    def following(self, curve):
-        return nullcontext()
-
-    def together(self, rounds):
+    def following(self, label, rounds):
         self.total = rounds
         return nullcontext()
 
-    def advance(self, rounds):
-        self.rounds += rounds
+    def reached(self, rounds):
+        assert rounds >= self.rounds
+        self.rounds = rounds
 
-    def ended(self, curve, endings):
-        self.ends.append((curve.label, len(endings)))
-
-    def spent(self, endings):
+    def ended(self, curve, endings, stored=True):
+        if stored:
+            self.ends.append((curve.label, len(endings)))
         self.guarantees.append([ending.privacy["epsilon"] for ending in endings if ending.privacy])
 
 

@@ -25,6 +25,7 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
+import twinflower.clients.completed
 import twinflower.clients.shell
 import twinflower.clients.store
 from twinflower.algorithms import FedPDM
@@ -677,10 +678,8 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
 
 # ------------------------------------------------------------------------------- killed at every single step
 
-FILES = {
-    module.__file__
-    for module in (ledger, guard, mechanism, twinflower.clients.shell, twinflower.clients.store)
-}
+CLIENT = (twinflower.clients.completed, twinflower.clients.shell, twinflower.clients.store)
+FILES = {module.__file__ for module in (ledger, guard, mechanism, *CLIENT)}
 DISK = {"_append", "_write"}
 DEEDS = DISK | {"charge", "_begin", "update", "close"}  # where something happens
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import convex_problem, last, small
+from problems import convex_problem, last, method, methods_of, small
 
-from twinflower.algorithms import FedDyn, FedPDM, LDPPrimalDual, Scaffold
+from twinflower.algorithms import FedPDM, LDPPrimalDual
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.echo import Echoed
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
 from twinflower.privacy.simulated import SimulatedNoise
@@ -61,30 +62,11 @@ def test_states_go_through_storage_to_the_same_bits(problem):
     assert_equal_states(states.all(), half.states.all())
 
 
-TRACKED = pytest.mark.parametrize("method", [Scaffold, FedDyn])
-
-
-def nothing_lost(round_, clients):
-    return np.zeros(clients.shape, dtype=bool)
-
-
-@TRACKED
-def test_a_variable_that_is_never_read_is_not_kept(problem, method):
-    """Where a reply may be lost, clients keep their variable before it, too; it makes no difference if none is."""
-    algorithm, sampling = method(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
-    short = last(rounds(algorithm, problem, WALK, 7, sampling))
-    whole = last(rounds(algorithm, problem, WALK, 7, sampling, lost=nothing_lost))
-    assert_equal_states(short.server, whole.server)
-    assert_equal_states(short.states.all()[1:], whole.states.all()[1:])
-    assert short.states.all().before.shape == (6, 0)
-    assert whole.states.all().before.any()
-
-
-@TRACKED
+@pytest.mark.parametrize("name", methods_of(Echoed))
 @pytest.mark.parametrize("first", [False, True])
-def test_replies_may_be_lost_in_the_first_or_second_part_of_a_run_only(problem, method, first):
+def test_replies_may_be_lost_in_the_first_or_second_part_of_a_run_only(problem, name, first):
     """In rounds 1 to 4 or 5 to 9; the other part is told that no reply is ever lost."""
-    algorithm, sampling = method(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
+    algorithm, sampling = method(name, regulariser=L1(0.01), privacy="none"), sampled(6, 3, seed=1)
 
     def lost(round_, clients):
         return (clients % 3 == round_ % 3) & ((round_ <= 4) == first)
@@ -93,24 +75,13 @@ def test_replies_may_be_lost_in_the_first_or_second_part_of_a_run_only(problem, 
     half = last(rounds(algorithm, problem, WALK, 4, sampling, lost=lost if first else None))
     again = last(rounds(algorithm, problem, WALK, 9, sampling, lost=None if first else lost, begin=half))
     assert_equal_states(again.server, whole.server)
-    assert_array_equal(again.states.all().after, whole.states.all().after)
+    assert_equal_states(again.states.all(), whole.states.all())
     clean = last(rounds(algorithm, problem, WALK, 9, sampling))
     assert not np.array_equal(again.server.x0, clean.server.x0)
 
 
-def test_a_checkpoint_of_an_earlier_version_holds_the_variable_that_is_never_read(problem):
-    algorithm, sampling = Scaffold(L1(0.01), step_size=0.5), sampled(6, 3, seed=1)
-    whole = last(rounds(algorithm, problem, WALK, 7, sampling))
-    half = last(rounds(algorithm, problem, WALK, 4, sampling, lost=nothing_lost))
-    states = ClientStates(algorithm, problem.start, 6)
-    states.restore(*half.states.visited())
-    again = last(rounds(algorithm, problem, WALK, 7, sampling, begin=half._replace(states=states)))
-    assert_equal_states(again.server, whole.server)
-    assert_array_equal(again.states.all().after, whole.states.all().after)
-
-
 class Pair(NamedTuple):
-    """A state of a number and a vector that may be empty."""
+    """A state of a number and a vector."""
 
     number: np.ndarray
     vector: np.ndarray

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import networkx as nx
@@ -16,6 +17,7 @@ from scipy.optimize import minimize
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import confirmed
+from twinflower.algorithms.relay import Relay
 from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.accountant import (
     classical_noise_multiplier,
@@ -339,7 +341,7 @@ class NoCatchingUp(ZCDPNFL):
 
     def server_update(self, server, uploads, clients, round_):
         server = super().server_update(server, uploads, clients, round_)
-        return server._replace(gain=self.live_degrees(server)[:, None] * server.w - server.neighbours)
+        return server._replace(gain=self.relay.live_degrees(server)[:, None] * server.w - server.neighbours)
 
 
 class LeftOut(ZCDPNFL):
@@ -397,11 +399,14 @@ def test_a_dead_node_leaves_with_its_duals(first):
     assert_allclose(algorithm.model(server), without([2]), atol=1e-9)
     assert algorithm.server_metrics(server)["alive"] == N - 1
 
-    class KeepsDuals(ZCDPNFL):
-        def _bury(self, before, server):
-            return self._relayed(server)
+    class KeepsDuals(Relay):
+        def without_dead(self, before, server):
+            return self.updated(server)
 
-    wrong = on(make_graph("complete", N), KeepsDuals, rho=0.2, step_size=1.5, dead_after=5)
+    class Wrong(ZCDPNFL):
+        relay = cached_property(lambda self: KeepsDuals(self.info.neighbours, self.dead_after))
+
+    wrong = on(make_graph("complete", N), Wrong, rho=0.2, step_size=1.5, dead_after=5)
     server, _ = last(run(wrong, RIDGE, 1500, fate=dies(first)))
     assert np.abs(server.w[rest] - without([2])).max() > 1e-3
 
@@ -516,7 +521,7 @@ def audited(algorithm, objective, rounds=12):
     inboxes = []
     for n in range(1, rounds + 1):
         far = np.tile(3e3 * np.eye(D)[0], (N, 1))  # where the neighbours' gradients are furthest apart
-        server = algorithm._relayed(server._replace(w=far, gain=rng.normal(size=(N, D))))
+        server = algorithm.relay.updated(server._replace(w=far, gain=rng.normal(size=(N, D))))
         inbox = algorithm.broadcast(server, n, np.array(0))
         inboxes.append(inbox._replace(heard=np.array(n - 1)) if hasattr(inbox, "heard") else inbox)
     return replay(algorithm, objective, data, neighbour, WALK, Bounds(1.0, 0.25), inboxes)

@@ -10,8 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from twinflower.errors import SettingError
+from twinflower.known_objectives import make_model
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.networks import NETWORKS, Network, make_model, swish
+from twinflower.problems.networks import NETWORKS, Network, swish
 from twinflower.problems.objectives import LOSSES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,7 +131,7 @@ def test_the_door():
 def test_a_module_where_pytorch_is_not_installed():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from twinflower.problems.networks import make_model\n"
+        "from twinflower.known_objectives import make_model\n"
         "from twinflower.errors import SettingError\n"
         "try: make_model('torch:model.py:net', 7, 3)\n"
         "except SettingError as error: print(error)"

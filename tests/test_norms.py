@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data.features import completed
+from twinflower.known_objectives import make_model
 from twinflower.norms import norms, outer_norms
 from twinflower.privacy.guard import Guard
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.networks import make_model
 from twinflower.problems.objectives import clipping, make_objective
 
 FEW_ULPS = 1 + 2.0**-48

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cuts import cut_off
 from flwr.app import Context, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, public, random_shards, run, small, state_of
 
@@ -142,9 +143,9 @@ def test_the_wire_holds_half_the_bits_of_doubles(variant):
 
 @every_variant
 def test_the_runtimes_agree(variant):
-    """In process to the bit with Flower's own ClientApp, and as a cohort to rounding."""
+    """In process to the bit with what goes over the wire, and as a cohort to rounding."""
     setup = single(variant)
-    fast, exact = inprocess.train(setup), inprocess.train(setup, exact_wire=True)
+    fast, exact = inprocess.train(setup), over_the_wire(setup)
     (stacked,) = cohort.train([setup])
     assert_array_equal(fast.model, exact.model)
     assert fast.model.dtype == stacked.model.dtype == np.float32

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from scipy.stats import binomtest, chi2, norm
@@ -34,7 +35,7 @@ from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import held_out
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.privacy import accounts, spent
 from twinflower.simulation.runs.rows import all_rows, held_rows
 from twinflower.simulation.runs.setup import prepare
@@ -43,8 +44,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
-from twinflower.strategies.evaluation_replies import evaluations
-from twinflower.strategies.roster import Roster
+from twinflower.strategies.site_evaluation import evaluations
 from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
@@ -410,7 +410,7 @@ def test_whatever_the_held_out_rows_are_the_model_is_the_same_to_the_bit(name):
     setup = private(name, evaluation__release_every=2)
     for train in (
         inprocess.train,
-        partial(inprocess.train, exact_wire=True),
+        over_the_wire,
         lambda setup: cohort.train([setup])[0],
     ):
         clean, other = train(setup), train(planted(setup))
@@ -437,9 +437,9 @@ def test_tuning_keeps_away_from_the_rows_that_the_final_run_of_its_seed_holds_ou
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_all_runtimes_report_the_same(name):
-    """To the bit through Flower's own ClientApp, and in the cohort, whose models differ by rounding only."""
+    """To the bit over the wire, and in the cohort, whose models differ by rounding only."""
     setup = private(name, evaluation__release_every=2)
-    direct, wired = (inprocess.train(setup, exact_wire=exact) for exact in (False, True))
+    direct, wired = inprocess.train(setup), over_the_wire(setup)
     assert at_sites(direct) == at_sites(wired)
     assert_allclose(at_sites(direct), at_sites(cohort.train([setup])[0]), rtol=1e-9)
     assert [row["round"] for row in direct.rows if not np.isnan(row["held_out_low"])] == [2, 4, 5]
@@ -599,13 +599,14 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     """Else one client could claim millions of rows, and its accuracy would be that of the run."""
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
-    strategy = strategy_of(setup)
-    assert list(strategy.held_out) == setup.held.sizes.tolist()
+    evaluation = held_out.evaluation(setup, lambda round_: False)
+    assert list(evaluation.held_out) == setup.held.sizes.tolist()
+    evaluation.evaluates = lambda round_: True
     nodes = {client: client + 1 for client in range(setup.config.clients.count)}
     for round_, claimed, left_out in ((4, 0, []), (5, 1, [2])):
         replies = []
         for client_, node in nodes.items():
-            rows = strategy.held_out[client_] + claimed * (client_ == 2)
+            rows = evaluation.held_out[client_] + claimed * (client_ == 2)
             metrics = {"round": round_, "value": 1.0, "sigma": 1.0, "accuracy": 0.5}
             content = {"evaluateres.loss": MetricRecord({"loss": 0.5})}
             content |= {"evaluateres.num_examples": MetricRecord({"num_examples": rows})}
@@ -613,10 +614,9 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
             reply = Message(RecordDict(content), reply_to=Message(RecordDict(), node, "evaluate"))
             reply.metadata.__dict__["_src_node_id"] = node
             replies.append(reply)
-        strategy.roster, strategy.evaluates = Roster(nodes), lambda round_: True
         with caplog.at_level(logging.WARNING):
-            found = strategy.aggregate_evaluate(round_, replies)
-        rows = sum(size for client_, size in enumerate(strategy.held_out) if client_ not in left_out)
+            found = evaluation.read(replies, nodes, round_, private=True)
+        rows = sum(size for client_, size in enumerate(evaluation.held_out) if client_ not in left_out)
         assert found["held_out_rows"] == rows
     assert "client 2 is not in the evaluation: the client must hold out" in caplog.text
 

@@ -284,7 +284,7 @@ def test_large_arrays_are_made_of_memory_that_was_freed():
     code = """
 import resource
 import numpy as np
-from twinflower.arrays import reuse_freed_memory
+from twinflower.simulation.runtimes.computing import reuse_freed_memory
 reuse_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for more in range(50):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cuts import cut_off, equal
 from flwr.app import Context, RecordDict
+from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import run_config
 from scipy.integrate import quad
@@ -17,10 +18,10 @@ from sklearn.datasets import load_breast_cancer
 
 import twinflower
 from twinflower.data.columns import Range
-from twinflower.data.drafts import draft
+from twinflower.data.drafts import draft, read_tables
 from twinflower.data.ranges import (
     RESOLUTIONS,
-    Grid,
+    Bins,
     Unscaled,
     pack_ranges,
     sensitivity,
@@ -90,7 +91,7 @@ def sites(tmp_path):
 
 @pytest.mark.parametrize("per_octave", RESOLUTIONS)
 def test_replacing_a_record_moves_the_counts_by_at_most_their_sensitivity(per_octave):
-    grid, draw = Grid(per_octave), np.random.default_rng(0)
+    grid, draw = Bins(per_octave), np.random.default_rng(0)
     values = draw.choice(CELLS, (20, 3)) * draw.choice([1.0, 1.5, 40.0], (20, 3))
     before, moves = grid.counts(values), []
     for _ in range(200):
@@ -102,15 +103,15 @@ def test_replacing_a_record_moves_the_counts_by_at_most_their_sensitivity(per_oc
 
 
 def test_replacing_several_records_moves_the_counts_by_their_sum_at_most():
-    grid, values = Grid(), np.full((20, 3), 5.0)
+    grid, values = Bins(), np.full((20, 3), 5.0)
     other = values.copy()
     other[:4] = -70.0
     assert np.linalg.norm(grid.counts(other) - grid.counts(values)) == pytest.approx(sensitivity(3, 4))
 
 
 def test_bins_are_as_the_grid_says():
-    grid = Grid(2)
-    assert grid.bins == 2 * 140 + 2
+    grid = Bins(2)
+    assert grid.count == 2 * 140 + 2
     for value, place in ((0.0, 140), (math.nan, 281), (1.0, 201), (-1.0, 79), (1e100, 280), (-1e100, 0)):
         assert grid.counts(np.array([[value]]))[0].argmax() == place
     inside = np.sqrt(grid.edges[1:] * grid.edges[:-1])
@@ -139,7 +140,7 @@ def distributions():
 @pytest.mark.parametrize("per_octave", RESOLUTIONS)
 @pytest.mark.parametrize("name", distributions())
 def test_a_range_holds_the_bulk_of_a_column_and_little_else(name, per_octave):
-    grid, values = Grid(per_octave), distributions()[name]
+    grid, values = Bins(per_octave), distributions()[name]
     (found,) = grid.find_ranges(grid.counts(values[:, None]), len(values))
     held = values[~np.isnan(values) & (values != 0)]
     assert np.mean((held >= found.low) & (held <= found.high)) > 0.7
@@ -151,7 +152,7 @@ def test_a_range_holds_the_bulk_of_a_column_and_little_else(name, per_octave):
 @pytest.mark.parametrize("name", distributions())
 def test_ranges_scale_and_turn_with_the_unit_of_a_column(name):
     """Multiplied by a power of two, or by -1, the values are in other bins of the same form."""
-    grid, values = Grid(1), distributions()[name][:, None]
+    grid, values = Bins(1), distributions()[name][:, None]
     (found,) = grid.find_ranges(grid.counts(values), len(values))
     (larger,) = grid.find_ranges(grid.counts(1024 * values), len(values))
     assert larger == Range(1024 * found.low, 1024 * found.high)
@@ -162,20 +163,20 @@ def test_ranges_scale_and_turn_with_the_unit_of_a_column(name):
 
 @pytest.mark.parametrize("values", [np.zeros(50), np.full(50, math.nan)])
 def test_a_column_without_magnitudes_has_the_range_of_the_unit(values):
-    grid = Grid()
+    grid = Bins()
     assert grid.find_ranges(grid.counts(values[:, None]), 50) == (Range(-1.0, 1.0),)
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 10.0, 1e4])
 def test_ranges_of_nothing_but_noise_are_ranges(sigma):
     draw = np.random.default_rng(5)
-    found = Grid().find_ranges(sigma * draw.normal(size=(2000, Grid().bins)), 30)
+    found = Bins().find_ranges(sigma * draw.normal(size=(2000, Bins().count)), 30)
     assert unpack_ranges(pack_ranges(found), 2000) == found
 
 
 def test_noise_rarely_hides_a_column():
     """Where the noise is a twentieth of the rows, wrong ranges are rare: 1,000 columns of 1,000 rows each."""
-    grid, draw = Grid(), np.random.default_rng(2)
+    grid, draw = Bins(), np.random.default_rng(2)
     counts = grid.counts(14 + 3.5 * draw.normal(size=(1000, 1000)))
     found = grid.find_ranges(counts + 50 * draw.normal(size=counts.shape), 1000)
     wrong = [not (own.low <= 14 <= own.high and own.high - own.low < 40) for own in found]
@@ -183,7 +184,7 @@ def test_noise_rarely_hides_a_column():
 
 
 def test_the_grid_is_finer_where_there_is_less_noise():
-    assert [Grid.for_noise(share).per_octave for share in (0.0, 0.017, 0.024, 0.034, 0.05, 9.0)] == [
+    assert [Bins.for_noise(share).per_octave for share in (0.0, 0.017, 0.024, 0.034, 0.05, 9.0)] == [
         8,
         8,
         4,
@@ -234,9 +235,9 @@ def test_what_a_schema_refuses():
 
 def test_a_draft_can_leave_the_ranges_of_the_data_out(tmp_path):
     (tmp_path / "site.csv").write_text(table(0, 50))
-    own = draft([tmp_path / "site.csv"], "ill", private_ranges=True)
+    own = draft(read_tables([tmp_path / "site.csv"]), "ill", private_ranges=True)
     assert own.private == ("area", "share", "age")
-    assert draft([tmp_path / "site.csv"], "ill").private == ()
+    assert draft(read_tables([tmp_path / "site.csv"]), "ill").private == ()
 
 
 # ------------------------------------------------------------------------------------------- the plan
@@ -401,7 +402,7 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
         guard = guard_of(setup, client, Free(), "run")
         noisy = columns.counts(columns.open(guard, "run"))
         released.append(
-            (noisy - columns.grid.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
+            (noisy - columns.bins.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
         )
     squares, size = float(np.sum(np.square(released))), np.size(released)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
@@ -425,8 +426,8 @@ class Free:
 def test_messages_and_arrays_agree_to_the_bit(sites, privacy):
     setup = prepare(parse(sites | privacy))
     own = cohort.train([setup])[0]
-    for exact_wire in (False, True):
-        other = inprocess.train(setup, exact_wire=exact_wire)
+    for train in (inprocess.train, over_the_wire):
+        other = train(setup)
         assert other.setup.ranges == own.setup.ranges
         assert_allclose(other.model, own.model, rtol=1e-9, atol=1e-12)
     assert own.rows[-1]["test_accuracy"] > 0.75

@@ -13,6 +13,7 @@ import pytest
 from pages import Page, command
 
 from twinflower.errors import DiskError
+from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.simulation import running
 from twinflower.simulation.report.html import wording
@@ -119,6 +120,29 @@ def test_every_site_is_there_with_what_it_did_and_spent(run_of):
     assert [cells[0] for cells in shown] == [
         ranges([client for client in range(5) if asked[client] == int(cells[2])]) for cells in shown
     ]
+
+
+HOSPITALS = (ROOT / "examples/hospitals/hospitals.toml").read_text()
+HOSPITALS = HOSPITALS.replace("sites/*.csv", f"{ROOT}/examples/hospitals/sites/*.csv")
+HOSPITALS = HOSPITALS.replace("schema.toml", f"{ROOT}/examples/hospitals/schema.toml")
+
+
+@pytest.mark.parametrize("mode", ["none", "public-state"])
+def test_tables_have_names_and_only_runs_without_privacy_have_results_by_site(run_of, mode):
+    folder = run_of(HOSPITALS, "--set", f"privacy.mode={mode}", "--set", "rounds=2")
+    text, summary = (folder / "report.html").read_text(), summary_of(folder)
+    for name in ("cleveland.csv", "switzerland.csv", "trestbps", "80 to 220", "classes healthy, ill"):
+        assert name in text
+    assert summary["site_names"] == ["cleveland.csv", "hungary.csv", "long-beach.csv", "switzerland.csv"]
+    scores = summary["site_scores"]
+    assert (scores is None) == (mode != "none")
+    assert ("The final model on the rows that each site trained on." in text) == (mode == "none")
+    if scores:
+        model, setup = load(folder), prepare(read_experiment(folder / "config.toml").curves[0].config)
+        own = [setup.shards.rows(site) for site in range(4)]
+        right = [np.mean(model._model.predict(model.x, rows.features) == rows.labels) for rows in own]
+        np.testing.assert_allclose(scores, right)
+        assert all(f"{score:.4f}" in text for score in scores)
 
 
 def test_the_curves_of_an_experiment_are_means_over_its_seeds(run_of):
@@ -233,18 +257,6 @@ def test_an_experiment_that_is_cut_off_counts_its_runs(run_of, tmp_path):
     (tmp_path / "experiment.toml").write_text((done / "experiment.toml").read_text())
     assert command("report", tmp_path) == 0
     assert "6 of 6 runs had not ended when this report was written" in read(tmp_path).text
-
-
-def test_a_run_of_an_older_version_has_a_report(run_of, tmp_path):
-    """Without clients.csv and the newer keys of summary.json."""
-    folder = run_of(RUN, *private)
-    for name in ("config.toml", "metrics.csv"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    newer = {"optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised"}
-    old = {key: value for key, value in summary_of(folder).items() if key not in newer}
-    (tmp_path / "summary.json").write_text(json.dumps(old))
-    assert command("report", tmp_path) == 0
-    assert read(tmp_path).facts["Objective"] == read(folder).facts["Objective"]
 
 
 @pytest.mark.parametrize(
@@ -400,7 +412,7 @@ def test_a_statement_can_be_checked_by_its_digests(run_of):
     folder = run_of(RUN, *private)
     case = Case.of_folder(folder)
     *_, proofs = page(case, folder)[1]
-    assert dict(proofs.tables[1].rows)["the settings"] == case.config.agreement
+    assert dict(proofs.tables[1].rows)["the settings"] == case.config.result_digest
     assert dict(proofs.tables[1].rows)["model.npz"] == digest(folder / "model.npz")
 
 

@@ -23,7 +23,7 @@ from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.ledger import FileLedger
 from twinflower.problems import objectives
 from twinflower.simulation.app import client_app, site
-from twinflower.simulation.runs import setup
+from twinflower.simulation.runs import division, setup
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -280,7 +280,7 @@ ERRORS = [
     LedgerError(MARK), np.exceptions.AxisError(MARK), Odd(MARK),
 ]  # fmt: skip
 STAGES = [
-    (setup, "load_own"), (client_app, "prepare_node"), (client_app, "at_site"), (client_app, "stream_bytes"),
+    (division, "load_own"), (client_app, "prepare_node"), (client_app, "at_site"), (client_app, "stream_bytes"),
     (Layout, "unpack"), (FedPDM, "release"), (FileLedger, "charge"),
     (objectives.LinearModel, "grad"), (FedPDM, "client_update"), (Layout, "pack"), (Layout, "shapes"),
     (site, "read_site"), (client_app, "read_site"),

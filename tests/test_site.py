@@ -110,6 +110,15 @@ def test_a_run_whose_guarantee_a_ledger_cannot_keep_is_refused(tmp_path, change,
         guard(NODE | {"state-dir": str(tmp_path)}, private(**change))
 
 
+@pytest.mark.parametrize("variant", ["fedpdm-private", "fedpdm-sum"])
+def test_steps_that_may_diverge_are_refused_also_where_the_server_sees_only_sums(tmp_path, variant):
+    node = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 1e4}
+    node |= {"identity-key": "not read here", "peers-file": "not read here", "max-honest": 8}
+    assert guard(node, small(variant, clients__per_round=0))
+    with pytest.raises(SettingError, match="unstable-steps = allow: diverging numbers drown the noise"):
+        guard(node, small(variant, clients__per_round=0, unstable_steps="allow"))
+
+
 @pytest.mark.parametrize("x", [1e10, 2.0**52, 1e300])
 @pytest.mark.parametrize("variant", ["fedpdm-private", "ssca-private", "ldp-private", "zcdp-nfl-private"])
 def test_a_server_cannot_drown_the_noise_in_the_rounding_of_its_own_numbers(tmp_path, variant, x):

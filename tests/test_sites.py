@@ -238,7 +238,9 @@ class Nodes(InProcessGrid):
         return self._clients[node]
 
 
-def test_nodes_with_tables_of_their_own_train_the_same_model(sites, tmp_path):
+@pytest.mark.parametrize("scaling", ["each", "all"])
+def test_nodes_with_tables_of_their_own_train_the_same_model(sites, tmp_path, scaling):
+    sites["data.row-scaling"] = scaling
     setup = prepare(parse(own_keys(sites, tmp_path)))
     result = run_strategy(setup, Nodes(setup), "inprocess")
     assert not result.failure
@@ -262,7 +264,9 @@ def test_nodes_hold_out_the_same_rows_as_the_simulation(sites, tmp_path):
         assert [row[column] for row in result.rows] == [row[column] for row in known.rows]
 
 
-def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path):
+@pytest.mark.parametrize("scaling", ["each", "all"])
+def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path, scaling):
+    sites["data.row-scaling"] = scaling
     setup = prepare(parse(sites | PRIVATE))
     config, nodes = at_sites(setup)
     assert (

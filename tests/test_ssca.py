@@ -17,11 +17,11 @@ from twinflower.algorithms.ssca import SSCA
 from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError, SettingError
+from twinflower.known_objectives import make_model
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.constraints import parse_constraints
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.networks import make_model
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
 from twinflower.simulation.runs.parties import strategy_of

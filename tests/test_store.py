@@ -11,7 +11,7 @@ from problems import small
 
 import twinflower.clients.store
 from twinflower.clients import CLIENTS
-from twinflower.clients.store import ContextStore, FileStore, Kept, write_whole
+from twinflower.clients.store import CompletedRound, ContextStore, FileStore, write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.ledger import FileLedger
@@ -24,7 +24,9 @@ SETUP = small("scaffold-top-k")
 
 def kept(round_, value=1.0):
     arrays = {"state.dual": np.full(5, value), "state.round": np.array(2.0)}
-    return Kept(arrays | {"reply.0": np.arange(3) * value}, {"round": round_, "session": "s", "born": 1})
+    return CompletedRound(
+        arrays | {"reply.0": np.arange(3) * value}, {"round": round_, "session": "s", "born": 1}
+    )
 
 
 def same(one, other):
@@ -47,6 +49,20 @@ def test_a_round_comes_back_as_it_was(store):
     same(store.at("s", 4), kept(4, 2.0))
     assert store.at("s", 1) is None  # settled
     assert store.last("another") is None
+
+
+def test_a_key_belongs_to_its_session(store):
+    assert store.key("s") is None
+    store.save_key("s", b"1" * 32)
+    assert store.key("s") == b"1" * 32
+    assert store.key("another") is None
+    assert store.last("s") is None
+
+
+def test_a_key_that_cannot_be_stored_is_named_without_a_traceback(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="the session's key cannot be stored: Not a directory"):
+        FileStore(tmp_path / "file" / "x", "me").save_key("s", bytes(32))
 
 
 def test_replies_stay_until_they_are_settled(tmp_path):

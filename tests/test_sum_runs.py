@@ -2,6 +2,7 @@
 replies."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from grids import Wire
 from numpy.testing import assert_array_equal
 from problems import random_shards
 from scipy import stats
 
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.summed import Summed
 from twinflower.clients import ContextLedger, SumClient
 from twinflower.clients.records import record_of
-from twinflower.clients.sums import ContextKeys, FileKeys, Masks
+from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.sums import Masks
 from twinflower.errors import AbsentError, DataError, RunError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.charges import BudgetSpent, Charge
@@ -39,11 +41,13 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
+from twinflower.strategies.rounds import Training
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.guard import SumGuard
 from twinflower.sums.masks import simulated
 from twinflower.sums.noise import SimulatedSums, Sums, lost_site
+from twinflower.sums.summed import Summed
 from twinflower.wire import from_npy
 
 SITES, ROWS, ROUNDS, FEATURES = 4, 30, 5, 60
@@ -80,7 +84,9 @@ class Study:
             self.bounds, self.plan.noise_multiplier, Budget(float(self.plan.mu[number]) ** 2),
             ContextLedger(context.state), None, run="r", sums=self.plan, number=number, words=words,
         )  # fmt: skip
-        masks = Masks(self.identities[number], ContextKeys(context.state), "settings") if self.masks else None
+        masks = (
+            Masks(self.identities[number], ContextStore(context.state), "settings") if self.masks else None
+        )
         return SumClient(
             context, self.algorithm, self.problem.objective, self.problem.shards.rows(number), self.problem.start,
             number, SITES, self.schedule, 0, guard, masks=masks,
@@ -91,7 +97,11 @@ class Study:
         return SumStrategy(self.algorithm, SITES, retries=2, masks=self.masks, node_timeout=5.0, **keys)
 
     def run(
-        self, grid: "Ward | None" = None, number: int = ROUNDS, strategy: SumStrategy | None = None
+        self,
+        grid: "Ward | None" = None,
+        number: int = ROUNDS,
+        strategy: SumStrategy | None = None,
+        training: Training | None = None,
     ) -> Any:
         """The model after each round."""
         strategy = strategy or self.strategy()
@@ -100,7 +110,8 @@ class Study:
         def note(round_: int, arrays: ArrayRecord) -> None:
             points.append(self.algorithm.model(strategy.server).copy())
 
-        strategy.start(grid or Ward(self), record_of([self.problem.start]), number, evaluate_fn=note)
+        start = record_of([self.problem.start])
+        strategy.start(grid or Ward(self), start, number, evaluate_fn=note, training=training)
         return points
 
 
@@ -108,8 +119,8 @@ class Ward(InProcessGrid):
     """A grid that writes down what the server receives, and passes on what a test makes of its requests and of
     replies."""
 
-    def __init__(self, study: Study, exact_wire: bool = False) -> None:
-        super().__init__(study, exact_wire)  # type: ignore[arg-type]
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)  # type: ignore[arg-type]
         self.received: dict[tuple[int, int], np.ndarray] = {}
         self.told: list[str] = []
 
@@ -142,6 +153,10 @@ class Ward(InProcessGrid):
         return Message(Error(1, "lost on the way"), reply_to=message) if self.lost(site, round_) else reply
 
 
+class WiredWard(Ward, Wire):
+    """The same over the wire."""
+
+
 def uniform(words: np.ndarray) -> bool:
     """Whether the bytes of 64-bit words pass a chi-square test at each of their 8 places."""
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 8)
@@ -152,12 +167,12 @@ def uniform(words: np.ndarray) -> bool:
 # --- what the server gets ---
 
 
-@pytest.mark.parametrize("exact_wire", [False, True])
-def test_masked_and_unmasked_runs_are_the_same_to_the_bit(exact_wire):
+@pytest.mark.parametrize("kind", [Ward, WiredWard])
+def test_masked_and_unmasked_runs_are_the_same_to_the_bit(kind):
     """Over the messages, with masks and without, and on arrays: the same sums and the same models."""
     study = Study()
     plain = Study(masks=False)
-    masked, bare = Ward(study, exact_wire), Ward(plain, exact_wire)
+    masked, bare = kind(study), kind(plain)
     points = study.run(masked)
     assert_array_equal(points, plain.run(bare))
     noise = SimulatedSums(study.algorithm, study.plan)
@@ -255,7 +270,7 @@ def test_the_same_round_with_another_point_is_refused():
     class Twice(Ward):
         def request(self, message: Message, site: int, round_: int) -> Message:
             if site == 1:
-                self._directly(message)
+                InProcessGrid.answer(self, message)
                 return moved(message)
             return message
 
@@ -373,11 +388,9 @@ def test_a_site_that_stays_away_stops_the_run_which_can_be_resumed():
         study.run(grid, strategy=strategy)
     assert "\n" not in str(stopped.value)
     grid.away = False
-    snapshot = strategy.snapshot()
-    again = study.strategy()
-    again.resume(snapshot._replace(round=2, rounds=snapshot.rounds[:2]))
+    training = replace(strategy.training, rounds=strategy.rounds[:2])
     whole = study.run()
-    assert_array_equal(study.run(grid, strategy=again)[-1], whole[-1])
+    assert_array_equal(study.run(grid, training=training)[-1], whole[-1])
 
 
 class Killed(Ward):
@@ -457,11 +470,10 @@ def test_settings_that_look_at_single_messages_are_refused():
 def test_keys_on_the_disk_are_their_owners_and_outlive_the_process(tmp_path):
     """The same key message after a restart; only the owner may read it."""
     identity = simulated(2, 0)[0]
-    told = [
-        Masks(identity, FileKeys(lambda session: tmp_path / session), "x").announce("s") for _ in range(2)
-    ]
+    told = [Masks(identity, FileStore(tmp_path, "me"), "x").announce("s") for _ in range(2)]
     assert told[0] == told[1]
-    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+    (path,) = tmp_path.glob("*/session.key")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_both_costs_are_charged():

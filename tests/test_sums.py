@@ -1,31 +1,33 @@
 """Sums as all that the server sees: noise in whole numbers, the grid, what a sum costs, and which methods qualify."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from problems import random_shards
+from problems import method, methods_of, random_shards
 from scipy import stats
 
 from twinflower.algorithms import (
-    ISRLDP,
+    ALGORITHMS,
     SSCA,
-    BSDPFedPDM,
     ConstrainedSSCA,
     FedAvg,
     FedDyn,
     FedPDM,
-    FedProx,
     LDPPrimalDual,
     ProxSkip,
     Scaffold,
 )
+from twinflower.algorithms.abilities import SumsUp
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.summed import Summed
+from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import RunError, SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import log_delta
@@ -41,6 +43,7 @@ from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
 from twinflower.sums.noise import SimulatedSums, Sums
+from twinflower.sums.summed import Summed, weights_of
 from twinflower.work import LocalWork
 
 SIZES = (30, 41, 25, 40, 33)
@@ -282,41 +285,46 @@ def test_the_range_of_small_noise_is_part_of_the_number():
 # --- the methods ---
 
 
+ONE, BATCH, EPOCH = LocalSchedule(0, 1), LocalSchedule(7, 1), LocalSchedule(10, 0)
+WALKS = {"one step": ONE, "batch": BATCH, "epoch": EPOCH}
+# What a method has of these replaces the settings of its first variant. `step_size` is 1 where a sum needs it.
+COMMON = {"regulariser": H, "step_size": 0.5, "step_decay": 0.0, "uplink_ratio": 1.0, "allocation": "static"}
+OPTIONS = {
+    "plain": {"downlink_ratio": 1.0},
+    "options": {"downlink_ratio": 0.5, "aggregation": "memory", "final_model": "tail-mean"},
+}
+SUMMED = methods_of(SumsUp)
+
+
+@cache
 def methods(weighted: bool = False) -> dict[str, tuple[Any, LocalSchedule]]:
-    """Every method and mode that is allowed, with a schedule."""
-    info = RunInfo(len(SIZES), ROUNDS, SIZES if weighted else ())
-    common: dict[str, Any] = {"step_size": 0.5, "privacy": "public-state", "info": info}
-    one, several = LocalSchedule(0, 1), LocalSchedule(10, 0)
-    found: dict[str, tuple[Any, LocalSchedule]] = {
-        "fedpdm": (FedPDM(H, rho=0.5, **common), one),
-        "fedpdm-gradient": (
-            FedPDM(H, rho=0.5, aggregation="memory", **common | {"privacy": "gradient"}),
-            one,
-        ),
-        "fedpdm-batches": (FedPDM(H, rho=0.5, final_model="tail-mean", **common), LocalSchedule(7, 1)),
-        "bsdp-fedpdm": (BSDPFedPDM(H, rho=0.5, uplink_ratio=1.0, downlink_ratio=0.5, **common), one),
-        "feddyn": (FedDyn(H, alpha=0.5, **common), one),
-        "scaffold": (Scaffold(H, **common), one),
-        "fedavg": (FedAvg(H, **common), several),
-        "fedprox": (FedProx(H, mu=0.3, **common), several),
-        "isrl-dp": (
-            ISRLDP(H, final_model="weighted", **common | {"privacy": "gradient"}),
-            LocalSchedule(10, 3),
-        ),
-        "ssca": (SSCA(H, info, privacy="gradient"), LocalSchedule(10, 1)),
-    }
-    if not weighted:
-        found["ldp-primal-dual"] = (
-            LDPPrimalDual(H, info, 1.0, allocation="static", privacy="public-state"),
-            one,
-        )
+    """Every method with every mode, schedule and option that is allowed."""
+    common = COMMON | {"info": RunInfo(len(SIZES), ROUNDS, SIZES if weighted else ())}
+    found = {}
+    for name in SUMMED:
+        for mode, walk, option in product(ALGORITHMS[name].modes[1:], WALKS, OPTIONS):
+            own = {"step_size": 1.0} if name == "ldp-primal-dual" else {}
+            with suppress(SettingError):
+                algorithm = method(name, **common | OPTIONS[option] | own | {"privacy": mode})
+                summed(algorithm, WALKS[walk])  # calls `check_sum`
+                found[f"{name}, {mode}, {walk}, {option}"] = algorithm, WALKS[walk]
     return found
+
+
+PLAIN = "fedpdm, public-state, one step, plain"
+
+
+def test_methods_that_sum_up_are_tested_unless_they_refuse_to():
+    """One that no mode and schedule allows has a `check_sum` of its own."""
+    missing = set(SUMMED) - {algorithm.name for algorithm, _ in methods().values()}
+    assert {name for name in missing if ALGORITHMS[name].check_sum is LocalMethod.check_sum} == set()
+    assert "ssca-constrained" in missing
 
 
 def summed(algorithm: Any, schedule: LocalSchedule, widths: tuple[float, ...] = ()) -> Summed:
     """The method through sums; methods of one gradient take one step."""
-    one = isinstance(algorithm, ISRLDP | SSCA | LDPPrimalDual)
-    return Summed(algorithm, (1,) if one else tuple(schedule.steps(np.array(SIZES)).tolist()), widths)
+    steps = tuple(schedule.steps(np.array(SIZES)).tolist()) if algorithm.takes_local_steps else (1,)
+    return Summed(algorithm, steps, widths)
 
 
 def problem() -> Problem:
@@ -330,14 +338,14 @@ def problem() -> Problem:
 def test_sums_are_enough_to_run_the_method(name, weighted):
     """Without noise the server that sees sums has the iterates of the method itself, whose clients keep their duals: to
     rounding, and to that of a grid of 2^-40."""
-    if name not in methods(weighted):
-        pytest.skip("has no weights")
     algorithm, schedule = methods(weighted)[name]
+    if weighted and "rows" not in algorithm.weightings:
+        pytest.skip("has no weights")
     width = 2.0**-40
     through_sums = summed(algorithm, schedule, (width,) * ROUNDS)
 
     def silent(round_: int, clients: np.ndarray) -> SumNoise:
-        weights = through_sums.weights(clients)[:, None]
+        weights = weights_of(algorithm, clients)[:, None]
         return SumNoise(
             Grid(width, len(SIZES)), weights, [lambda count: np.zeros(count, np.int64)] * len(clients)
         )
@@ -351,7 +359,7 @@ def test_sums_are_enough_to_run_the_method(name, weighted):
     assert np.ptp(own, axis=0).max() > 0.05  # it moves
 
 
-@pytest.mark.parametrize("name", ["fedpdm", "fedprox", "isrl-dp", "ldp-primal-dual"])
+@pytest.mark.parametrize("name", [name for name in methods() if name.endswith("one step, plain")])
 def test_noise_of_sums_has_the_planned_deviation(name):
     """The mean of what the server learns differs from the one without noise by the planned sigma of all N sites."""
     algorithm, schedule = methods()[name]
@@ -370,7 +378,7 @@ def test_noise_of_sums_has_the_planned_deviation(name):
 @pytest.mark.parametrize("batch", [0, 4])
 def test_one_clients_numbers_are_a_slice_of_the_cohorts(batch):
     """Stacked or alone, with noise, to the bit."""
-    algorithm, _ = methods()["fedpdm"]
+    algorithm, _ = methods()[PLAIN]
     schedule, pb = LocalSchedule(batch, 1), problem()
     plan = Sums.of(
         algorithm, pb.objective.bounds(3.0), schedule, SIZES, ROUNDS, pb.objective.d, honest=5, mu=1.0
@@ -394,7 +402,7 @@ def _work(pb: Problem, schedule: LocalSchedule, client: int, noise: Any) -> Loca
 
 def test_an_update_that_is_not_finite_ends_the_run():
     """Its cells are the public range, and the model that the server computes is not finite."""
-    algorithm, schedule = methods()["fedavg"]
+    algorithm, schedule = methods()["fedavg, public-state, epoch, plain"]
     pb = problem()._replace(start=np.full(8, 1e308))
     sums = summed(algorithm, schedule, (1.0,) * ROUNDS)
     plan = Sums(np.ones((ROUNDS, 5)), np.ones(ROUNDS), 8, 5, 1.0)
@@ -437,33 +445,19 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(name):
     algorithm, schedule = methods()[name]
     algorithm = replace(algorithm, info=RunInfo(4, ROUNDS))
     assert replayed(algorithm, schedule) <= 1 + 1e-9
-    if name not in ("bsdp-fedpdm", "fedpdm-batches", "isrl-dp", "ssca"):  # a batch need not hold the record
+    sees_all = schedule is ONE or (schedule is EPOCH and algorithm.takes_local_steps)
+    if sees_all:  # a single batch need not hold the record
         assert 0.9 < replayed(algorithm, schedule, start=1e3) <= 1 + 1e-9
-
-
-# D_i = factor * C / rows (docs/sums.md). eta = 0.5, and s / n = 1 for ldp-primal-dual. A record is in one batch of a
-# pass over the rows, so the two local steps of fedavg and fedprox count once.
-DERIVED = {
-    "fedpdm": (2 * 0.5, 30),
-    "fedpdm-gradient": (2, 30),
-    "fedpdm-batches": (2 * 0.5, 7),
-    "bsdp-fedpdm": (2 * 0.5, 30),
-    "feddyn": (2 * 0.5, 30),
-    "scaffold": (2 * 0.5, 30),
-    "fedavg": (2 * 0.5, 10),
-    "fedprox": (2 * 0.5, 10),
-    "isrl-dp": (2, 10),
-    "ssca": (2, 10),
-    "ldp-primal-dual": (2, 30),
-}
 
 
 @pytest.mark.parametrize("name", methods())
 def test_sensitivities_are_those_of_the_theorem(name):
-    """Of a site with 30 rows whose gradients have norm C at most, in every round."""
+    """D_i = 2 eta C / b, or 2 C / b with noise on gradients, of a site with 30 rows in every round (docs/sums.md). A
+    record is in one batch of a pass over the rows, so several local steps count once; s / n = 1 for Zhang 2023."""
     algorithm, schedule = methods()[name]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(3.0)
-    factor, rows = DERIVED[name]
+    factor = 2 if algorithm.privacy == "gradient" else 2 * algorithm.step_size
+    rows = schedule.batch_size or 30
     for round_ in (1, 7, ROUNDS):
         moved = algorithm.release(bounds, schedule.workload(30), round_).sensitivity
         assert moved == pytest.approx(factor * bounds.gradient / rows, rel=1e-12)
@@ -519,7 +513,7 @@ def test_refusals_say_why(algorithm, steps, why):
 
 def test_plans_name_what_they_cannot_do():
     """Counts of sites, and of honest ones."""
-    algorithm, schedule = methods()["fedpdm"]
+    algorithm, schedule = methods()[PLAIN]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(1.0)
     for sizes, honest, why in (
         ((30,), 1, "2 to 1000 clients"),
@@ -532,7 +526,7 @@ def test_plans_name_what_they_cannot_do():
 
 def test_a_smaller_site_pays_more_and_the_largest_move_sets_the_noise():
     """All sites add the same noise; the one with the fewest rows spends the target, and the others less."""
-    algorithm, schedule = methods()["fedpdm"]
+    algorithm, schedule = methods()[PLAIN]
     bounds = make_objective("logistic", num_features=8, num_classes=2).bounds(1.0)
     plan = Sums.of(algorithm, bounds, schedule, SIZES, ROUNDS, 8, honest=3, mu=1.0)
     assert plan.mu.max() == pytest.approx(1.0, rel=1e-12)

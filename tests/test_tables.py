@@ -2,16 +2,20 @@
 
 import csv
 import io
+import json
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinflower.data import csv_tables, drafts, tables
-from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target
-from twinflower.data.drafts import draft
+from twinflower.data import csv_tables, draft_notes, drafts, tables
+from twinflower.data.checks import problems
+from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target, texts
+from twinflower.data.draft_notes import drafted
+from twinflower.data.drafts import draft, read_tables
 from twinflower.data.schema import Schema
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.schema_file import read_schema as read_schema_file
@@ -48,7 +52,7 @@ LABELS = [0, 1, 1, 0]
 def reader(request, monkeypatch):
     """Both ways to read CSV."""
     if request.param == "csv":
-        monkeypatch.setattr(csv_tables, "_plain", lambda lines, kinds: None)
+        monkeypatch.setattr(csv_tables, "_plain", lambda *_: None)
 
 
 def written(folder, content, name="site.csv"):
@@ -102,8 +106,92 @@ def test_how_a_table_is_written_does_not_matter(tmp_path, reader, change):
     np.testing.assert_array_equal(labels, LABELS)
 
 
+DIALECTS = [(",", "."), (";", "."), (";", ","), ("\t", ","), ("|", ",")]
+
+
+def in_dialect(table, delimiter, decimal):
+    """A table with commas and decimal points, written in another way."""
+    return table.translate({ord(","): delimiter, ord("."): decimal})
+
+
+def dialect_of(delimiter, decimal):
+    return f"delimiter = {json.dumps(delimiter)}\ndecimal = {json.dumps(decimal)}\n"
+
+
+@pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
+def test_a_table_may_have_other_separators_and_decimal_commas(tmp_path, reader, delimiter, decimal):
+    """Of all columns: 3.0 is a category, 0.0 a class, 110.0 a number."""
+    table = TABLE.replace("110,", "110.0,").replace("none,4,0", "none,4,0.0").replace("65", " 65.0 ")
+    path = written(tmp_path, "\ufeff" + in_dialect(table, delimiter, decimal))
+    features, labels = read_rows(path, parse_schema(dialect_of(delimiter, decimal) + SCHEMA))
+    np.testing.assert_array_equal(features, ENCODED)
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("1.234", "'1.234' has a decimal point, and the schema says decimal = \",\"$"),
+        ("1.234,5", "'1.234,5' is not a number$"),
+        ("1,2,3", "'1,2,3' is not a number$"),
+    ],
+)
+def test_a_number_that_could_mean_two_things_is_refused(tmp_path, cell, sentence):
+    path = written(tmp_path, in_dialect(TABLE, ";", ",").replace("65", cell))
+    with pytest.raises(DataError, match=f"row 2, column 'age': {sentence}"):
+        read_rows(path, parse_schema(dialect_of(";", ",") + SCHEMA))
+
+
+def test_a_missing_value_may_be_marked_by_a_point(tmp_path):
+    schema = parse_schema('missing-values = [".", "n.d.", ""]\n' + dialect_of(";", ",") + SCHEMA)
+    path = written(
+        tmp_path, TABLE.replace(",", ";").replace("NA", ".").replace("-7", "n.d.").replace("3.0", "3")
+    )
+    np.testing.assert_array_equal(read_rows(path, schema)[0][3], [0.0, 0, 0, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ('delimiter = ":"', r"delimiter must be one of \",\" \";\" \"\\t\" \"|\"; got ':'"),
+        ("delimiter = [1]", r"delimiter must be one of .*; got \[1\]"),
+        ('decimal = ";"', r"decimal must be one of \".\" \",\"; got ';'"),
+        ('decimal = ","', "delimiter and decimal are both a comma: they must differ"),
+        ('delimeter = ";"', r"there is no key 'delimeter'; did you mean 'delimiter'\?"),
+    ],
+)
+def test_a_dialect_that_breaks_a_rule_is_one_sentence(own, sentence):
+    with pytest.raises(DataError, match=sentence.replace("|", r"\|")):
+        parse_schema(own + SCHEMA)
+
+
+@pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
+@pytest.mark.parametrize(("other", "mark"), [(",", "."), (";", ","), ("\t", ",")])
+def test_a_file_in_another_dialect_is_refused_and_names_the_setting(
+    tmp_path, delimiter, decimal, other, mark
+):
+    if other == delimiter:
+        return
+    path = written(tmp_path, in_dialect(TABLE, other, mark))
+    expected = f"must be separated by .*: set delimiter = {json.dumps(other)} in the schema$".replace(
+        "\\", r"\\"
+    )
+    with pytest.raises(DataError, match=expected):
+        read_rows(path, parse_schema(dialect_of(delimiter, decimal) + SCHEMA))
+
+
+def test_sites_may_write_the_same_table_in_different_ways():
+    """The digest by which they compare their schemas is of what the columns mean."""
+    plain, other = parse_schema(SCHEMA), parse_schema(dialect_of(";", ",") + SCHEMA)
+    assert plain.digest == other.digest
+    assert parse_schema(to_toml(other)) == other != plain
+
+
 BAD = {
-    "wrong header": (TABLE.replace("age", "Age"), r"has no column 'age', which the schema names$"),
+    "wrong header": (
+        TABLE.replace("age", "Age"),
+        r"has no column 'age', which the schema names; did you mean 'Age'\?$",
+    ),
     "no header": (
         TABLE.partition("\n")[2],
         r"has none of the columns .* 'age', .*; is its first line a header\?$",
@@ -139,7 +227,10 @@ BAD = {
     ),
     "NaN": (TABLE.replace("65", "nan"), ", row 2, column 'age': the value is missing: give"),
     "mixed types": (TABLE.replace("65", "old"), ", row 2, column 'age': 'old' is not a number$"),
-    "decimal comma": (TABLE.replace("65", '"6,5"'), ", row 2, column 'age': '6,5' is not a number$"),
+    "decimal comma": (
+        TABLE.replace("65", '"6,5"'),
+        r""", row 2, column 'age': '6,5' is not a number; for decimal commas in a CSV file set decimal = "," in""",
+    ),
     "huge number": (
         TABLE.replace("65", "1e200"),
         ", row 2, column 'age': '1e200' is not a number of at most 1e",
@@ -154,9 +245,12 @@ BAD = {
     "0 rows": (TABLE.partition("\n")[0] + "\n", "has a header and no rows$"),
     "semicolons": (
         TABLE.replace(",", ";"),
-        "must be separated by commas; its header is separated by semicolons$",
+        'must be separated by commas; its header is separated by semicolons: set delimiter = ";" in the schema$',
     ),
-    "tabs": (TABLE.replace(",", "\t"), "must be separated by commas; its header is separated by tabs$"),
+    "tabs": (
+        TABLE.replace(",", "\t"),
+        'must be separated by commas; its header is separated by tabs: set delimiter = "\\\\t" in the schema$',
+    ),
     "short row": (TABLE.replace("65,", ""), ", row 2 has 4 fields; the header has 5$"),
     "long row": (TABLE.replace("65,", "65,5,"), ", row 2 has 6 fields; the header has 5$"),
     "Latin-1": (
@@ -213,17 +307,25 @@ def test_a_missing_number_may_be_marked_by_a_number(tmp_path, reader):
 words = st.text('0123456789.,eE+-_ xna"\n\r\t\u0661\xa0', max_size=12) | st.floats().map(repr)
 
 
-@given(st.lists(st.lists(words, min_size=2, max_size=2), min_size=1, max_size=6), st.booleans())
-def test_both_readers_of_csv_give_the_same_numbers_or_the_same_sentence(tmp_path_factory, rows, quoted):
+@given(
+    st.lists(st.lists(words, min_size=2, max_size=2), min_size=1, max_size=6),
+    st.booleans(),
+    st.sampled_from(DIALECTS),
+)
+def test_both_readers_of_csv_give_the_same_numbers_or_the_same_sentence(
+    tmp_path_factory, rows, quoted, dialect
+):
     """Whatever the cells are."""
     stream = io.StringIO()
-    csv.writer(stream, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL).writerows([["a", "y"], *rows])
+    quoting = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+    csv.writer(stream, quoting=quoting, delimiter=dialect[0]).writerows([["a", "y"], *rows])
     schema = parse_schema(
-        '[label]\ncolumn = "y"\nrange = [0, 1]\n[columns]\na = { range = "private", missing = "zero" }'
+        dialect_of(*dialect)
+        + '[label]\ncolumn = "y"\nrange = [0, 1]\n[columns]\na = { range = "private", missing = "zero" }'
     )
     path = written(tmp_path_factory.getbasetemp(), stream.getvalue(), "fuzzed.csv")
     found = []
-    for plain in (csv_tables._plain, lambda lines, kinds: None):
+    for plain in (csv_tables._plain, lambda *_: None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(csv_tables, "_plain", plain)
             try:
@@ -434,7 +536,7 @@ def test_a_draft_ignores_a_column_without_a_name(tmp_path):
     """Such as the row numbers that pandas writes."""
     path = written(tmp_path, "".join(f"{row},{line}\n" for row, line in enumerate(TABLE.splitlines())))
     path.write_text(path.read_text().replace("0,", ",", 1))
-    schema = parse_schema(drafts.drafted([path], "ill"))
+    schema = parse_schema(drafted([path], "ill"))
     assert schema.ignore == ("",)
     read_rows(path, schema)
 
@@ -443,7 +545,7 @@ def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):
     one = written(tmp_path, "age,sex,ca,note,free,num\n28.5,0,,a,u1,0\n76,1,0,b,u2,1\n", "one.csv")
     rest = "".join(f"{30 + n},1,{n % 3},a,v{n},{n % 5}\n" for n in range(60))
     two = written(tmp_path, f"age,sex,ca,note,free,num\n{rest}", "two.csv")
-    schema = draft([one, two])
+    schema = draft(read_tables([one, two]))
     assert schema.label == Classes("num", (0, 1, 2, 3, 4), (("0",), ("1",), ("2",), ("3",), ("4",)))
     assert schema.ignore == ("free",)
     assert schema.columns == (
@@ -454,11 +556,128 @@ def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):
     )
     assert parse_schema(to_toml(schema)) == schema
     assert [len(read_rows(path, schema)[1]) for path in (one, two)] == [2, 60]
-    assert draft([one, two], "age").label == Target("age", Range(28.0, 89.0))
+    assert draft(read_tables([one, two]), "age").label == Target("age", Range(28.0, 89.0))
     with pytest.raises(DataError, match="there is no column 'x'"):
-        draft([one], "x")
+        draft(read_tables([one]), "x")
     with pytest.raises(DataError, match="'free' cannot be the label: it has 62 different values"):
-        draft([one, two], "free")
+        draft(read_tables([one, two]), "free")
+
+
+@pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
+def test_a_draft_recognises_how_its_tables_are_written(tmp_path, delimiter, decimal):
+    stream = io.StringIO()
+    rows = [["weight, kg", "note", "ill"], *([f"{n}{decimal}5", "a, b", n % 2] for n in range(20))]
+    csv.writer(stream, delimiter=delimiter).writerows(rows)
+    path = written(tmp_path, stream.getvalue())
+    text = drafted([path])
+    schema = parse_schema(text)
+    assert schema.dialect == (delimiter, decimal)
+    assert schema.columns == (Number("weight, kg", Range(0.5, 20.0)), Category("note", ("a, b",)))
+    assert problems(path, schema) == []
+    assert "# These comments" not in text
+    assert len(read_rows(path, schema)[1]) == 20
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "is empty; it must begin with a line of column names"),
+        ("a;b\n", "has a header and no rows"),
+        (f'a;b\n"{"x" * 200_000}";1\n', r"row 1: not a line of CSV \(field larger than field limit"),
+        (
+            "a;b\nsch\xf6n;1\n".encode("latin-1"),
+            "row 1, column 'a;b' is not UTF-8 text: save the table as CSV UTF-8",
+        ),
+    ],
+    ids=["empty", "no rows", "long", "Latin-1"],
+)
+def test_a_draft_of_a_file_that_is_no_table_is_one_sentence(tmp_path, content, sentence):
+    with pytest.raises(DataError, match=sentence):
+        drafted([written(tmp_path, content)])
+
+
+def test_a_draft_says_which_files_are_written_in_another_way(tmp_path):
+    names = {"a.csv": (";", ","), "b.csv": (";", ","), "c.csv": ("\t", ".")}
+    table = "dose,ill\n1.5,0\n2.5,1\n"
+    paths = [written(tmp_path, in_dialect(table, *own), name) for name, own in names.items()]
+    text = drafted(paths)
+    assert "c.csv has tabs and decimal points, and other files have semicolons and decimal commas" in text
+    assert parse_schema(text).dialect == (";", ",")
+    np.testing.assert_array_equal(
+        read_rows(paths[2], parse_schema(drafted(paths[2:])))[0], read_rows(paths[0], parse_schema(text))[0]
+    )
+
+
+def test_a_draft_reports_texts_among_numbers_and_fits_once_they_are_listed(tmp_path):
+    numeric = "chol,ill\n" + "".join(f"{150 + n},{n % 2}\n" for n in range(30))
+    texts_ = "chol,ill\n" + "".join(f"{'n.d.' if n < 60 else '<100'},{n % 2}\n" for n in range(90))
+    paths = [written(tmp_path, numeric, f"{name}.csv") for name in "abc"] + [
+        written(tmp_path, texts_, "d.csv")
+    ]
+    text = drafted(paths)
+    words = " ".join(text.replace("#", "").split())
+    assert "Column 'chol' has numbers in a.csv, b.csv, c.csv, and texts in d.csv: '<100', 'n.d.'" in words
+    assert "row 1, column 'chol': 'n.d.' is not a number (and 89 more rows)" in words
+    schema = parse_schema(text)
+    assert schema.columns == (Number("chol", Range(150.0, 180.0)),)
+    mended = parse_schema(
+        text.replace('""', '"", "n.d.", "<100"').replace("180.0]", '180.0], missing = "zero"')
+    )
+    assert [problems(path, mended) for path in paths] == [[]] * 4
+
+
+def test_a_draft_names_what_a_file_lacks(tmp_path):
+    one = written(tmp_path, "Age,dose,ill\n1.5,2.5,0\n2.5,3.5,1\n", "one.csv")
+    two = written(tmp_path, "age,ill\n1.5,0\n2.5,\n", "two.csv")
+    text = " ".join(drafted([one, two]).replace("#", "").split())
+    assert f"{one} has no column 'age', which the schema names; did you mean 'Age'?" in text
+    assert f"{two} has no column 'Age', 'dose', which the schema names; did you mean 'age'?" in text
+    assert f"{two}, row 2, column 'ill': the label is missing: leave the row out" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({**dict.fromkeys(range(20, 80), 1), -9: 4}, [-9]),
+        ({**dict.fromkeys(range(20, 80), 1), 999: 2}, [999]),
+        ({**dict.fromkeys(range(20, 80), 1), 999: 2, -9: 2}, [999, -9]),
+        ({**dict.fromkeys(range(20, 80), 1), 999: 1}, []),
+        ({**dict.fromkeys(range(100, 600, 3), 1), 0: 120}, [0]),
+        (dict.fromkeys(range(20, 80), 5), []),
+        ({0: 5, 1: 5, -9: 2}, [-9]),
+        ({0: 5, 1: 5, 9: 2}, [9]),
+        ({3: 5, 6: 5, 7: 2}, []),
+        ({7: 5, 8: 5, 9: 2}, []),
+        ({0: 5, 1: 5}, []),
+        ({1: 5}, []),
+    ],
+)
+def test_numbers_that_may_stand_for_missing_values(values, found):
+    assert list(draft_notes.marks(values)) == found
+
+
+def test_a_draft_asks_about_such_numbers(tmp_path):
+    table = "age,ill\n" + "".join(f"{20 + n},{n % 2}\n" for n in range(40)) + "-9,0\n-9,1\n"
+    path = written(tmp_path, table)
+    assert 'list "-9" under missing-values, and take it out of the range, [20, 59] without it' in " ".join(
+        drafted([path]).replace("#", "").split()
+    )
+    assert problems(path, parse_schema(drafted([path]))) == []
+
+
+@given(st.lists(words, min_size=2, max_size=8), st.sampled_from(DIALECTS))
+def test_a_draft_is_a_schema_whatever_the_tables_hold(tmp_path_factory, cells, dialect):
+    """Its comments, too, in which texts of the tables stand."""
+    stream = io.StringIO()
+    rows = [["a", "b", "y"], *([cell, "1", n] for n, cell in enumerate(cells))]
+    csv.writer(stream, delimiter=dialect[0]).writerows(rows)
+    path = written(tmp_path_factory.getbasetemp(), stream.getvalue(), "drafted.csv")
+    try:
+        text = drafted([path])
+    except DataError as error:
+        assert "\n" not in str(error)
+        return
+    assert (problems(path, parse_schema(text)) == []) or "do not fit this draft yet" in text
 
 
 @given(st.floats(-1e80, 1e80), st.floats(-1e80, 1e80))
@@ -466,7 +685,7 @@ def test_a_drafted_range_holds_its_numbers(low, high):
     text = io.StringIO()
     values = [low, high, (low + high) / 2, 0.5, 1.5, -0.25]
     csv.writer(text).writerows([["x", "y"], *([repr(v), v > 0] for v in values), ["0", True], ["1", False]])
-    seen = drafts._Seen.of(row.split(",")[0] for row in text.getvalue().splitlines()[1:])
+    seen = drafts.Seen.of([Counter(texts(row.split(",")[0] for row in text.getvalue().splitlines()[1:]))])
     column = seen.column("x")
     assert isinstance(column, Number)
     assert column.range.low <= min(values)
@@ -529,3 +748,24 @@ def test_the_command_shows_a_site_how_its_table_fits(tmp_path):
     assert f"digest of {schema}: {parse_schema(SCHEMA).digest}" in shown
     with pytest.raises(DataError, match="row 2, column 'age': 'old' is not a number"):
         raise command("--check", schema, written(tmp_path, TABLE.replace("65", "old"), "bad.csv")).exception
+
+
+def test_a_check_lists_every_problem_of_every_table(tmp_path):
+    schema = written(tmp_path, SCHEMA, "schema.toml")
+    bad = TABLE.replace("65", "old").replace("110", "").replace("none", "awful").replace("7,0", "7,9")
+    cut = TABLE.replace("dose", "Dose").replace("b,65,mild,,1", "b,x,mild,,1").replace("d,50,NA,-7,0", "d,50")
+    names = [written(tmp_path, table, f"{n}.csv") for n, table in enumerate([bad, TABLE, cut, "\n"])]
+    result = command("--check", schema, *names)
+    found = [line.strip() for line in str(result.exception).splitlines()]
+    assert isinstance(result.exception, DataError)
+    assert found == [
+        f"{names[0]}, row 2, column 'age': 'old' is not a number (and 1 more row)",
+        f"{names[0]}, row 1, column 'pain': 'awful' is not one of the categories, which are none, mild, 3",
+        f"{names[0]}, row 4, column 'ill': '9' is not a value of one of the classes, which are 0, 1, 2",
+        f"{names[2]} has no column 'dose', which the schema names; did you mean 'Dose'?",
+        f"{names[2]} has a column 'Dose' that the schema does not know: list it under ignore there, or remove it",
+        f"{names[2]}, row 4 has 2 fields; the header has 5",
+        f"{names[3]} is empty; it must begin with a line of column names",
+    ]
+    assert f"digest of {schema}" in result.output
+    assert "outside its range" in result.output

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from cuts import cut_off, equal
+from grids import over_the_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -28,13 +29,13 @@ from torch_models import layers
 
 from twinflower.algorithms import FedPDM, Scaffold
 from twinflower.errors import SettingError
+from twinflower.known_objectives import make_model
 from twinflower.norms import norms
 from twinflower.privacy.audit import replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.networks import make_model
 from twinflower.problems.objectives import make_objective
-from twinflower.problems.regularisers import L1, Box, Subdifferentiable
+from twinflower.problems.regularisers import L1, Box, Subdifferentiable, on_part
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -336,19 +337,19 @@ def test_a_regulariser_of_named_parameters_leaves_the_others_free():
     weights = np.concatenate(
         [np.full(p.numel(), n.endswith("weight")) for n, p in objective.module.named_parameters()]
     )
-    part = objective.regularised(L1(0.3), "*.weight")
+    part = on_part(L1(0.3), objective.parts("*.weight"))
     assert_array_equal(part.prox(u, 0.5), np.where(weights, L1(0.3).prox(u, 0.5), u))
     assert_allclose(part.value(u), 0.3 * np.abs(u * weights).sum(-1))
     assert_array_equal(part.subgradient(u), np.where(weights, 0.3 * np.sign(u), 0.0))
     assert isinstance(part, Subdifferentiable)
-    box = objective.regularised(Box(-0.1, 0.1), "2.bias, 0.0.weight")
+    box = on_part(Box(-0.1, 0.1), objective.parts("2.bias, 0.0.weight"))
     assert not isinstance(box, Subdifferentiable)
     (a, b), (c, d) = box.spans
     assert (a, b, d - c, d) == (0, 36, 10, objective.d)
     assert_array_equal(box.prox(u, 1.0)[:, b:c], u[:, b:c])
     assert np.isinf(box.value(u)).all() and not box.value(box.prox(u, 1.0)).any()
     with pytest.raises(SettingError, match="no parameter is called 'weight'; there are 0.0.weight, 0.0.bias"):
-        objective.regularised(L1(1.0), "weight")
+        objective.parts("weight")
 
 
 # what the door refuses
@@ -563,7 +564,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant):
     """With its clients' state and ledgers on the disk, through Flower's own messages."""
     setup = prepare(config(variant, checkpoint_every=1))
     whole = setup.with_state_dir(tmp_path / "whole")
-    expected = inprocess.train(whole, exact_wire=True, checkpoints=Checkpoints(tmp_path / "whole", 1))
+    expected = over_the_wire(whole, Checkpoints(tmp_path / "whole", 1))
     mine = setup.with_state_dir(tmp_path / "mine")
     assert cut_off(mine, tmp_path / "mine", setup.config.sampled + 2, True, 1)
     equal(inprocess.train(mine, checkpoints=Checkpoints(tmp_path / "mine", 1)), expected)
@@ -672,7 +673,7 @@ def test_a_deployed_site_runs_no_file_that_a_run_names():
 
 
 def drive(*words):
-    """The last line that examples/torch-app prints with 4 nodes, run in one process."""
+    """The lines that examples/torch-app prints with 4 nodes, run in one process."""
     driver, app = (
         Path(__file__).with_name("plug_in_driver.py"),
         MODELS.parent.parent / "examples" / "torch-app",
@@ -683,7 +684,7 @@ def drive(*words):
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()[-1]
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -697,8 +698,10 @@ def test_the_example_app(tmp_path):
         ["method='scaffold'", "epsilon=8.0"],
         ["epsilon=8.0"],
     ):
-        line = drive(*words, "rounds=15", f"out={str(out)!r}")
-        assert float(line.split()[-1]) > 0.3, line
+        lines = drive(*words, "rounds=15", f"out={str(out)!r}")
+        assert float(lines[-1].split()[-1]) > 0.3, lines
+        guarantee = "privacy: for each site, all its messages together are (8, 0.0001)-DP"
+        assert sum(guarantee in line for line in lines) == ("epsilon=8.0" in words)
     state = torch.load(out, weights_only=True)
     assert sum(tensor.numel() for tensor in state.values()) == 994
     drive("epsilon=8.0", "rounds=15", f"out={str(out)!r}")

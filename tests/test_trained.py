@@ -54,7 +54,13 @@ CASES = [
 ROWS = {"age": [20, 75, 50, 33.5], "pain": ["none", "severe", "", "mild"]}
 
 
-@pytest.mark.parametrize("inputs", [{}, {"row_norm": 1.0}, {"bias": False}, {"bias": False, "row_norm": 0.5}])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {}, {"row_norm": 1.0}, {"bias": False}, {"bias": False, "row_norm": 0.5},
+        {"row_norm": 1.0, "row_scaling": "all"}, {"bias": False, "row_norm": 0.5, "row_scaling": "all"},
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("objective", "text"), CASES)
 def test_scikit_learn_predicts_the_same(objective, text, inputs):
     model = some(objective, text, **inputs)
@@ -116,9 +122,24 @@ def test_rows_come_in_many_forms(tmp_path):
     np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(ROWS)), expected)
 
 
+def test_csv_is_read_as_the_schema_of_the_model_says(tmp_path):
+    plain = some("logistic")
+    german = some("logistic", 'delimiter = ";"\ndecimal = ","\n' + SCHEMA)
+    german.save(tmp_path / "model.npz")
+    (tmp_path / "rows.csv").write_text("pain;age\nnone;20\nsevere;75,0\n;50\nmild;33,5\n")
+    again = twinflower.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.predict_proba(tmp_path / "rows.csv"), plain.predict_proba(ROWS))
+    with pytest.raises(DataError, match='separated by semicolons: set delimiter = ";" in the schema'):
+        plain.predict(tmp_path / "rows.csv")
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
+        (
+            {"age": [20], "Pain": ["none"]},
+            r"no column 'pain', which the model's schema names; did you mean 'Pain'\?",
+        ),
         ({"age": [20]}, "the rows have no column 'pain'"),
         ({"age": [20], "pain": ["awful"]}, "row 1: column 'pain': 'awful' is not one of the categories"),
         ([[1, 2, 3]], r"rows must have shape \(rows, 2\); got \(1, 3\)"),

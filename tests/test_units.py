@@ -405,5 +405,10 @@ def test_the_front_door_protects_groups():
         model.fit(X, y, groups=groups // 2)
     with pytest.raises(SettingError, match="groups must have shape"):
         model.fit(X, y, groups=groups[1:])
-    with pytest.raises(SettingError, match="groups need a private fit with group_size"):
+    with pytest.raises(SettingError, match="groups need group_size in a private fit"):
         FederatedClassifier(epsilon=4, ranges=(0, 1)).fit(X, y, groups=groups)
+    for size in (None, 2):  # without privacy nobody is protected, and no size is needed
+        exact = FederatedClassifier(ranges=(0, 1), group_size=size, rounds=2, random_state=0)
+        np.testing.assert_array_equal(exact.fit(X, y, groups=groups).coef_, exact.fit(X, y).coef_)
+        with pytest.raises(SettingError, match="groups must have shape"):
+            exact.fit(X, y, groups=groups[1:])

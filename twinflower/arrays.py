@@ -1,7 +1,6 @@
 """Type aliases for the NumPy arrays used throughout the package, and views that protect them."""
 
 import math
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,14 +42,3 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.setflags(write=False)
     return view
-
-
-@cache
-def reuse_freed_memory() -> None:
-    """Make C's malloc keep large freed blocks for later arrays, instead of returning each to the operating system.
-
-    glibc raises its threshold to the size of the largest block freed so far, up to 32 MiB. Without this, arrays above
-    128 KiB cost a page fault for every 4 KiB, which can take longer than the computation. No memory is touched. A
-    round of 90 clients with d = 7840 in double precision takes 1.3 times as long without it.
-    """
-    np.empty(31 * 2**20, np.uint8)

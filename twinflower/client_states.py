@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from .algorithms.abilities import Settles
 from .algorithms.algorithm import Algorithm, stack
 from .arrays import Array, Index, of_clients
 
@@ -21,8 +20,7 @@ class ClientStates:
         starts = np.atleast_2d(start)  # one row per seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds
         self._num_clients = num_clients
-        first = stack([algorithm.init_client(own) for own in starts])
-        self._table = algorithm.settled(first) if isinstance(algorithm, Settles) else first
+        self._table = stack([algorithm.init_client(own) for own in starts])
         self._used = self._shared = len(starts)  # the first rows are the initial states
         self._row = np.repeat(np.arange(self._shared), num_clients).reshape(*self._seeds, num_clients)
         self._stacked: Any = None  # all clients' states (..., N, ...), used instead of the table while set
@@ -91,8 +89,7 @@ class ClientStates:
         self._grow()
         self._table = type(states)(*map(_fitted, self._table, states))
         for column, values in zip(self._table, states, strict=True):
-            if values.shape[-1:] != (0,):
-                column[rows] = values
+            column[rows] = values
 
     def _grow(self) -> None:
         """Make room for all rows in use, and for a quarter more, so that the table seldom grows."""
@@ -104,12 +101,8 @@ class ClientStates:
 
 
 def _fitted(column: Array, values: Array) -> Array:
-    """The column in a type that holds `values`; zeros if its entries are empty, but those of `values` are not
-    (`Settles`)."""
-    dtype = np.result_type(column, values)
-    if column.shape[-1] == 0 < values.shape[-1]:
-        return np.zeros((*column.shape[:-1], values.shape[-1]), dtype)
-    return column.astype(dtype, copy=False)
+    """The column in a type that holds `values`."""
+    return column.astype(np.result_type(column, values), copy=False)
 
 
 def at_places(parts: Any, places: Any, axis: int) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .algorithms.abilities import Closes, NeedsEveryClient, OnGraph, Settles
+from .algorithms.abilities import Closes, NeedsEveryClient, OnGraph
 from .algorithms.algorithm import Algorithm
 from .arrays import Array, Index, Mask, all_finite
 from .client_states import ClientStates, at_places
@@ -156,7 +156,7 @@ class _Loop:
         axis = at.clients.ndim - 1
         uploads, report = _joined(sent, axis), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
-        new = at_places(_joined(self._settled(states), axis), finite, axis)
+        new = at_places(_joined(states, axis), finite, axis)
         at.states.put(at.clients[..., finite], new)
         places = self._arrived(at, finite)
         counted = at.clients[..., places]
@@ -178,12 +178,6 @@ class _Loop:
         noise = self.noise(at.round, clients) if self.noise else no_noise
         work = LocalWork(self.problem.objective, batches, noise, at.round)
         return self.algorithm.client_update(at.states.of(clients), inbox, work)
-
-    def _settled(self, states: Sequence[Any]) -> Sequence[Any]:
-        """The new states, without what is never read if no reply is lost."""
-        if self.lost is None and isinstance(self.algorithm, Settles):
-            return list(map(self.algorithm.settled, states))
-        return states
 
     def _served(self, at: Outcome, uploads: Any, counted: Index) -> Any:
         """The server's new state; the old one if no update counts."""

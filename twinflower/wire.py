@@ -17,9 +17,6 @@ from numpy.typing import DTypeLike, NDArray
 from .arrays import all_finite
 from .errors import ReplyError
 
-NO_ARRAYS = "_empty"
-"""Flower's name for the placeholder in a record without arrays."""
-
 
 def expect_arrays(arrays: Sequence[NDArray[Any]], count: int) -> None:
     """ReplyError unless there are exactly `count` arrays."""

@@ -7,8 +7,6 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
-import gc
-import sys
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -17,12 +15,10 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.fedpdm import FedPDM
-from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient, for_flower_strategies
-from twinflower.clients.messages import directly
+from twinflower.clients.mods import share_bytes
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
@@ -37,31 +33,18 @@ from ..runs.identity import read_identity
 from ..runs.parties import client_of
 from ..runs.rows import at_site
 from ..runs.setup import Setup, prepare_node
+from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
+from .rehearsed import rehearsed
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:
-    """The client of this node, as Flower's."""
-    return node_client(context).to_client()
-
-
-def node_client(context: Context) -> AlgorithmClient:
     """The client of this node."""
-    _use_one_thread(len(sys.modules))
+    compute_only()
     client = (_simulated_client if simulated(context.node_config) else _site_client)(context)
-    _use_one_thread(len(sys.modules))  # the data or the model may have loaded another library
-    return client
-
-
-@lru_cache(maxsize=1)
-def _use_one_thread(modules: int) -> None:
-    """Limit numerical libraries to one thread, for bit-identical results in every runtime.
-
-    modules: the number of imported modules. Only a new one can have loaded another library; the search for libraries
-    takes longer than some rounds.
-    """
-    threadpool_limits(1)
+    compute_only()  # the data or the model may have loaded another library
+    return client.to_client()
 
 
 def _simulated_client(context: Context) -> AlgorithmClient:
@@ -81,9 +64,8 @@ def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Set
         config.data.name != OWN or bool(config.items()["data.file"]),
         "the rows of data own are at deployed nodes; simulated ones need data.file",
     )
-    reuse_freed_memory()
     setup = prepare_node(config)
-    gc.freeze()  # else every collection would scan all modules and settings, which takes longer than some rounds
+    keep_all()
     return setup
 
 
@@ -157,7 +139,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
         "a site takes no part in private runs that standardise columns: means and deviations are data",
     )
     require(
-        not isinstance(setup.algorithm, FedPDM) or setup.algorithm.unstable_steps == "refuse",
+        not isinstance(setup.method, FedPDM) or setup.method.unstable_steps == "refuse",
         "a site takes no part in private runs with unstable-steps = allow: diverging numbers drown the noise",
     )
     policy = Policy(
@@ -180,4 +162,4 @@ def _ledger(site: Site) -> FileLedger:
     return FileLedger(path, data, *budget, unit=site.unit)
 
 
-app = ClientApp(client_fn, mods=[for_flower_strategies, discreet, directly(node_client)])
+app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])

@@ -1,19 +1,17 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
-import gc
 import tomllib
 from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import reuse_freed_memory
 from twinflower.errors import RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
-from ..report.html.write import report_begun, report_run
+from ..report.html.write import report_begun
+from ..report.present import present_run
 from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..report.words import score
 from ..results.checkpoint import Checkpoints
@@ -23,11 +21,13 @@ from ..results.resume import require_resumable, require_state_dir, write_resume
 from ..results.writing import write_config, write_run
 from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
+from ..runtimes.computing import computing, keep_all
 from ..runtimes.flower_internals import is_simulated
 from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
 from .polling import PollingGrid
+from .source import other_source
 
 app = ServerApp()
 
@@ -36,7 +36,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the app. Any Twinflower error is printed as one sentence, and Flower marks the run as failed."""
     try:
-        with threadpool_limits(1), warnings_reported():
+        with computing(), warnings_reported():
             _run(grid, parse_run_config(context.run_config))
     except TwinflowerError as error:
         cause = _other_app(Path.cwd()) if isinstance(error, RunError) and is_simulated(grid) else ""
@@ -67,11 +67,12 @@ def _other_app(folder: Path) -> str:
 
 def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
+    if is_simulated(grid):
+        say(*other_source(Path.cwd()))
     if not config.clients.count:
         config = config.with_clients(len(meet(grid, 0, config.server.node_timeout)))
-    reuse_freed_memory()
     setup = prepare_server(config)
-    gc.freeze()  # else every collection would scan all modules and settings, which takes longer than some rounds
+    keep_all()
     folder = _folder(config)
     with claimed(folder):
         _train(grid, setup, folder)
@@ -87,18 +88,11 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     # Before writing, so that they are said also where the disk is full.
     say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
     write_run(result, folder)
-    failures = [*filter(None, [result.failure]), *_draw(folder)]
+    failures = [*filter(None, [result.failure]), *present_run(folder)]
     say(*_bounds(result))
     print(f"{'results of a failed run' if failures else 'results'}: {folder}", flush=True)
     if failures:
         raise RunError("; ".join(failures))
-
-
-def _draw(folder: Path) -> list[str]:
-    """Draw the figure and write the report; return an error message for each that cannot be written."""
-    from ..report.figures import draw_run, undrawn
-
-    return undrawn(lambda: draw_run(folder)) + undrawn(lambda: report_run(folder))
 
 
 def _quick(grid: Grid) -> Grid:

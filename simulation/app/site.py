@@ -36,7 +36,6 @@ server could choose them and learn from the refusals, for example, the largest i
 class.
 """
 
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ from functools import cached_property
 from logging import ERROR
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from flwr.app import Context, Error, Message
 from flwr.common import log
@@ -53,16 +52,16 @@ from flwr.common import log
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
+from twinflower.flower_messages import RAISED
 from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
-from twinflower.settings import Value, kebab, snake, typed
+from twinflower.settings import ANY, Rule, Value, alike, at_least, kebab, one_of, snake, typed
 
 from ..settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
-_RAISED = 2  # Flower's code for an exception in a client app
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 _LOG = "the site's own log says why"
 _DETAILS = "the site's own log has the details"
@@ -73,37 +72,53 @@ _WITHHELD: dict[type[Exception], str] = {
 }
 
 
+_Text = Annotated[str, ANY]
+_Epsilon = Annotated[float | None, Rule("a finite number above 0", lambda v: 0 < v < inf)]
+_Delta = Annotated[float, Rule("in (0, 1)", lambda v: 0 < v < 1)]
+_ABSOLUTE = Rule(
+    "an absolute path, or a restart elsewhere begins anew",
+    lambda v: not v or Path(v).expanduser().is_absolute(),
+)
+
+
 class Refusal(SettingError):
     """The reason why a site does not take part in a run, as a sentence that the server may see."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A validated node config; the module docstring explains the keys. None: the key was not given."""
+    """A validated node config; the module docstring explains the keys. None: the key was not given.
 
-    partition_id: int
-    num_partitions: int
-    data_dir: str = ""
-    data_file: str = ""
-    num_features: int | None = None
-    num_classes: int | None = None
-    schema: str = ""
+    A field with a rule is a key. schema_digest, schema_group: of the schema, empty without one.
+    """
+
+    partition_id: Annotated[int, at_least(0)]
+    num_partitions: Annotated[int, at_least(1)]
+    data_dir: _Text = ""
+    data_file: _Text = ""
+    num_features: Annotated[int | None, at_least(1)] = None
+    num_classes: Annotated[int | None, Rule("at least 0 (0 = the labels are numbers)", lambda v: v >= 0)] = (
+        None
+    )
+    schema: _Text = ""
     schema_digest: str = ""
     schema_group: str = ""
-    state_dir: str = ""
-    lifetime_epsilon: float | None = None
-    lifetime_delta: float = _DEFAULT_DELTA
-    max_epsilon: float | None = None
-    max_epsilon_alone: float | None = None
-    max_delta: float = _DEFAULT_DELTA
-    min_noise_multiplier: float | None = None
-    identity_key: str = ""
-    peers_file: str = ""
-    max_honest: int | None = None
-    protects: str = RECORD
-    group_size: int = 0
-    allow_non_private: bool = False
-    ignore_keys: str = field(default="", compare=False)
+    state_dir: Annotated[str, _ABSOLUTE] = ""
+    lifetime_epsilon: _Epsilon = None
+    lifetime_delta: _Delta = _DEFAULT_DELTA
+    max_epsilon: _Epsilon = None
+    max_epsilon_alone: _Epsilon = None
+    max_delta: _Delta = _DEFAULT_DELTA
+    min_noise_multiplier: Annotated[float | None, Rule("a finite number from 0", lambda v: 0 <= v < inf)] = (
+        None
+    )
+    identity_key: _Text = ""
+    peers_file: _Text = ""
+    max_honest: Annotated[int | None, at_least(1)] = None
+    protects: Annotated[str, one_of(KINDS)] = RECORD
+    group_size: Annotated[int, at_least(0)] = 0
+    allow_non_private: Annotated[bool, ANY] = False
+    ignore_keys: _Text = field(default="", compare=False)
 
     @property
     def promises(self) -> list[str]:
@@ -207,35 +222,16 @@ class Site:
             )
 
 
-_ANY: Callable[[Any], bool] = lambda value: True  # noqa: E731  in a table
-_ABOVE_0: tuple[str, Callable[[Any], bool]] = ("a finite number above 0", lambda v: 0 < v < inf)
-_DELTA: tuple[str, Callable[[Any], bool]] = ("in (0, 1)", lambda v: 0 < v < 1)
-_KEYS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
-    "partition-id": (int, "at least 0", lambda v: v >= 0),
-    "num-partitions": (int, "at least 1", lambda v: v >= 1),
-    "data-dir": (str, "", _ANY),
-    "data-file": (str, "", _ANY),
-    "num-features": (int, "at least 1", lambda v: v >= 1),
-    "num-classes": (int, "at least 0 (0 = the labels are numbers)", lambda v: v >= 0),
-    "schema": (str, "", _ANY),
-    "state-dir": (
-        str,
-        "an absolute path, or a restart elsewhere begins anew",
-        lambda v: not v or Path(v).expanduser().is_absolute(),
-    ),
-    "lifetime-epsilon": (float, *_ABOVE_0),
-    "lifetime-delta": (float, *_DELTA),
-    "max-epsilon": (float, *_ABOVE_0),
-    "max-epsilon-alone": (float, *_ABOVE_0),
-    "max-delta": (float, *_DELTA),
-    "min-noise-multiplier": (float, "a finite number from 0", lambda v: 0 <= v < inf),
-    "identity-key": (str, "", _ANY),
-    "peers-file": (str, "", _ANY),
-    "max-honest": (int, "at least 1", lambda v: v >= 1),
-    "protects": (str, f"one of {', '.join(KINDS)}", lambda v: v in KINDS),
-    "group-size": (int, "at least 0", lambda v: v >= 0),
-    "allow-non-private": (bool, "", _ANY),
-    "ignore-keys": (str, "", _ANY),
+def _declared(hint: Any) -> tuple[type, Rule]:
+    """The type and the rule of a key whose field has this annotation."""
+    kind, rule = get_args(hint)
+    return next(iter(get_args(kind)), kind), rule  # int for int | None
+
+
+_KEYS = {
+    kebab(name): _declared(hint)
+    for name, hint in get_type_hints(Site, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
 
 
@@ -319,17 +315,16 @@ def _checked(values: dict[str, Any]) -> Site:
 
 
 def _value(key: str, value: Any) -> Any:
-    kind, rule, holds = _KEYS[key]
+    kind, rule = _KEYS[key]
     value = typed(f"node config {key}", value, kind)
-    require(holds(value), f"node config {key} must be {rule}; got {value}")
+    require(rule.holds(value), f"node config {key} must be {rule.text}; got {value}")
     return value
 
 
 def _unknown(key: str) -> str:
-    near = difflib.get_close_matches(kebab(key).lower(), _KEYS, 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(_KEYS)}"
+    hint = alike(kebab(key).lower(), _KEYS) or f"; known keys: {', '.join(_KEYS)}"
     return (
-        f"'{key}' is not a key of this app's node config; {hint} (a key of another app on this node goes into "
+        f"'{key}' is not a key of this app's node config{hint} (a key of another app on this node goes into "
         f'ignore-keys="{key}")'
     )
 
@@ -367,7 +362,7 @@ def discreet(message: Message, context: Context, call_next: Callable[[Message, C
         return call_next(message, context)
     except Exception as error:  # noqa: BLE001  of any type: its text may quote a file
         _note(error)
-        return Message(Error(_RAISED, sentence(error, _may_say_why(context))), reply_to=message)
+        return Message(Error(RAISED, sentence(error, _may_say_why(context))), reply_to=message)
 
 
 def _may_say_why(context: Context) -> bool:

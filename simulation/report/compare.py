@@ -60,7 +60,7 @@ def comparison(folders: Sequence[Path]) -> Comparison:
 
 def headings(runs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """`HEADINGS` for these summaries, with the score named by what it is."""
-    kinds = sorted({"R^2" if is_regression(run) else "accuracy" for run in runs}, reverse=True)
+    kinds = sorted({"R^2" if run["regression"] else "accuracy" for run in runs}, reverse=True)
     score = f"test {' or '.join(kinds or ['accuracy'])}"
     return tuple(score if name == "test score" else name for name in HEADINGS)
 
@@ -102,9 +102,3 @@ def spread(runs: Sequence[dict[str, Any]], key: str, form: str, unit: float = 1.
     values = unit * np.array([run[key] for run in runs], dtype=float)
     spread = f" +- {values.std(ddof=1):{form}}" if len(values) > 1 else ""
     return f"{values.mean():{form}}{spread}"
-
-
-def is_regression(summary: Mapping[str, Any]) -> bool:
-    """Whether the score of a run is R^2. A summary of an older version has no entry about it."""
-    known = summary["regression"]
-    return summary["majority_baseline"] is None if known is None else bool(known)

@@ -1,12 +1,13 @@
 """Lines and tables on the user's terminal."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-console = Console() if sys.stdout.isatty() else Console(width=180)
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 180)
 
 
 def say(*lines: str) -> None:

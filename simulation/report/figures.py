@@ -1,6 +1,6 @@
 """Figures, drawn from stored results only."""
 
-from collections.abc import Callable
+import re
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.transforms import ScaledTranslation
 
-from twinflower.errors import DiskError, SettingError, cause, require
+from twinflower.errors import SettingError, cause, require
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
@@ -27,16 +27,20 @@ from .series import Series, columns_of_run, limits, note, series
 
 _PANEL = (5.2, 3.6)
 _ACROSS = 2  # panels side by side; more would be too small to read at the width of a page
-_LETTERS = 70  # most characters per line of a panel's title
-_LEGEND_LETTERS = 88  # most characters per line of a legend below one panel
-_NOTE_LETTERS = 72  # and of the note above its entries
-_LEGEND_LINE = 0.17  # height of a legend line in inches
+_TITLE_LETTERS = 58  # most characters per line of the figure's title and panel
+_LETTERS = 64  # and of a panel's title
+_LEGEND_LETTERS = 86  # most characters per line of a legend below one panel
+_NOTE_LETTERS = 66  # and of the note above its entries
+_LEGEND_LINE = 0.19  # height of a legend line in inches
+_LEAST_HEIGHT = (
+    4  # panels share a vertical scale if none then uses less than this fraction of its height, 1/4
+)
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
 
 def draw_run(folder: Path) -> Path:
     """Draw and save the figure of one run in its folder; return its path."""
-    return _save(compose_run(folder), folder)
+    return _save(compose_run(folder), folder, read_plan(folder))
 
 
 def compose_run(folder: Path) -> plt.Figure:
@@ -45,40 +49,35 @@ def compose_run(folder: Path) -> plt.Figure:
     curve = read_config(folder)
     columns = columns_of_run(curve.config, rows)
     figure, axes = _canvas(1, len(columns))
+    figure.set_figwidth(min(figure.get_figwidth(), _ACROSS * _PANEL[0]))
     (style,) = styles([curve.config.algorithm])
     x = np.array([row["round"] for row in rows])
     for ax, column in zip(axes[0], columns, strict=True):
         ax.plot(x, [row[column] for row in rows], **style, markevery=marked(x, 0, 1))
         _draw_bounds(ax, [curve], "round", column)
         label(ax, "round", column, curve.config)
-    figure.suptitle(f"{summary['algorithm']} on {summary['dataset']}, one seed ({summary['seed']})")
+    figure.suptitle(
+        f"{summary['algorithm']} on {summary['dataset']}, one seed ({summary['seed']})", fontsize=11
+    )
     return figure
 
 
 def draw_experiment(experiment: Experiment, out: Path) -> Path:
     """Draw and save the figure of an experiment, with a row of panels per y and legends that explain the bands."""
-    return _save(compose_experiment(experiment, out), out)
+    return _save(compose_experiment(experiment, out), out, experiment)
 
 
 def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
     """The figure of an experiment whose results are in the folder `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
-    rows, across = len(experiment.y), min(len(panels), _ACROSS)
-    figure, axes = _canvas(rows * -(-len(panels) // across), across)
-    blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)  # the axes of every panel
-    columns, notes = blocks[: len(panels)], []
-    for ax in blocks[len(panels) :].flat:
-        ax.remove()
-    for column, panel in zip(columns, panels, strict=True):
-        curves = [curve for curve in experiment.curves if curve.panel == panel]
-        shown = [
-            _draw_panel(ax, experiment, out, curves, y) for ax, y in zip(column, experiment.y, strict=True)
-        ]
-        notes.append(note([line for lines in shown for line in lines]))
-        for nth, (ax, lines) in enumerate(zip(column, shown, strict=True)):
-            _title(ax, "" if nth else panel, lines)
+    across = min(len(panels), _ACROSS)
+    figure, columns = _panels(len(panels), len(experiment.y), across)
+    notes = [_draw_column(axes, experiment, out, panel) for axes, panel in zip(columns, panels, strict=True)]
+    for alike in _of_one_data_set(experiment, panels):
+        for row in columns[alike].T:
+            _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
     _draw_legends(figure, columns, notes, across)
-    figure.suptitle(fill(experiment.title, _LETTERS * across), fontsize=11)
+    figure.suptitle(_filled(experiment.title, _TITLE_LETTERS * across), fontsize=11)
     return figure
 
 
@@ -96,15 +95,6 @@ def redraw(folder: Path) -> Path:
         else "give the folder of a run"
     )
     raise SettingError(f"{folder} holds neither experiment.toml nor metrics.csv: {hint}")
-
-
-def undrawn(draw: Callable[[], Path]) -> list[str]:
-    """Draw a figure; return an error message if it cannot be written, because the results are stored already."""
-    try:
-        draw()
-        return []
-    except DiskError as error:
-        return [str(error)]
 
 
 def draw_graph(neighbours: Neighbours, path: Path) -> Path:
@@ -129,6 +119,24 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
     return path.absolute()
 
 
+def _panels(count: int, rows: int, across: int) -> tuple[plt.Figure, np.ndarray]:
+    """A figure with `across` panels side by side, and the axes of every panel from top to bottom (count, rows)."""
+    figure, axes = _canvas(rows * -(-count // across), across)
+    blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)
+    for ax in blocks[count:].flat:
+        ax.remove()
+    return figure, blocks[:count]
+
+
+def _draw_column(axes: np.ndarray, experiment: Experiment, out: Path, panel: str) -> str:
+    """Draw all quantities of one panel, from top to bottom, and return the note that explains its bands."""
+    curves = [curve for curve in experiment.curves if curve.panel == panel]
+    shown = [_draw_panel(ax, experiment, out, curves, y) for ax, y in zip(axes, experiment.y, strict=True)]
+    for nth, (ax, lines) in enumerate(zip(axes, shown, strict=True)):
+        _title(ax, "" if nth else panel, lines)
+    return note([line for lines in shown for line in lines], experiment.centre)
+
+
 def _draw_panel(
     ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str
 ) -> list[Series]:
@@ -151,13 +159,38 @@ def _draw_panel(
 
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:
     """Set the panel's title, which also names the curves that have no values in this panel."""
-    absent = [line.label for line in shown if len(line.x) and np.isnan(line.mean).all()]
+    absent = [line.label for line in shown if len(line.x) and np.isnan(line.centre).all()]
     parts = [panel] + ([f"not defined for {', '.join(absent)}"] if absent else [])
-    ax.set_title("\n".join(fill(part, _LETTERS) for part in parts if part), fontsize=10)
+    ax.set_title("\n".join(_filled(part, _LETTERS) for part in parts if part), fontsize=10)
+
+
+def _filled(text: str, letters: int) -> str:
+    """The text in lines of at most so many letters, none of which ends within "rho = 10" or "(8, 1e-4)"."""
+    return fill(re.sub(r" (?== )|(?<= =) |(?<=\d,) (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
+
+
+def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int]]:
+    """The places of the panels, grouped by the data sets of their curves."""
+    groups: dict[frozenset[str], list[int]] = {}
+    for place, panel in enumerate(panels):
+        data = frozenset(str(c.config.data.name) for c in experiment.curves if c.panel == panel)
+        groups.setdefault(data, []).append(place)
+    return list(groups.values())
+
+
+def _share_scale(axes: list[Axes]) -> None:
+    """Give panels one vertical scale, if none of them becomes too flat (`_LEAST_HEIGHT`)."""
+    if not axes:
+        return
+    shared = min(ax.get_ylim()[0] for ax in axes), max(ax.get_ylim()[1] for ax in axes)
+    heights = [np.ptp(ax.yaxis.get_transform().transform(np.array(ax.get_ylim()))) for ax in axes]
+    if np.ptp(axes[0].yaxis.get_transform().transform(np.array(shared))) <= _LEAST_HEIGHT * min(heights):
+        for ax in axes:
+            ax.set_ylim(shared)
 
 
 def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int]) -> None:
-    ax.plot(line.x, line.mean, label=line.label, markevery=markevery, **look)
+    ax.plot(line.x, line.centre, label=line.label, markevery=markevery, **look)
     if line.seeds > 1:
         ax.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, linewidth=0)
 
@@ -165,11 +198,11 @@ def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int
 def _draw_ends(ax: Axes, line: Series, look: dict[str, Any]) -> None:
     """Draw a line's points with bars; one without a place on the axis is a level, such as that without noise."""
     if len(line.x) and np.isnan(line.x).all():
-        ax.axhline(line.mean[0], label=line.label, **look | {"marker": ""})
+        ax.axhline(line.centre[0], label=line.label, **look | {"marker": ""})
         ax.axhspan(line.low[0], line.high[0], color=look["color"], alpha=0.2, linewidth=0)
         return
-    bars = (line.mean - line.low, line.high - line.mean) if line.seeds > 1 else None
-    ax.errorbar(line.x, line.mean, bars, label=line.label, capsize=2, elinewidth=1.0, **look)
+    bars = (line.centre - line.low, line.high - line.centre) if line.seeds > 1 else None
+    ax.errorbar(line.x, line.centre, bars, label=line.label, capsize=2, elinewidth=1.0, **look)
 
 
 def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
@@ -187,8 +220,8 @@ def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], acro
     panels: the axes of every panel, from top to bottom (panels, rows). across: how many panels are side by side.
     """
     entries = [_entries(column) for column in panels]
-    keywords: dict[str, Any] = {"fontsize": 7.5, "title_fontsize": 7.5, "frameon": False}
-    if len(panels) > 1 and all(list(other) == list(entries[0]) for other in entries):
+    keywords: dict[str, Any] = {"fontsize": 8.5, "title_fontsize": 8.5, "frameon": False}
+    if len(panels) > 1 and all(_looks(other) == _looks(entries[0]) for other in entries):
         columns = _fitting(entries[0], _LEGEND_LETTERS * across)
         _grow(figure, len(entries[0]), columns)
         place: dict[str, Any] = {
@@ -217,6 +250,12 @@ def _entries(column: np.ndarray) -> dict[str, Any]:
     return {text: handle for handle, text in pairs}
 
 
+def _looks(entries: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The labels of legend entries with their colours, which tell whether two panels can share a legend."""
+    lines = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in entries.values()]
+    return [(text, line.get_color()) for text, line in zip(entries, lines, strict=True)]
+
+
 def _fitting(entries: dict[str, Any], letters: int) -> int:
     """The number of legend columns that fit into a line of so many letters."""
     widest = max(map(len, entries), default=0) + 10  # including the line sample
@@ -234,9 +273,10 @@ def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
     )
 
 
-def _save(figure: plt.Figure, folder: Path) -> Path:
-    path = folder / names.FIGURE
+def _save(figure: plt.Figure, folder: Path, plan: Experiment) -> Path:
+    """Save a figure with its title and a digest of what it shows, which tell whether it is that of a file."""
+    path, about = folder / names.FIGURE, {"Title": plan.title, "Digest": plan.digest}
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
+        figure.savefig(temporary, dpi=130, format="png", metadata=about)
     plt.close(figure)
     return path

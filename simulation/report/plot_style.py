@@ -1,6 +1,5 @@
 """The plot style: one colour per method, one line style per curve."""
 
-import colorsys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,11 +66,6 @@ def shade(colour: str, nth: int, total: int) -> tuple[float, float, float]:
     target = 1.0 if amount > 0 else 0.0
     red, green, blue = (part + abs(amount) * (target - part) for part in to_rgb(colour))
     return float(red), float(green), float(blue)
-
-
-def hue(colour: Any) -> float:
-    """The hue of a colour in [0, 1), the same for all its shades."""
-    return colorsys.rgb_to_hsv(*to_rgb(colour))[0]
 
 
 def marked(x: Array, nth: int, total: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The data of a figure, read from stored results: mean and spread over seeds, by round or of the last rows."""
+"""The data of a figure, read from stored results: centre and spread over seeds, by round or of the last rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +10,18 @@ from twinflower.arrays import Array
 from twinflower.problems.constraints import parse_constraints
 
 from ..results import names
-from ..results.columns import SIGNED_COLUMNS
 from ..results.folder import run_folder
 from ..results.reading import read_rows
 from ..settings import Config
+from ..settings.columns import GAP, SIGNED_COLUMNS
 from ..settings.experiment import Curve, Experiment
 
 Rows = Sequence[dict[str, float]]
+Found = list[tuple[Curve, dict[int, Rows]]]  # curves with the rows of metrics.csv of each seed
 
 
 class Series(NamedTuple):
-    """One line of a panel: x, the mean over seeds, and the lower and upper ends of the band or bars, all (points,).
+    """One line of a panel: x, the centre of the seeds, and the lower and upper ends of the band or bars, all (points,).
 
     cut: whether a lower end was raised (`spread`). seeds: the largest number of seeds at any point.
     """
@@ -28,7 +29,7 @@ class Series(NamedTuple):
     label: str
     algorithm: str
     x: Array
-    mean: Array
+    centre: Array
     low: Array
     high: Array
     cut: bool = False
@@ -37,27 +38,53 @@ class Series(NamedTuple):
 
 def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> list[Series]:
     """The lines of one panel, in the order of the file; a curve without results gives an empty line."""
+    found: Found = [(curve, _runs(experiment, out, curve)) for curve in curves]
+    if column == GAP:
+        found = _with_gaps(found)
     if not experiment.ends:
-        return [_by_round(experiment, out, curve, column) for curve in curves]
+        return [_by_round(experiment, curve, list(runs.values()), column) for curve, runs in found]
     lines = dict.fromkeys(curve.line for curve in curves)
-    return [_ends(experiment, out, [c for c in curves if c.line == line], column) for line in lines]
+    return [_ends(experiment, [pair for pair in found if pair[0].line == line], column) for line in lines]
 
 
-def note(shown: Sequence[Series]) -> str:
+def _with_gaps(found: Found) -> Found:
+    """The same rows with a further column: the objective minus the lowest of all curves and rounds for this seed."""
+    lowest: dict[int, float] = {}
+    for _, runs in found:
+        for seed, rows in runs.items():
+            lowest[seed] = np.fmin(lowest.get(seed, np.inf), np.nanmin(_column(rows, "objective")))
+    return [
+        (
+            curve,
+            {
+                seed: [row | {GAP: row["objective"] - lowest[seed]} for row in rows]
+                for seed, rows in runs.items()
+            },
+        )
+        for curve, runs in found
+    ]
+
+
+def note(shown: Sequence[Series], centre: str = "mean") -> str:
     """A legend title that explains lines and bands, such as "mean and standard deviation over 3 seeds"."""
     seeds = max((one.seeds for one in shown), default=0)
     if seeds < 2:
         return "one seed" if seeds else "no results"
+    if centre == "median":
+        return f"median and range over {seeds} seeds"
     cut = ", lower ends not above zero raised to the lowest seed" if any(one.cut for one in shown) else ""
     return f"mean and standard deviation over {seeds} seeds{cut}"
 
 
-def spread(values: Array, column: str) -> tuple[Array, Array, Array, bool]:
+def spread(values: Array, column: str, centre: str = "mean") -> tuple[Array, Array, Array, bool]:
     """Mean and mean -+ one standard deviation of values (seeds, points), and whether a lower end was raised.
 
     For a nonnegative quantity near zero the distribution is skewed, and mean - deviation may be below zero. The lower
     end is then the value of the lowest seed. An accuracy is such a quantity; the R^2 of a regression is not.
+    centre: "median" for the median, the lowest and the highest seed, which suit outliers and seeds in several groups.
     """
+    if centre == "median":
+        return np.median(values, 0), values.min(0), values.max(0), False
     negative = column == "excess" or (column in SIGNED_COLUMNS and bool((values < 0).any()))
     with np.errstate(invalid="ignore"):  # the objective is infinite if a seed's model violates a constraint
         mean = values.mean(0)
@@ -91,15 +118,17 @@ def measured(columns: Sequence[str], rows: Rows) -> list[str]:
     return [column for column in columns if not rows or any(row[column] == row[column] for row in rows)]
 
 
-def _by_round(experiment: Experiment, out: Path, curve: Curve, column: str) -> Series:
-    runs = _runs(experiment, out, curve, names.METRICS)
-    return by_round(_label(curve.label, len(runs), experiment), curve.config, runs, experiment.x, column)
+def _by_round(experiment: Experiment, curve: Curve, runs: list[Rows], column: str) -> Series:
+    label = _label(curve.label, len(runs), experiment)
+    return by_round(label, curve.config, runs, experiment.x, column, experiment.centre)
 
 
-def by_round(label: str, config: Config, runs: Sequence[Rows], x: str, column: str) -> Series:
+def by_round(
+    label: str, config: Config, runs: Sequence[Rows], x: str, column: str, centre: str = "mean"
+) -> Series:
     """The line of a curve by round. It ends with the shortest run, and its label says if that stopped early.
 
-    runs: the rows of metrics.csv of the curve's seeds, at least one row of each.
+    runs: the rows of metrics.csv of the curve's seeds, at least one row of each. centre: see `spread`.
     """
     length = min(map(len, runs), default=0)
     if not length:
@@ -107,23 +136,25 @@ def by_round(label: str, config: Config, runs: Sequence[Rows], x: str, column: s
     if runs[0][length - 1]["round"] < config.rounds:
         label += f", ends at round {runs[0][length - 1]['round']:.0f} of {config.rounds}"
     across = np.mean([_column(rows[:length], x) for rows in runs], axis=0)
-    mean, low, high, cut = spread(np.array([_column(rows[:length], column) for rows in runs]), column)
-    return Series(label, config.algorithm, across, mean, low, high, cut, len(runs))
+    middle, low, high, cut = spread(
+        np.array([_column(rows[:length], column) for rows in runs]), column, centre
+    )
+    return Series(label, config.algorithm, across, middle, low, high, cut, len(runs))
 
 
-def _ends(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> Series:
-    """A line with one point per curve, from the last rows of the curve's finished runs."""
-    found = [(curve, _runs(experiment, out, curve, names.MODEL)) for curve in curves]
-    found = [(curve, runs) for curve, runs in found if runs]
-    line, algorithm = curves[0].line, curves[0].config.algorithm
+def _ends(experiment: Experiment, curves: Found, column: str) -> Series:
+    """A line with one point per curve, from the last rows of the curve's runs."""
+    line, algorithm = curves[0][0].line, curves[0][0].config.algorithm
+    found = [(curve, list(runs.values())) for curve, runs in curves if runs]
     if not found:
         return Series(f"{line}, no result", algorithm, *np.empty((4, 0)))
-    points = [spread(np.array([_column(rows[-1:], column) for rows in runs]), column) for _, runs in found]
-    mean, low, high = (np.concatenate([point[place] for point in points]) for place in range(3))
+    lasts = [np.array([_column(rows[-1:], column) for rows in runs]) for _, runs in found]
+    points = [spread(last, column, experiment.centre) for last in lasts]
+    middle, low, high = (np.concatenate([point[place] for point in points]) for place in range(3))
     x = np.array([_place(experiment, curve, runs) for curve, runs in found])
     fewest, most = min(len(runs) for _, runs in found), max(len(runs) for _, runs in found)
     label = _label(line, fewest, experiment)
-    return Series(label, algorithm, x, mean, low, high, any(point[3] for point in points), most)
+    return Series(label, algorithm, x, middle, low, high, any(point[3] for point in points), most)
 
 
 def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
@@ -132,11 +163,12 @@ def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
     return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
 
 
-def _runs(experiment: Experiment, out: Path, curve: Curve, needed: str) -> list[Rows]:
-    """The rows of metrics.csv of every run of the curve's seeds that has this file."""
-    folders = [run_folder(experiment, out, curve, seed) for seed in experiment.seeds]
-    found = [read_rows(folder) for folder in folders if (folder / needed).exists()]
-    return [rows for rows in found if rows]
+def _runs(experiment: Experiment, out: Path, curve: Curve) -> dict[int, Rows]:
+    """The rows of metrics.csv of the curve's runs by seed; with `ends` only of those that finished."""
+    needed = names.MODEL if experiment.ends else names.METRICS
+    folders = {seed: run_folder(experiment, out, curve, seed) for seed in experiment.seeds}
+    found = {seed: read_rows(folder) for seed, folder in folders.items() if (folder / needed).exists()}
+    return {seed: rows for seed, rows in found.items() if rows}
 
 
 def _label(label: str, runs: int, experiment: Experiment) -> str:

@@ -1,7 +1,7 @@
 """The progress of runs on the user's terminal."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,31 +27,9 @@ class Terminal:
         """See `Observer`."""
         say(text)
 
-    def row(self, row: dict[str, Any]) -> None:
-        """See `Observer`."""
-        if self.bar:
-            progress, task = self.bar
-            progress.update(task, completed=row["round"])
-        elif self.plan.single:
-            print(row_line(row, score(self.plan.curves[0].config)), flush=True)
-
-    def following(self, curve: Curve) -> AbstractContextManager[None]:
-        """See `Observer`."""
-        return self._bar(curve.label, curve.config.rounds)
-
-    def together(self, rounds: int) -> AbstractContextManager[None]:
-        """See `Observer`."""
-        return self._bar("all runs", rounds)
-
-    def advance(self, rounds: int) -> None:
-        """See `Observer`."""
-        if self.bar:
-            progress, task = self.bar
-            progress.advance(task, rounds)
-
     @contextmanager
-    def _bar(self, label: str, rounds: int) -> Iterator[None]:
-        """Show a progress bar within the block, on a terminal."""
+    def following(self, label: str, rounds: int) -> Iterator[None]:
+        """See `Observer`. On a terminal this shows a progress bar."""
         if not console.is_terminal:
             yield
             return
@@ -60,11 +38,21 @@ class Terminal:
             yield
         self.bar = None
 
-    def ended(self, curve: Curve, endings: Sequence[Ending]) -> None:
+    def row(self, row: dict[str, Any]) -> None:
         """See `Observer`."""
-        say(*(f"{curve.label}: {text}" for text in warnings(endings)))
-        say(*closing(self.plan, self.folder, curve))
+        self.reached(row["round"])
+        if not self.bar and self.plan.single:
+            print(row_line(row, score(self.plan.curves[0].config)), flush=True)
 
-    def spent(self, endings: Sequence[Ending]) -> None:
+    def reached(self, rounds: int) -> None:
         """See `Observer`."""
+        if self.bar:
+            progress, task = self.bar
+            progress.update(task, completed=rounds)
+
+    def ended(self, curve: Curve, endings: Sequence[Ending], stored: bool = True) -> None:
+        """See `Observer`."""
+        if stored:
+            say(*(f"{curve.label}: {text}" for text in warnings(endings)))
+            say(*closing(self.plan, self.folder, curve))
         say(*guarantee(endings))

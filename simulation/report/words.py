@@ -1,15 +1,24 @@
 """What the columns of metrics.csv are called in figures and reports."""
 
 import re
+from typing import Any
 
+from twinflower.data.own import OwnData
+from twinflower.data.schema_file import read_schema
+from twinflower.data.sets import REGRESSIONS
+from twinflower.data.sites import TableData
+from twinflower.errors import DataError
+from twinflower.known_objectives import TorchObjective
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
+from ..settings.columns import GAP
 
 _SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
 _WORDS = {
     "round": "communication round",
     "objective": "objective (training loss + regulariser)",
+    GAP: "objective above the lowest of the panel",
     "test_accuracy": "test accuracy (share of rows)",
     "nonzeros": "nonzero weights (count)",
     "held_out_loss": "loss on the clients' held-out rows",
@@ -41,9 +50,27 @@ BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
 def score(config: Config) -> str:
-    """What a larger score means: "accuracy" of a classification, "R^2" of a regression."""
+    """What the score of a run is: "accuracy" of a classification, "R^2" of a regression."""
+    if isinstance(config.objective, TorchObjective):
+        return "R^2" if _has_real_labels(config.data) else "accuracy"
     loss = LOSSES.get(config.objective.name)
     return "accuracy" if loss is None or loss.classifies else "R^2"
+
+
+def _has_real_labels(data: Any) -> bool:
+    """Whether the labels are numbers, as far as this follows from the settings."""
+    if isinstance(data, TableData | OwnData) and data.schema:
+        try:
+            return not read_schema(data.schema).num_classes
+        except DataError:  # a stored run whose schema has been moved
+            return False
+    return not data.num_classes if isinstance(data, OwnData) else data.name in REGRESSIONS
+
+
+def heading(column: str, config: Config) -> str:
+    """The heading of a column of metrics.csv in a table."""
+    name = column.replace("accuracy", score(config)) if column in _SCORES else column
+    return name.replace("_", " ")
 
 
 def words(column: str, config: Config) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, DiskError, require
 from twinflower.strategies import Round
-from twinflower.strategies.rounds import Snapshot
+from twinflower.strategies.rounds import Training
 
 from ..settings import Config
 from . import names
@@ -152,27 +152,27 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 # --- a strategy's run
 
 
-def of_strategy(snapshot: Snapshot, rows: list[dict[str, Any]]) -> Checkpoint:
-    """The checkpoint of a strategy's snapshot and the metrics so far (rows of metrics.csv)."""
+def of_strategy(training: Training, rows: list[dict[str, Any]]) -> Checkpoint:
+    """The checkpoint of a strategy's training and the metrics so far (rows of metrics.csv)."""
     info = {
-        "round": snapshot.round,
-        "session": snapshot.session,
-        "rounds": [done._asdict() for done in snapshot.rounds],
-        "born": list(snapshot.born.items()),
-        "ranges": snapshot.ranges.hex(),
+        "round": training.round,
+        "session": training.session,
+        "rounds": [done._asdict() for done in training.rounds],
+        "born": list(training.born.items()),
+        "ranges": training.ranges.hex(),
         "rows": rows,
     }
-    return Checkpoint(named("server-", flatten(snapshot.server)), info)
+    return Checkpoint(named("server-", flatten(training.server)), info)
 
 
-def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Snapshot, list[dict[str, Any]]]:
+def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Training, list[dict[str, Any]]]:
     """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in info["rounds"]]
-    ranges = bytes.fromhex(info.get("ranges", ""))  # a checkpoint of an earlier version has none
-    return Snapshot(info["round"], info["session"], state, rounds, dict(info["born"]), ranges), info["rows"]
+    ranges = bytes.fromhex(info["ranges"])
+    return Training(info["session"], state, rounds, dict(info["born"]), ranges), info["rows"]
 
 
 def to_round(stored: dict[str, Any]) -> Round:

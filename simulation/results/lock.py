@@ -23,9 +23,8 @@ def holding(path: Path, refusal: str) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(
-            missing_ok=True
-        )  # before the lock is released: a process that waits for this file then sees that it is gone
+        # Before the lock is released: a process that waits for this file then sees that it is gone.
+        path.unlink(missing_ok=True)
         file.close()
 
 

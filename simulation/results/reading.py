@@ -11,19 +11,18 @@ from typing import Any
 from twinflower.errors import SettingError, require
 
 from ..settings import Value
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
-from .columns import CLIENT_COLUMNS, COLUMNS, SITE_COLUMNS
 from .folder import has_ended, is_experiment
 
 SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
-    "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies",
+    "privacy", "seconds", "parameters", "majority_baseline", "bounds_met", "rejected_replies", "optimality",
+    "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", "regression",
+    "test_accuracy_from", "site_names", "site_scores",
 )  # fmt: skip
-_NEWER_KEYS = (  # that summaries of older versions may lack
-    "optimality", "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised",
-    "regression", "test_accuracy_from", *SITE_COLUMNS,
-)  # fmt: skip
+_NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 
 
 def read_config(folder: Path) -> Curve:
@@ -51,12 +50,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / names.SUMMARY
     with _expecting(path, "missing or not the summary of a run"):
         summary = json.loads(path.read_text(encoding="utf-8"))
-        numbers = [
-            summary[key] for key in ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds")
-        ]
-        numbers.append(summary.get("optimality"))
-        require(all(isinstance(number, int | float | None) for number in numbers), "")
-        return {key: summary[key] for key in SUMMARY_KEYS} | {key: summary.get(key) for key in _NEWER_KEYS}
+        require(all(isinstance(summary[key], int | float | None) for key in _NUMBERS), "")
+        evaluated = {key: summary.get(key) for key in SITE_COLUMNS}  # only if clients evaluate
+        return {key: summary[key] for key in SUMMARY_KEYS} | evaluated
 
 
 def read_rows(folder: Path) -> list[dict[str, float]]:
@@ -72,7 +68,7 @@ def read_rows(folder: Path) -> list[dict[str, float]]:
 
 
 def read_clients(folder: Path) -> list[dict[str, float | None]]:
-    """Read clients.csv of a run folder, empty fields as None; empty for a run of an older version, which has none.
+    """Read clients.csv of a run folder, empty fields as None; empty if it is missing.
 
     Raises SettingError if it is damaged.
     """

@@ -10,6 +10,9 @@ import numpy as np
 from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
+from twinflower.data.dataset import OWN
+from twinflower.data.features import EACH
+from twinflower.data.sets import Data
 from twinflower.errors import RunError
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
@@ -24,9 +27,10 @@ from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
 from ..runs.setup import Setup
-from .columns import SITE_COLUMNS
+from ..settings.columns import SITE_COLUMNS
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
+_MOST_SCORES = 1000  # clients whose scores are computed
 _FAR = 100.0  # an objective this many times its start is taken as divergence
 
 Progress = Callable[[dict[str, Any]], None]
@@ -65,9 +69,10 @@ class Recorder:
         """Record a finished round."""
         self.rounds.append(done)
 
-    def take_up(self, rows: list[dict[str, Any]]) -> None:
-        """Continue after these rows of metrics.csv; the time between the interruption and now is not counted."""
+    def take_up(self, rows: list[dict[str, Any]], rounds: Iterable[Round]) -> None:
+        """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
         self.rows.extend(rows)
+        self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0
 
     def evaluate(self, round_: int, x: Array, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -165,7 +170,7 @@ class Ending(NamedTuple):
 class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
-    points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.points`).
+    points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`).
     """
 
     setup: Setup
@@ -211,6 +216,23 @@ class Result:
             return None
         return algorithm.satisfied(metrics)
 
+    def _site_scores(self) -> list[float | None] | None:
+        """Accuracy or R^2 of the final model on the rows that each client trained on.
+
+        None where no exact number may be told, which is in a private run; and without a model or rows, or for many
+        clients.
+        """
+        setup, x = self.setup, self.model
+        if (
+            setup.plan
+            or x is None
+            or setup.config.data.name == OWN
+            or setup.config.clients.count > _MOST_SCORES
+        ):
+            return None
+        rows = map(setup.shards.rows, range(setup.config.clients.count))
+        return [finite(float(setup.objective.score(x, own))) for own in rows]
+
     def ending(self) -> "Ending":
         """What the command prints about this run when it has ended."""
         return Ending(self.warnings(), self.privacy(), self.failure)
@@ -250,6 +272,8 @@ class Result:
             "privacy": self.privacy(),
             "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
             "partition": described(self.setup),
+            "site_names": list(self.setup.dataset.site_names) or None,
+            "site_scores": self._site_scores(),
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
@@ -296,7 +320,7 @@ def trained_model(
     centre, spread = data.scaling or (None, None)
     inputs = Inputs(
         data.features.shape[1] - config.data.bias, data.schema, centre, spread, bias=config.data.bias,
-        row_norm=config.data.row_norm,
+        row_norm=config.data.row_norm, row_scaling=EACH if isinstance(config.data, Data) else config.data.row_scaling,
     )  # fmt: skip
     origin = {
         "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds, "seed": config.seed,

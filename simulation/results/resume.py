@@ -129,7 +129,7 @@ def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
     """Prepare a run in this process: with checkpoints, its clients store their states in the run folder."""
     checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
     if checkpoints.every:
-        require(  # the first is written before anything else, so without one clients' states are of no use
+        require(  # round 0 writes a checkpoint before any client computes, so states without one belong to no run
             not (folder / names.STATE).exists() or _same_run(checkpoints)[0] is not None,
             f"{folder} holds clients' states and no checkpoint: start anew in another folder",
         )

@@ -17,11 +17,11 @@ from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
 
 from ..settings import Config
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS
 from ..settings.experiment import Experiment, experiment_text
 from ..settings.toml import to_tables
 from . import names
 from .checkpoint import Checkpoints
-from .columns import CLIENT_COLUMNS, COLUMNS
 from .files import replacing, write_text
 from .record import Result, finite, trained_model
 

@@ -8,7 +8,7 @@ import numpy as np
 from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
-from twinflower.data.sets import Data
+from twinflower.data.sets import OWN, Data
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
@@ -59,6 +59,7 @@ def warnings(setup: Setup) -> list[str]:
     return [
         *_flat_start(setup),
         *_scaled_columns(setup),
+        *_one_class(setup),
         *_people(setup),
         *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
     ]
@@ -84,6 +85,17 @@ def _scaled_columns(setup: Setup) -> list[str]:
         return []
     return [
         f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
+    ]
+
+
+def _one_class(setup: Setup) -> list[str]:
+    """A warning if all rows have the same class; the rows of deployed sites are not known here."""
+    data = setup.dataset
+    if setup.config.data.name == OWN or not data.num_classes or len(np.unique(data.labels)) > 1:
+        return []
+    return [
+        f"warning: all rows to train on have the class {data.class_names[data.labels[0]]!r}, so there is nothing to "
+        "learn: check the label's column"
     ]
 
 

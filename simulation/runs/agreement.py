@@ -9,7 +9,7 @@ import numpy as np
 from twinflower.arrays import Array, Index
 from twinflower.clients.ranges import COUNTS_ROUND, PrivateColumns
 from twinflower.data.columns import Range
-from twinflower.data.ranges import Grid, Unscaled, pack_ranges, sensitivity, unpack_ranges
+from twinflower.data.ranges import Bins, Unscaled, pack_ranges, sensitivity, unpack_ranges
 from twinflower.errors import SettingError
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
@@ -45,22 +45,24 @@ def total_sigma(setup: Setup) -> float:
     return math.hypot(*(sigma(setup, client) for client in range(setup.config.clients.count)))
 
 
-def grid(setup: Setup) -> Grid:
+def bins_of(setup: Setup) -> Bins:
     """The bins of the counts, which follow from public numbers."""
-    return Grid.for_noise(total_sigma(setup) / int(setup.partition.sizes.sum()))
+    return Bins.for_noise(total_sigma(setup) / int(setup.partition.sizes.sum()))
 
 
 def columns_of(setup: Setup, number: int) -> PrivateColumns | None:
     """What client `number` counts and scales; None without private ranges."""
     if setup.dataset.unscaled is None:
         return None
-    return PrivateColumns(unscaled(setup).taken(places(setup, number)), grid(setup), release(setup, number))
+    return PrivateColumns(
+        unscaled(setup).taken(places(setup, number)), bins_of(setup), release(setup, number)
+    )
 
 
 def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     """The ranges from the counts (K, entries) of these clients (K,)."""
-    bins = grid(setup)
-    total = counts.sum(0).reshape(-1, bins.bins)
+    bins = bins_of(setup)
+    total = counts.sum(0).reshape(-1, bins.count)
     return bins.find_ranges(total, int(setup.partition.sizes[clients].sum()))
 
 
@@ -74,7 +76,7 @@ def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agree
         scale(result)
         return pack_ranges(result)
 
-    return Agreement(len(unscaled(setup).schema.private) * grid(setup).bins, ranges)
+    return Agreement(len(unscaled(setup).schema.private) * bins_of(setup).count, ranges)
 
 
 def scaled(setup: Setup, ranges: tuple[Range, ...]) -> Setup:
@@ -98,7 +100,7 @@ def simulated(setup: Setup) -> Setup:
 
 
 def _counts(setup: Setup, client: int) -> Array:
-    counts = grid(setup).counts(unscaled(setup).values[places(setup, client)]).ravel()
+    counts = bins_of(setup).counts(unscaled(setup).values[places(setup, client)]).ravel()
     draws = seeded(setup.config.seed, client, COUNTS_ROUND)
     return GaussianNoise(sigma(setup, client), draws)(counts) if setup.plan else counts
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
+from twinflower.strategies import SiteEvaluation
 
 from .rows import held_rows
 from .setup import Setup
@@ -35,6 +36,14 @@ def released(setup: Setup) -> Sequence[int]:
     """The rounds after which the clients of a private run evaluate the model; empty if they do not."""
     plan = counts(setup)
     return plan.rounds if plan else ()
+
+
+def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
+    """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
+    if setup.held is None:
+        return SiteEvaluation()
+    evaluates = released(setup).__contains__ if setup.plan else wants
+    return SiteEvaluation(evaluates, setup.config.evaluation.loss_bound, setup.held.sizes.tolist())
 
 
 def columns(setup: Setup) -> Sequence[str]:
@@ -97,7 +106,7 @@ def split(setup: Setup, number: int) -> str:
     """
     if not released(setup):
         return ""
-    return hashlib.sha256(f"{number} {setup.config.agreement}".encode()).hexdigest()
+    return hashlib.sha256(f"{number} {setup.config.result_digest}".encode()).hexdigest()
 
 
 # --- what the planner says

@@ -10,12 +10,13 @@ from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import FileStore
-from twinflower.clients.sums import ContextKeys, FileKeys, KeyStore, Masks
+from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
-from twinflower.strategies import STRATEGIES, StarStrategy, SumStrategy
+from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
+from twinflower.strategies.ranges import Agreement
 from twinflower.sums.masks import Identity, simulated
 
 from . import agreement, held_out
@@ -106,12 +107,19 @@ def _masks(
     if identity is None and not setup.config.privacy.masks:
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
-    keys: KeyStore = FileKeys(store.key_path) if store else ContextKeys(context.state)
-    return Masks(identity, keys, setup.config.agreement)
+    return Masks(identity, store or ContextStore(context.state), setup.config.result_digest)
 
 
-def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:
-    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do."""
+def strategy_of(
+    setup: Setup,
+    deployed: bool = False,
+    evaluation: SiteEvaluation | None = None,
+    ranges: Agreement | None = None,
+) -> StarStrategy:
+    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
+
+    evaluation: at the clients, by default none. ranges: how the clients agree on private ranges.
+    """
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
     if setup.sums:
@@ -119,6 +127,5 @@ def strategy_of(setup: Setup, deployed: bool = False) -> StarStrategy:
     return kind(
         setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
         min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
-        first_round=clients.first_round, loss_bound=setup.config.evaluation.loss_bound,
-        held_out=setup.held.sizes.tolist() if setup.held else (),
+        first_round=clients.first_round, evaluation=evaluation, agreement=ranges,
     )  # fmt: skip

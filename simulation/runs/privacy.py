@@ -5,7 +5,7 @@ from typing import Any
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM
-from twinflower.algorithms.published import PublishedRule
+from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
 from twinflower.errors import require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
@@ -76,7 +76,7 @@ def _plan(
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
     )
-    return Plan.as_published(algorithm, bounds, workloads, sizes, asked, target, rule)
+    return published_plan(algorithm, bounds, workloads, sizes, asked, target, rule)
 
 
 def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = None) -> dict[str, Any]:

@@ -12,29 +12,30 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.algorithms.summed import Summed
-from twinflower.arrays import Array, Index, reuse_freed_memory
+from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
 from twinflower.sums.noise import SimulatedSums
+from twinflower.sums.summed import Summed
 
 from ..results.checkpoint import Checkpoints
-from ..results.folder import curve_folder
+from ..results.folder import curve_folder, run_folder
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
 from ..results.writing import write_config
 from ..runs import held_out
 from ..runs.agreement import simulated
-from ..runs.setup import Setup, prepare_seeds, with_sizes
+from ..runs.method import with_sizes
+from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from .cohort_records import Bits, accounts, checkpoint, take_up
+from .computing import computing
 from .local import BLOCK, Train, run_curves
 from .observer import Observer
 from .progress import say
@@ -103,7 +104,7 @@ class Cohort:
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
         everybody = config.sampled == config.clients.count and schedule.batch_size == 0
         few = shards.sizes.sum() * shards.features.shape[1] <= _KEPT
-        return _Kept(schedule) if everybody and few else schedule
+        return _SameBatches(schedule) if everybody and few else schedule
 
     def _noise(self) -> NoiseOf | None:
         """The noise that the clients' guards would add; None without privacy."""
@@ -140,7 +141,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _SameBatches:
     """A schedule in which every round uses the same rows of all clients.
 
     The batches of each block are drawn once and cached under the block's first client.
@@ -165,20 +166,26 @@ def train(
 ) -> list[Result]:
     """Run all seeds together and return their results in order.
 
-    With checkpoints, which hold all seeds, the run resumes from the newest one. The seeds run one by one instead if one
-    of them fails or loses a client whose update is not finite, if each draws its own numbers of local steps, if the
-    schema has private ranges, or if the server sees only sums.
+    With checkpoints, which hold all seeds, the run resumes from the newest one. Seeds that cannot be stacked
+    (`_stackable`) run one by one instead, and so do all if one of them fails or loses a client whose update is not
+    finite; they then write no checkpoints.
     """
-    reuse_freed_memory()
     try:
-        alike = not isinstance(setups[0].algorithm, DrawsSteps | Summed) and not setups[0].dataset.unscaled
-        if len(setups) > 1 and not alike:
+        if len(setups) > 1 and not _stackable(setups[0]):
             raise Uneven
         setups = [simulated(setup) for setup in setups]
-        with threadpool_limits(1), np.errstate(all="ignore"):
+        with computing(), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
     except (Uneven, RunError):
         return [result for setup in setups for result in train([setup], progress)]
+
+
+def _stackable(setup: Setup) -> bool:
+    """Whether several seeds of the run have arrays of the same shapes in every round.
+
+    Not if each draws its own numbers of local steps, if the schema has private ranges, or if the server sees only sums.
+    """
+    return not isinstance(setup.algorithm, DrawsSteps | Summed) and not setup.dataset.unscaled
 
 
 def _together(
@@ -231,17 +238,23 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment, all seeds of a curve together; return a message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
 
 
-def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
-    """A function that runs a curve of the experiment with given seeds, all together."""
+def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
+    """A function that runs a curve of the experiment with given seeds, together if they can be stacked."""
 
     def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
-        own = curve_folder(plan, folder, curve)
-        if curve.config.output.checkpoint_every and plan.single:
-            write_config(curve.config, own)
-        checkpoints = Checkpoints(own, curve.config.output.checkpoint_every, curve.config)
-        yield from train(prepare_seeds(curve.config, seeds), observer.row, checkpoints)
+        every = curve.config.output.checkpoint_every
+        if every and plan.single:
+            write_config(curve.config, folder)
+        setups = prepare_seeds(curve.config, seeds)
+        if _stackable(setups[0]):
+            own = Checkpoints(curve_folder(plan, folder, curve), every, curve.config)
+            yield from train(setups, progress, own)
+            return
+        for setup in setups:
+            own = Checkpoints(run_folder(plan, folder, curve, setup.config.seed), every, setup.config)
+            yield from train([setup], progress, own)
 
     return together

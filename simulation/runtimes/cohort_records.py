@@ -67,7 +67,6 @@ def take_up(
     if fields := leaves_of("state-", saved.arrays):
         start.states.restore(saved.arrays["visited"], unflatten(template, fields))
     for recorder, record in zip(recorders, saved.info["recorders"], strict=True):
-        recorder.take_up(record["rows"])
-        recorder.rounds.extend(map(to_round, record["rounds"]))
+        recorder.take_up(record["rows"], map(to_round, record["rounds"]))
     server = unflatten(start.server, leaves_of("server-", saved.arrays))
     return start._replace(round=int(saved.info["round"]), server=server)

@@ -5,6 +5,7 @@ all connections use TLS with a temporary certificate authority, and only nodes w
 """
 
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,19 +13,20 @@ from pathlib import Path
 
 from ..settings import Value
 from ..settings.toml import to_toml
+from . import progress, supernode
 from .certificates import make_certificates, make_node_key
 from .engine import (
     CONNECTION,
     Engine,
     Say,
-    command_of,
     furnish,
+    reports_in,
     silent,
     start_superlink,
     write_connection,
 )
 from .flower_internals import QUICK_NODES
-from .processes import Tail, free_ports, place_of_its_own
+from .processes import free_ports, place_of_its_own
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,10 @@ class Deployment(Engine):
         words = " ".join(to_toml(config).replace(" = ", "=").split("\n"))
         home, name = self.home / f"node-{number}", node_name(number)
         home.mkdir(exist_ok=True)
-        command = [command_of("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}"]
+        command = [sys.executable, "-P", "-m", supernode.__name__, "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--port", str(free_ports(1)[0]), "--node-config", words.strip()]
         command += self._credentials(key or f"node-{number}-key")
-        self.watched[name] = Tail(self.place.log(name))
-        self.nodes[number] = self.place.start(name, command, {"FLWR_HOME": str(home)})
+        self.nodes[number] = self.place.start(name, command, {"FLWR_HOME": str(home), progress.NODE: name})
 
     def _credentials(self, key: str) -> list[str]:
         if not self.secure:
@@ -65,7 +66,7 @@ class Deployment(Engine):
 
 
 def node_name(number: int) -> str:
-    """Of its log."""
+    """The name of a node's process and of its log."""
     return f"node-{number}"
 
 
@@ -84,7 +85,7 @@ def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent
         trust = f'root-certificates = "{place.home / "ca.crt"}"\n' if secure else "insecure = true\n"
         write_connection(place.home, f'address = "127.0.0.1:{port}"\n{trust}')
         start_superlink(place, port, [*words, "--disable-runtime-dependency-installation"])
-        yield Deployment(place, port, say=say, secure=secure)
+        yield Deployment(place, port, reports_in(place), say=say, secure=secure)
 
 
 def _secured(home: Path) -> list[str]:

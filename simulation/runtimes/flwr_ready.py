@@ -5,11 +5,11 @@ The command begins as soon as a process listens on the port of this machine.
 
 import sys
 
-from .flower_internals import command_line
+from .flower_internals import command
 from .processes import listening
 
 if __name__ == "__main__":
-    app = command_line()
+    app = command("flwr")
     if not listening(int(sys.argv.pop(1))):
         sys.exit("the SuperLink did not listen in time")
     for name in [name for name in sys.modules if name.partition(".")[0] == "twinflower"]:

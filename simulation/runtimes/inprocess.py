@@ -1,7 +1,7 @@
 """The `inprocess` runtime: the actual strategy and clients over an in-process Flower `Grid`.
 
-Messages are Flower's. With exact_wire = True they are also serialised and pass through Flower's own `ClientApp`. This
-runtime is for tests, faults, ledgers on disk and debugging; `cohort` computes the same numbers, up to rounding, faster.
+Messages are Flower's, with arrays in wire format, and pass through Flower's own `ClientApp`. This runtime is for tests,
+faults, ledgers on disk and debugging; `cohort` computes the same numbers, up to rounding, faster.
 """
 
 import logging
@@ -15,11 +15,9 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from threadpoolctl import threadpool_limits
 
-from twinflower.arrays import reuse_freed_memory
 from twinflower.clients import AlgorithmClient
-from twinflower.clients.messages import answered
+from twinflower.flower_messages import RAISED
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import run_folder
@@ -29,25 +27,23 @@ from ..runs.parties import client_of
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from . import flower_internals
+from .computing import computing
 from .local import Train, run_curves
 from .observer import Observer
 from .strategy import run_strategy
 
 
 class InProcessGrid(Grid):
-    """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context is created on first use.
+    """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context and its client are created on first
+    use."""
 
-    It carries Flower messages whose arrays are in wire format. Each client is called directly, with a fast reader and
-    writer of the same bytes, or with exact_wire = True through Flower's `ClientApp`.
-    """
-
-    def __init__(self, setup: Setup, exact_wire: bool = False) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.exact_wire = exact_wire
         self.contexts: dict[int, Context] = {}
         self._clients: dict[int, AlgorithmClient] = {}
         self._replies: dict[str, Message] = {}
         self._ids = count(1)
+        self._app = ClientApp(self._client_fn)
         run = int.from_bytes(os.urandom(7))  # random, so that a ledger on disk never takes two runs for one
         self._run = flower_internals.begin_run(run)
 
@@ -93,11 +89,9 @@ class InProcessGrid(Grid):
     def answer(self, message: Message) -> Message:
         """The reply of the node; an exception in the client becomes an error reply, as in Flower."""
         try:
-            return self._through_flower(message) if self.exact_wire else self._directly(message)
+            return self._app(message, self.context(message.metadata.dst_node_id))
         except Exception as error:  # noqa: BLE001  a client may raise anything
-            return Message(
-                Error(flower_internals.RAISED, f"{type(error).__name__}: {error}"), reply_to=message
-            )
+            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def context(self, node: int) -> Context:
         """The node's Flower context, which holds its state."""
@@ -116,51 +110,36 @@ class InProcessGrid(Grid):
         """A client of the node with this context."""
         return client_of(self.setup, node - 1, context)
 
-    def _directly(self, message: Message) -> Message:
-        return Message(answered(self.client(message.metadata.dst_node_id), message), reply_to=message)
-
-    def _through_flower(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-
-        def client_fn(context: Context) -> Client:
-            return self.new_client(node, context).to_client()
-
-        received = flower_internals.bytes_and_back(message)
-        return flower_internals.bytes_and_back(ClientApp(client_fn)(received, self.context(node)))
+    def _client_fn(self, context: Context) -> Client:
+        return self.client(context.node_id).to_client()
 
 
-def train(
-    setup: Setup,
-    progress: Progress | None = None,
-    exact_wire: bool = False,
-    checkpoints: Checkpoints | None = None,
-) -> Result:
+def train(setup: Setup, progress: Progress | None = None, checkpoints: Checkpoints | None = None) -> Result:
     """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
-    reuse_freed_memory()
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with threadpool_limits(1):
+        with computing():
             if checkpoints:
                 require_states(setup, checkpoints)
-            return run_strategy(setup, InProcessGrid(setup, exact_wire), "inprocess", progress, checkpoints)
+            return run_strategy(setup, InProcessGrid(setup), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
     """Run the remaining runs of an experiment one after the other; return an error message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer))
+    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
 
 
-def trainer(plan: Experiment, folder: Path, observer: Observer) -> Train:
+def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
     """A function that runs a curve of the experiment with given seeds, one after the other."""
 
     def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
         for prepared in prepare_seeds(curve.config, seeds):
             own = run_folder(plan, folder, curve, prepared.config.seed)
             setup, checkpoints = in_process(prepared, own)
-            yield train(setup, observer.row, checkpoints=checkpoints)
+            yield train(setup, progress, checkpoints=checkpoints)
 
     return one_after_the_other

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..report.html.write import report_run
+from ..report.present import present_run
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder, run_folder
 from ..results.record import Ending, Result
@@ -23,31 +23,36 @@ def run_curves(plan: Experiment, folder: Path, observer: Observer, train: Train)
     failures = []
     for curve in plan.curves:
         if seeds := left(plan, folder, curve):
-            failures += run_part(plan, folder, observer, train, curve, seeds)
+            failures += _run_curve(plan, folder, observer, train, curve, seeds)
         Checkpoints(curve_folder(plan, folder, curve), 0).clear()
     return failures
 
 
-def run_part(
+def _run_curve(
     plan: Experiment, folder: Path, observer: Observer, train: Train, curve: Curve, seeds: list[int]
 ) -> list[str]:
-    """Train and store the runs of one curve with these seeds; return an error message for each failure."""
     endings: list[Ending] = []
-    failures: list[str] = []
+    stored = False
     try:
-        with observer.following(curve):
-            for result in train(curve, seeds):
-                endings.append(result.ending())
-                failures += _store(result, run_folder(plan, folder, curve, result.setup.config.seed))
-        observer.ended(curve, endings)
+        with observer.following(curve.label, curve.config.rounds):
+            failures = run_part(plan, folder, train, curve, seeds, endings)
+        stored = True
     finally:
-        observer.spent(endings)
+        observer.ended(curve, endings, stored)
+    return failures
+
+
+def run_part(
+    plan: Experiment, folder: Path, train: Train, curve: Curve, seeds: list[int], endings: list[Ending]
+) -> list[str]:
+    """Train and store the runs of one curve with these seeds; return an error message for each failure.
+
+    endings: a list to which the ending of every run is appended, whether or not the run can be stored.
+    """
+    failures: list[str] = []
+    for result in train(curve, seeds):
+        endings.append(result.ending())
+        own = run_folder(plan, folder, curve, result.setup.config.seed)
+        write_run(result, own)
+        failures += present_run(own)
     return [f"{curve.label}: {ending.failure}" for ending in endings if ending.failure] + failures
-
-
-def _store(result: Result, folder: Path) -> list[str]:
-    """Write a run, its figure and its report; return an error message for each of the latter that cannot be written."""
-    from ..report.figures import draw_run, undrawn  # slow to import, and only needed at the end
-
-    write_run(result, folder)
-    return [*undrawn(lambda: draw_run(folder)), *undrawn(lambda: report_run(folder))]

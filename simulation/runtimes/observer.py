@@ -14,20 +14,17 @@ class Observer(Protocol):
     def line(self, text: str) -> None:
         """Receive a line of output from a process."""
 
+    def following(self, label: str, rounds: int) -> AbstractContextManager[object]:
+        """A context that encloses runs with this number of rounds in total."""
+
     def row(self, row: dict[str, Any]) -> None:
         """Receive an evaluated round (a row of metrics.csv) of a run in this process."""
 
-    def following(self, curve: Curve) -> AbstractContextManager[object]:
-        """A context that encloses the runs of one curve in this process."""
+    def reached(self, rounds: int) -> None:
+        """Called when runs in other processes have completed this number of rounds in total."""
 
-    def together(self, rounds: int) -> AbstractContextManager[object]:
-        """A context that encloses runs in other processes, with this number of rounds in total."""
+    def ended(self, curve: Curve, endings: Sequence[Ending], stored: bool = True) -> None:
+        """Called when the runs of a curve have ended; endings: of the runs that this command made itself.
 
-    def advance(self, rounds: int) -> None:
-        """Called when runs in other processes have completed this number of rounds."""
-
-    def ended(self, curve: Curve, endings: Sequence[Ending]) -> None:
-        """Called when all runs of a curve are stored; endings: of the runs that this command made itself."""
-
-    def spent(self, endings: Sequence[Ending]) -> None:
-        """Called with the endings of a curve's runs, whether or not the runs could be stored."""
+        stored: whether all runs of the curve are stored; if not, an error follows.
+        """

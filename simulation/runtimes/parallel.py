@@ -1,20 +1,17 @@
 """The runs of an experiment in several worker processes, with the same results as one after another.
 
 A worker trains and stores one part of the experiment at a time: a curve with one seed on the `inprocess` runtime, a
-curve with all its seeds on the `cohort` runtime. Its reports to the user go through a queue to the command, which shows
-the progress of all parts together. The workers end with the command, also if the command is killed.
+curve with all its seeds on the `cohort` runtime. The workers count the rounds they have done together, and the command
+shows the count. They end with the command, also if the command is killed.
 """
 
 import os
-import queue
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
-from multiprocessing.queues import Queue
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -23,16 +20,16 @@ from twinflower.errors import RunError, TwinflowerError
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder
-from ..results.record import Ending
+from ..results.record import Ending, Progress
 from ..results.resume import left
-from ..settings.experiment import Curve, Experiment
+from ..settings.experiment import Experiment
 from . import cohort, inprocess
 from .local import Train, run_part
 from .observer import Observer
 from .processes import interruptible
 
-_PAUSE = 0.1  # seconds between two looks at the reports
-_TRAINERS: dict[str, Callable[[Experiment, Path, Observer], Train]] = {
+_PAUSE = 0.1  # seconds between two looks at the number of rounds done
+_TRAINERS: dict[str, Callable[[Experiment, Path, Progress], Train]] = {
     "inprocess": inprocess.trainer,
     "cohort": cohort.trainer,
 }
@@ -47,16 +44,8 @@ class _Part(NamedTuple):
     seeds: tuple[int, ...]
 
 
-class _Report(NamedTuple):
-    """A worker's report on a part: a line of output, or the round of its newest row."""
-
-    part: _Part
-    line: str = ""
-    round: int = 0
-
-
-class _Outcome(NamedTuple):
-    """The result of a part: a message for each failure, the endings of its runs, and the error that stopped it."""
+class _PartResult(NamedTuple):
+    """What came of a part: a message for each failure, the endings of its runs, and the error that stopped it."""
 
     failures: list[str]
     endings: list[Ending]
@@ -65,20 +54,19 @@ class _Outcome(NamedTuple):
 
 def run(plan: Experiment, folder: Path, observer: Observer, runtime: str, jobs: int) -> list[str]:
     """Run the remaining runs of an experiment in up to `jobs` processes; return an error message for each failure."""
-    work = _Work(plan, folder, observer, _parts(plan, folder, runtime))
-    reports: Queue[_Report] = get_context("spawn").Queue()
-    with observer.together(work.total), _workers(min(jobs, len(work.parts)) or 1, reports) as pool:
-        running = {part: pool.submit(_run_part, plan, folder, runtime, part) for part in work.parts}
+    parts = _parts(plan, folder, runtime)
+    rounds = sum(plan.curves[part.curve].config.rounds * len(part.seeds) for part in parts)
+    done = get_context("spawn").Value("q", 0)
+    with observer.following("all runs", rounds), _workers(min(jobs, len(parts)) or 1, done) as pool:
+        futures = {pool.submit(_run_part, plan, folder, runtime, part): part for part in parts}
         try:
-            _follow(work, running, reports)
+            results = _follow(plan, folder, observer, futures, done.get_obj())
         except BrokenProcessPool:
             raise RunError(
                 "a worker process ended unexpectedly, perhaps because memory ran out: use fewer --jobs, and go on "
                 f"with: twinflower run --resume {folder}"
             ) from None
-        finally:
-            work.close()
-    return [failure for part in work.parts for failure in running[part].result().failures]
+    return [failure for part in parts for failure in results[part].failures]
 
 
 def _parts(plan: Experiment, folder: Path, runtime: str) -> list[_Part]:
@@ -89,85 +77,54 @@ def _parts(plan: Experiment, folder: Path, runtime: str) -> list[_Part]:
     return [_Part(place, (seed,)) for place, own in seeds.items() for seed in own]
 
 
-@dataclass
-class _Work:
-    """What remains of an experiment, and what was reported of it.
+def _follow(
+    plan: Experiment, folder: Path, observer: Observer, futures: Mapping["Future[_PartResult]", _Part], done: Any
+) -> dict[_Part, _PartResult]:  # fmt: skip
+    """Report on the parts until all have ended; raises the error of a part that could not be run.
 
-    rounds: the rounds done of each part. endings: those of each curve whose guarantee has not been printed yet.
+    done: the number of rounds that the workers have done, which is read without its lock: a killed worker may hold it.
     """
-
-    plan: Experiment
-    folder: Path
-    observer: Observer
-    parts: list[_Part]
-    rounds: dict[_Part, int] = field(default_factory=dict)
-    endings: dict[int, list[Ending]] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """The number of rounds of all parts together."""
-        return sum(self._rounds_of(part) * len(part.seeds) for part in self.parts)
-
-    def _rounds_of(self, part: _Part) -> int:
-        return self.plan.curves[part.curve].config.rounds
-
-    def take(self, report: _Report) -> None:
-        """Pass a report on to the user."""
-        if report.line:
-            self.observer.line(report.line)
-        if report.round:
-            self._advance(report.part, report.round)
-
-    def _advance(self, part: _Part, round_: int) -> None:
-        before = self.rounds.get(part, 0)
-        self.rounds[part] = max(before, round_)
-        self.observer.advance((self.rounds[part] - before) * len(part.seeds))
-
-    def ended(self, part: _Part, outcome: _Outcome, others: bool) -> None:
-        """Note the outcome of a part, and raise its error; others: whether other parts of its curve still run."""
-        self._advance(part, self._rounds_of(part))
-        self.endings.setdefault(part.curve, []).extend(outcome.endings)
-        if outcome.error:
-            raise outcome.error
-        if not others:
-            self._curve_ended(part.curve)
-
-    def _curve_ended(self, place: int) -> None:
-        curve, endings = self.plan.curves[place], self.endings.pop(place)
-        Checkpoints(curve_folder(self.plan, self.folder, curve), 0).clear()
-        self.observer.ended(curve, endings)
-        self.observer.spent(endings)
-
-    def close(self) -> None:
-        """Print the guarantees of curves that did not end."""
-        for endings in self.endings.values():
-            self.observer.spent(endings)
+    results: dict[_Part, _PartResult] = {}
+    running = {
+        place: [part for part in futures.values() if part.curve == place] for place, _ in futures.values()
+    }
+    try:
+        for future in _as_they_end(futures, lambda: observer.reached(done.value)):
+            part, result = futures[future], future.result()
+            results[part] = result
+            if result.error:
+                raise result.error
+            if all(other in results for other in running[part.curve]):
+                endings = _endings(running.pop(part.curve), results)
+                curve = plan.curves[part.curve]
+                Checkpoints(curve_folder(plan, folder, curve), 0).clear()
+                observer.ended(curve, endings)
+    finally:
+        for place, parts in running.items():
+            observer.ended(plan.curves[place], _endings(parts, results), stored=False)
+    return results
 
 
-def _follow(work: _Work, running: Mapping[_Part, "Future[_Outcome]"], reports: "Queue[_Report]") -> None:
-    """Pass reports on until all parts have ended; raises the error of a part that could not be run."""
-    parts = {future: part for part, future in running.items()}
-    while parts:
-        done, _ = wait(parts, _PAUSE, FIRST_COMPLETED)
-        for report in _waiting(reports):
-            work.take(report)
-        for future in [future for future in parts if future in done]:
-            part = parts.pop(future)
-            work.ended(part, future.result(), any(other.curve == part.curve for other in parts.values()))
+def _as_they_end(
+    futures: Mapping["Future[_PartResult]", _Part], look: Callable[[], None]
+) -> Iterator["Future[_PartResult]"]:
+    """The futures as they end; `look` is called at short intervals until all have."""
+    running = set(futures)
+    while running:
+        ended, running = wait(running, _PAUSE, FIRST_COMPLETED)
+        look()
+        yield from ended
 
 
-def _waiting(reports: "Queue[_Report]") -> Iterator[_Report]:
-    """The reports in the queue."""
-    with suppress(queue.Empty):
-        while True:
-            yield reports.get_nowait()
+def _endings(parts: list[_Part], results: Mapping[_Part, _PartResult]) -> list[Ending]:
+    return [ending for part in parts if part in results for ending in results[part].endings]
 
 
 @contextmanager
-def _workers(jobs: int, reports: "Queue[_Report]") -> Iterator[ProcessPoolExecutor]:
-    """A pool of worker processes, which are ended with the block."""
+def _workers(jobs: int, done: Any) -> Iterator[ProcessPoolExecutor]:
+    """A pool of worker processes, which are ended with the block; done: see `_follow`."""
     before = set(active_children())
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (reports, jobs))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (done,))
     try:
         with interruptible():
             yield pool
@@ -179,13 +136,13 @@ def _workers(jobs: int, reports: "Queue[_Report]") -> Iterator[ProcessPoolExecut
 
 # --- in a worker
 
-_queue: "Queue[_Report] | None" = None  # a pool hands a queue to its workers only through `_begin`
+_done: Any = None  # the rounds done by all workers; a pool hands it to its workers only through `_begin`
 
 
-def _begin(reports: "Queue[_Report]", jobs: int) -> None:
-    """Prepare one of `jobs` workers: it leaves Ctrl-C to the command, and ends when the command does."""
-    global _queue
-    _queue = reports
+def _begin(done: Any) -> None:
+    """Prepare a worker: it leaves Ctrl-C to the command, and ends when the command does."""
+    global _done
+    _done = done
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
@@ -198,48 +155,28 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run_part(plan: Experiment, folder: Path, runtime: str, part: _Part) -> _Outcome:
+def _run_part(plan: Experiment, folder: Path, runtime: str, part: _Part) -> _PartResult:
     """Train and store a part."""
-    assert _queue is not None
-    observer = _Reporter(part, _queue)
-    train = _TRAINERS[runtime](plan, folder, observer)
+    curve, rounds, endings = plan.curves[part.curve], _Rounds(len(part.seeds)), list[Ending]()
+    train = _TRAINERS[runtime](plan, folder, lambda row: rounds.reach(row["round"]))
     try:
-        failures = run_part(plan, folder, observer, train, plan.curves[part.curve], list(part.seeds))
+        failures = run_part(plan, folder, train, curve, list(part.seeds), endings)
+        return _PartResult(failures, endings)
     except TwinflowerError as error:
-        return _Outcome([], observer.endings, error)
-    return _Outcome(failures, observer.endings)
+        return _PartResult([], endings, error)
+    finally:
+        rounds.reach(curve.config.rounds)
 
 
-@dataclass(frozen=True)
-class _Reporter:
-    """The observer of a part, which reports to the command and keeps the endings of the part's runs."""
+class _Rounds:
+    """The rounds done of a part with this number of seeds, which count together."""
 
-    part: _Part
-    reports: "Queue[_Report]"
-    endings: list[Ending] = field(default_factory=list)
+    def __init__(self, seeds: int) -> None:
+        self.seeds, self.reached = seeds, 0
 
-    def line(self, text: str) -> None:
-        """See `Observer`."""
-        self.reports.put(_Report(self.part, line=text))
-
-    def row(self, row: dict[str, Any]) -> None:
-        """See `Observer`."""
-        self.reports.put(_Report(self.part, round=row["round"]))
-
-    def following(self, curve: Curve) -> AbstractContextManager[None]:
-        """See `Observer`."""
-        return nullcontext()
-
-    def together(self, rounds: int) -> AbstractContextManager[None]:
-        """See `Observer`."""
-        return nullcontext()
-
-    def advance(self, rounds: int) -> None:
-        """See `Observer`."""
-
-    def ended(self, curve: Curve, endings: Sequence[Ending]) -> None:
-        """See `Observer`. The command itself reports the end of a curve."""
-
-    def spent(self, endings: Sequence[Ending]) -> None:
-        """See `Observer`."""
-        self.endings.extend(endings)
+    def reach(self, round_: int) -> None:
+        """Count the rounds up to this one, unless they are counted already."""
+        new = max(round_ - self.reached, 0)
+        self.reached += new
+        with _done.get_lock():
+            _done.value += new * self.seeds

@@ -68,9 +68,9 @@ class Place:
         self.started.append(process)
         return process
 
-    def keep(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def keep(self, name: str, command: list[str]) -> None:
         """Start a command that must keep running; `check` raises an error if it has ended."""
-        self.running[name] = self.start(name, command, environment)
+        self.running[name] = self.start(name, command)
 
     def check(self) -> None:
         """Raise RunError, with the end of the log, if a process that must keep running has ended."""

@@ -1,7 +1,7 @@
-"""What a run on Flower reports to the command that started it: lines for the user, and how it ended.
+"""What a run on Flower and its nodes report to the command that started them: lines for the user, and how it ended.
 
 The command names a file in the environment of Flower's processes, and reads it while it grows. A run that `flwr run`
-started reports to nobody; its lines are printed, and Flower shows them.
+started reports to nobody; its lines are printed, and Flower shows them. Nodes that others started report to nobody.
 """
 
 import json
@@ -9,10 +9,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 FILE = "TWINFLOWER_PROGRESS"
 """The environment variable with the path of the file."""
+
+NODE = "TWINFLOWER_NODE"
+"""The environment variable with the name of a node, for the processes of a node that a command started."""
+
+_LOGGER = logging.getLogger("flwr")
 
 
 class Report(NamedTuple):
@@ -43,17 +49,36 @@ def read(line: str) -> Report:
 
 
 class _Reported(logging.Handler):
+    """Reports the first line of what is logged at Flower's logger, from warnings on, with the name of its origin."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(logging.WARNING)
+        self.origin = origin
+
     def emit(self, record: logging.LogRecord) -> None:
-        report(Report(f"warning: {record.getMessage()}"))
+        first, _, _ = record.getMessage().strip().partition("\n")
+        if first:
+            report(Report(f"{self.origin}: {first}"))
+
+
+def node() -> str:
+    """The name of the node that this process belongs to; empty if no command started it."""
+    return os.environ.get(NODE, "")
+
+
+@cache
+def report_warnings() -> None:
+    """Report what a process of a node logs at Flower's logger, from warnings on; it is logged as well."""
+    _LOGGER.addHandler(_Reported(node()))
 
 
 @contextmanager
 def warnings_reported() -> Iterator[None]:
     """Report what is logged within this block at Flower's logger, from warnings on; nothing else is logged."""
-    logger, handler = logging.getLogger("flwr"), _Reported(logging.WARNING)
-    logger.setLevel(logging.WARNING)
-    logger.addHandler(handler)
+    handler = _Reported("warning")
+    _LOGGER.setLevel(logging.WARNING)
+    _LOGGER.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        _LOGGER.removeHandler(handler)

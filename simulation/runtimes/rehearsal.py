@@ -86,6 +86,7 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
     own = OwnData(
         file=from_here(data.test_file) if data.test_file else "", schema=from_here(data.schema),
         schema_digest=data.schema_digest, range_share=data.range_share, bias=data.bias, row_norm=data.row_norm,
+        row_scaling=data.row_scaling,
     )  # fmt: skip
     sizes = Sizes("sizes", sizes=", ".join(map(str, _rows_of_tables(setup, data))))
     allowed: dict[str, Value] = {} if setup.plan else {"allow-non-private": True}
@@ -135,4 +136,4 @@ def _start(running: Deployment, number: int, count: int, own: Mapping[str, Value
     running.start_node(number, count, own)
     running.place.running[node_name(number)] = running.nodes[number]
     running.say(f"{node_name(number)}: {'registered, ' if running.secure else ''}started")
-    running.look_at_nodes()
+    running.look()

@@ -1,6 +1,7 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -10,6 +11,7 @@ from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
+from twinflower.strategies.rounds import Training
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
@@ -33,24 +35,11 @@ def run_strategy(
     With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
-    strategy = strategy_of(setup, deployed=runtime == "deployment")
-    recorder = Recorder(setup, progress, rounds=strategy.rounds)
-    if setup.held:
-        strategy.evaluates = held_out.released(setup).__contains__ if setup.plan else recorder.wants
-    strategy.agreement = agreement.agreement(setup, recorder.scale)
-    first = _take_up(setup, strategy, recorder, checkpoints) if checkpoints else 0
-
-    def evaluate(round_: int, arrays: ArrayRecord) -> None:
-        round_ += first
-        if recorder.rows and round_ <= first:
-            return  # this round was evaluated before the checkpoint
-        if recorder.wants(round_):
-            found = strategy.site_metrics if strategy.evaluates(round_) else {}
-            evaluator.begin(round_, strategy.server, held_out.row(setup, found))
-        if checkpoints and checkpoints.due(round_):
-            evaluator.wait()
-            checkpoints.save(round_, of_strategy(strategy.snapshot(), recorder.rows))
-            strategy.settled = checkpoints.settled()
+    recorder = Recorder(setup, progress)
+    evaluation = held_out.evaluation(setup, recorder.wants)
+    ranges = agreement.agreement(setup, recorder.scale)
+    strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
+    training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
     try:
@@ -60,12 +49,11 @@ def run_strategy(
                 record_of([setup.start]),
                 setup.config.rounds,
                 timeout=setup.config.server.round_timeout,
-                evaluate_fn=evaluate,
+                evaluate_fn=_After(strategy, recorder, evaluator, checkpoints),
+                training=training,
             )
-        model, points = (
-            setup.algorithm.model(strategy.server),
-            client_models(setup.method, setup.own(strategy.server)),
-        )
+        model = setup.algorithm.model(strategy.server)
+        points = client_models(setup.method, setup.own(strategy.server))
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
             raise  # what resuming needs stays in the folder
@@ -74,20 +62,50 @@ def run_strategy(
     return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
 
 
-def _take_up(setup: Setup, strategy: StarStrategy, recorder: Recorder, checkpoints: Checkpoints) -> int:
-    """Resume from the newest checkpoint and return its round, 0 if there is none."""
-    strategy.settled = 0
+@dataclass(frozen=True)
+class _After:
+    """What a run does after each round, and before the first: note its statistics, evaluate, write a checkpoint."""
+
+    strategy: StarStrategy
+    recorder: Recorder
+    evaluator: Evaluator
+    checkpoints: Checkpoints | None
+
+    def __call__(self, flower_round: int, arrays: ArrayRecord) -> None:
+        """Called by Flower, which counts from 0 when a run is resumed."""
+        if flower_round:
+            self.recorder.note(self.strategy.rounds[-1])
+        if flower_round or not self.recorder.rows:  # else the round was evaluated before the checkpoint
+            round_ = self.strategy.training.number(flower_round)
+            self._evaluate(round_)
+            self._save(round_)
+        if self.checkpoints:
+            self.strategy.settle(self.checkpoints.settled())
+
+    def _evaluate(self, round_: int) -> None:
+        if self.recorder.wants(round_):
+            sites = self.strategy.evaluation
+            found = sites.metrics if sites.evaluates(round_) else {}
+            row = held_out.row(self.recorder.setup, found)
+            self.evaluator.begin(round_, self.strategy.server, row)
+
+    def _save(self, round_: int) -> None:
+        if self.checkpoints and self.checkpoints.due(round_):
+            self.evaluator.wait()
+            self.checkpoints.save(round_, of_strategy(self.strategy.training, self.recorder.rows))
+
+
+def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
+    """The training in the newest checkpoint, None if there is none; the recorder continues after its rows."""
     found = newest(checkpoints, say)
     if found is None:
-        return 0
+        return None
     config = setup.config
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    snapshot, rows = to_strategy(found, template)
-    strategy.resume(snapshot)
-    recorder.take_up(rows)
-    if snapshot.ranges:
-        recorder.scale(agreement.read(setup, snapshot.ranges))
-    strategy.settled = checkpoints.settled()
-    return snapshot.round
+    training, rows = to_strategy(found, template)
+    recorder.take_up(rows, training.rounds)
+    if training.ranges:
+        recorder.scale(agreement.read(setup, training.ranges))
+    return training

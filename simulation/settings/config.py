@@ -10,11 +10,12 @@ import numpy as np
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import Constrained
 from twinflower.arrays import PRECISIONS, Index
+from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
+from twinflower.known_objectives import TorchObjective
 from twinflower.problems.batches import LocalSchedule
-from twinflower.problems.networks import TorchObjective
 from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.regularisers import Penalty
 from twinflower.problems.topologies import Topology
@@ -116,10 +117,16 @@ class Config:
         return hashlib.sha256(repr(sorted(self.items().items())).encode()).hexdigest()[:16]
 
     @property
-    def agreement(self) -> str:
+    def result_digest(self) -> str:
         """A SHA-256 hash of the settings that determine the result, the same on machines with other file paths."""
         mine = {key: value for key, value in self.items().items() if key not in INCIDENTAL}
         return hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
+
+    @property
+    def unusual(self) -> dict[str, Value]:
+        """The settings that determine the result and differ from their defaults, by their keys."""
+        mine = self.items()
+        return {key: mine[key] for key in mine.keys() - INCIDENTAL if mine[key] != CATALOGUE[key].key.default}
 
     def changed(self, items: Mapping[str, Value]) -> list[str]:
         """The keys whose value differs from that in `items`, except those that do not affect the result."""
@@ -346,6 +353,11 @@ def _check_own(config: Config, data: OwnData) -> None:
     require(
         (data.num_features > 0 or by_schema) and bool(sizes),
         f"data {OWN} needs data.num-features or data.schema, and partition.sizes (rows of every site)",
+    )
+    require(
+        by_schema or data.row_scaling == EACH,
+        f"data.row-scaling = {data.row_scaling} divides rows by the largest norm that a schema allows: set "
+        f"data.schema, or leave it at {EACH}",
     )
     require(
         bool(data.file or config.evaluation.held_out),

@@ -6,8 +6,10 @@
     verdict = "..."          what we found
     seeds = [0, 1, 2]
     x = "round"              column of metrics.csv
-    y = ["test_accuracy"]    columns of metrics.csv, with one row of panels each
-    log-axes = ["cost"]      columns of x and y with a log axis; default: the errors (`POINT_COLUMNS`) among y
+    y = ["test_accuracy"]    columns of metrics.csv, with one row of panels each; or "gap", the objective minus the
+                             lowest that any curve of the panel reached in any round under the same seed
+    log-axes = ["cost"]      columns of x and y with a log axis; default: the errors (`POINT_COLUMNS`, gap) among y
+    centre = "median"        show the median and the range of the seeds; default: "mean", and the standard deviation
     [run]                    top-level settings, such as rounds
     [run.data]               settings of a section; docs/settings.md lists them all
     [[curve]]                label, optionally panel, and the settings that differ, such as fedpdm.rho = 0.1
@@ -23,6 +25,8 @@ sweeps and grids, keys may be written without their section, as on the command l
 A file without a [run] table holds the settings of one run, such as the config.toml of a run folder.
 """
 
+import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,8 +37,8 @@ from typing import Any
 from twinflower.errors import SettingError, cause, require
 from twinflower.settings import Value, kebab
 
-from ..results.columns import COLUMNS, EXTRA_COLUMNS, POINT_COLUMNS, SIGNED_COLUMNS
 from .catalogue import SECTIONS
+from .columns import COLUMNS, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, check, configured
 from .reader import Merged, counting_words, flatten, merge
 from .toml import to_toml
@@ -49,11 +53,13 @@ _HEAD = {
     "x",
     "y",
     "log-axes",
+    "centre",
     "ends",
     "run",
     "curve",
 } | _TUNING
 CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # keys of a curve that are not settings
+CENTRES = ("mean", "median")
 _Y = ["objective", "test_accuracy"]
 
 
@@ -87,6 +93,17 @@ class Experiment:
     verdict: str = ""
     ends: bool = False
     log_axes: list[str] = field(default_factory=list)
+    centre: str = "mean"
+
+    @property
+    def digest(self) -> str:
+        """A hash of what the figure shows, 16 hexadecimal digits: curves, seeds and axes, but no words.
+
+        Settings with their default values do not count, so a setting that is new in the program changes no digest.
+        """
+        axes = [self.seeds, self.x, self.y, self.ends, self.log_axes, self.centre]
+        curves = [[curve.panel, curve.line, curve.label, curve.config.unusual] for curve in self.curves]
+        return hashlib.sha256(json.dumps([axes, curves], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def single(self) -> bool:
@@ -148,9 +165,12 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _meant(path: Path) -> str:
-    """For the name of an experiment in place of its file: that file, if it is there."""
+    """For the name of an experiment in place of its file: that file, or in which folder it would be."""
     files = [Path(f"{path}.toml"), Path("experiments") / f"{path}.toml"]
-    return next((f"; did you mean {file}?" for file in files if file.is_file()), "")
+    elsewhere = "; the experiments that come with Twinflower are in the folder experiments of its source"
+    return next(
+        (f"; did you mean {file}?" for file in files if file.is_file()), "" if path.suffix else elsewhere
+    )
 
 
 def title_of(path: Path) -> str:
@@ -235,17 +255,19 @@ def _assemble(
     if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
         columns[0] = keys.get(columns[0], columns[0])
     for place, column in enumerate(columns):
-        known = (*COLUMNS, *EXTRA_COLUMNS, *(() if place else dict.fromkeys(keys.values())))
+        known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else dict.fromkeys(keys.values())))
         require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
     axes["log_axes"] = _log_axes(raw, [columns[0], *(columns[1:] or _Y)])
+    axes["centre"] = raw.get("centre", "mean")
+    require(axes["centre"] in CENTRES, f"centre must be {' or '.join(CENTRES)}; got {axes['centre']!r}")
     return Experiment(path.stem, _title(path, raw), curves, list(seeds), **axes, **text)
 
 
 def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
     """The columns of the figure that are drawn on a log axis."""
-    chosen = raw.get("log-axes", [column for column in columns[1:] if column in POINT_COLUMNS])
+    chosen = raw.get("log-axes", [column for column in columns[1:] if column in (*POINT_COLUMNS, GAP)])
     possible = [column for column in columns if column not in SIGNED_COLUMNS]
     for column in chosen:
         require(
@@ -266,6 +288,7 @@ def experiment_text(experiment: Experiment) -> str:
         "y": experiment.y,
         "ends": experiment.ends,
         "log-axes": experiment.log_axes,
+        "centre": experiment.centre,
     }
     head |= {
         key: getattr(experiment, key) for key in ("source", "claim", "verdict") if getattr(experiment, key)

@@ -14,7 +14,6 @@ from twinflower.settings import Value, kebab, nearest
 
 from .catalogue import CATALOGUE, CHOICES, DEFAULTS, MAIN_JOB, SECTIONS, Declared, applying
 from .config import Config, configured
-from .renamed import renamed
 
 Raw = Mapping[str, Any]
 
@@ -84,12 +83,9 @@ def chosen(layers: Iterable[Raw]) -> dict[str, Value]:
     return choices
 
 
-def resolve(word: str, choices: Mapping[str, Value], bare: bool = True) -> Declared:
-    """The key meant by a word with these choices; SettingError if no such key has an effect.
-
-    bare: whether the word may lack its section.
-    """
-    declared, reason = _counting(kebab(word), choices, bare)
+def resolve(word: str, choices: Mapping[str, Value]) -> Declared:
+    """The key meant by a word with these choices; SettingError if no such key has an effect."""
+    declared, reason = _counting(kebab(word), choices, bare=True)
     if declared is None:
         raise SettingError(reason)
     return declared
@@ -136,9 +132,8 @@ def _either(words: Sequence[str]) -> str:
 
 def _unknown(word: str, without_section: Sequence[Declared]) -> str:
     """An error message for a word that is not a key, with a suggestion."""
-    new = renamed(word)
-    if new or without_section:
-        places = [new] if new else [declared.name for declared in without_section]
+    if without_section:
+        places = [declared.name for declared in without_section]
         return f"'{word}' is not a key: write {_either(places[:3])}{', ...' if len(places) > 3 else ''}"
     section, dot, _ = word.rpartition(".")
     if word and word in SECTIONS:

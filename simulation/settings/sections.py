@@ -91,7 +91,7 @@ class Evaluation:
 
 
 class _Plain:
-    """What a run has in whose section [privacy] these settings do not exist."""
+    """The values of settings that a section [privacy] does not have."""
 
     conversion = "exact"
     trust = "local"

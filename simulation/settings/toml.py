@@ -16,12 +16,22 @@ def to_tables(values: Mapping[str, Any]) -> str:
     for name, value in values.items():
         section, _, key = name.rpartition(".")
         tables.setdefault(section, {})[key] = value
-    return "\n".join((f"[{name}]\n" if name else "") + to_toml(table) for name, table in tables.items())
+    texts = ((f"[{name}]\n" if name else "") + to_toml(table) for name, table in tables.items() if table)
+    return "\n".join(texts)
 
 
 def toml_value(value: Any) -> str:
-    """A value in TOML syntax."""
+    """A value in TOML syntax, on one line; a mapping becomes an inline table."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml_value(own)}" for key, own in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, float):
         return repr(value)  # valid TOML for inf and nan, too
     text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
     return text.replace("\x7f", "\\u007f")
+
+
+def toml_lines(text: str) -> str:
+    """A text in TOML syntax, with its line breaks as they are."""
+    return '"""\n' + "\n".join(toml_value(line)[1:-1] for line in text.split("\n")) + '"""'

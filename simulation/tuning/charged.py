@@ -19,7 +19,6 @@ from itertools import pairwise
 
 import numpy as np
 from flwr.app import Context, RecordDict
-from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, require
@@ -38,6 +37,7 @@ from ..runs.parties import ledger_of
 from ..runs.privacy import make_plan
 from ..runs.setup import Setup, prepare
 from ..runtimes.cohort import Cohort
+from ..runtimes.computing import computing
 from ..settings import Config
 from .validation import split
 
@@ -72,7 +72,7 @@ class Candidate:
         """Train up to round `last`, which is later than `reached`; return the model (d,)."""
         cohort = Cohort([self.setup])
         self._outcomes = self._outcomes or cohort.rounds(self.setup.config.rounds)
-        with threadpool_limits(1), np.errstate(all="ignore"):
+        with computing(), np.errstate(all="ignore"):
             for _ in range(last - self.reached):
                 outcome = next(self._outcomes)
         self.reached = last

@@ -30,8 +30,6 @@ public = true, which says that everybody may know these rows.
 """
 
 import itertools
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,14 +50,15 @@ from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
 from ..settings.reader import chosen, counting_words, flatten, merge, resolve
+from ..settings.toml import to_tables, to_toml, toml_lines, toml_value
 from .charged import Charged
 from .validation import held_out
 
-_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "ends")
+_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "centre", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}
 _HELD_OUT = {
     "objective": "minus the objective on the held-out rows",
-    "accuracy": "accuracy on the held-out rows",
+    "accuracy": "accuracy (R^2 of a regression) on the held-out rows",
     "node-objective": "minus the mean over clients of their own models' objective on the held-out rows",
 }
 _COLUMNS = ("node_error", "distance", "optimality")
@@ -94,7 +93,7 @@ class Score:
     @property
     def text(self) -> str:
         """The point as a user would type it, key = value."""
-        return ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.point.items())
+        return ", ".join(f"{key} = {toml_value(value)}" for key, value in self.point.items())
 
 
 @dataclass(frozen=True)
@@ -326,46 +325,41 @@ def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
 def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str, list[Score]]) -> str:
     """The text of the tuned experiment file: header, [tune], [grid], [run], tuned curves and scores."""
     raw = tuning.raw
-    lines = _flat({key: raw[key] for key in _HEAD if key in raw})
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
     rules |= {"public": True} if tuning.public else {}
     if tuning.by in _COLUMNS:
         del rules["held-out"]
-    for name, table in (("tune", rules), ("grid", flatten(raw.get("grid", {}))), *_tables("run", raw["run"])):
-        lines += ["", f"[{name}]", *_flat(table)]
-    for curve in curves:
-        words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
-        own = {key: value for key, value in words.items() if key not in ("sweep", "grid")}
-        lists = {key: flatten(value) for key, value in words.items() if key in ("sweep", "grid")}
-        lines += ["", "[[curve]]", *_flat({**own, **flatten(settings_in(curve)), **lists})]
+    parts = [
+        "".join(_head_line(key, raw[key]) for key in _HEAD if key in raw),
+        "[tune]\n" + to_toml(rules),
+        "[grid]\n" + to_toml(flatten(raw.get("grid", {}))),
+        to_tables(flatten(raw["run"], "run")),
+        *("[[curve]]\n" + to_toml(_curve_keys(curve)) for curve in curves),
+        _score_tables(tuning, tables),
+    ]
+    return "\n".join(parts)
+
+
+def _head_line(key: str, value: Any) -> str:
+    if isinstance(value, str) and "\n" in value:
+        return f"{key} = {toml_lines(value)}\n"
+    return to_toml({key: value})
+
+
+def _curve_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a curve, its settings after its label and before its sweep and grid."""
+    words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
+    lists = {key: flatten(words.pop(key)) for key in ("sweep", "grid") if key in words}
+    return words | flatten(settings_in(curve)) | lists
+
+
+def _score_tables(tuning: Tuning, tables: Mapping[str, list[Score]]) -> str:
+    """The table [scores]: for every tuned curve its points, best first."""
     sign = _HELD_OUT.get(tuning.by, f"minus {tuning.by}")
     order = "; longer training first" if any(s.reached for own in tables.values() for s in own) else ""
-    lines += ["", f"[scores]  # {sign}, mean over the tuning seeds; higher is better{order}"]
+    lines = [f"[scores]  # {sign}, mean over the tuning seeds; higher is better{order}"]
     for label, scores in tables.items():
-        rows = [
-            f"    [{json.dumps(s.text)}, {s.mean:.6g}],"
-            for s in sorted(scores, key=lambda s: s.rank, reverse=True)
-        ]
-        lines += [f"{json.dumps(label)} = [", *rows, "]"]
+        ranked = sorted(scores, key=lambda s: s.rank, reverse=True)
+        rows = [f"    [{toml_value(s.text)}, {s.mean:.6g}]," for s in ranked]
+        lines += [f"{toml_value(label)} = [", *rows, "]"]
     return "\n".join(lines) + "\n"
-
-
-def _tables(name: str, raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The name and the content of a table without its sub-tables, followed by those of the sub-tables."""
-    yield name, {key: value for key, value in raw.items() if not isinstance(value, dict)}
-    yield from ((f"{name}.{key}", value) for key, value in raw.items() if isinstance(value, dict))
-
-
-def _flat(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_toml(value)}" for key, value in table.items()]
-
-
-def _toml(value: Any) -> str:
-    """A value in TOML syntax; text with line breaks becomes a multi-line string."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, str) and re.search("\n", value):
-        return '"""\n' + value.replace("\\", "\\\\").replace('"""', '\\"\\"\\"') + '"""'
-    return json.dumps(value, ensure_ascii=False)

@@ -14,7 +14,8 @@ from twinflower.randomness import stream
 from twinflower.sums.plan import SumPlan
 
 from ..runs.central import weighted
-from ..runs.setup import Setup, through_sums, with_sizes
+from ..runs.method import through_sums, with_sizes
+from ..runs.setup import Setup
 
 
 def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:

@@ -1,6 +1,5 @@
 """The registry of algorithms: ALGORITHMS maps the name that a user types to the class."""
 
-from ..settings import check_choice
 from .algorithm import Algorithm, check_class
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
@@ -28,13 +27,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
-def find_algorithm(name: str) -> type[Algorithm]:
-    """Return the class of the algorithm called `name`. Raises SettingError, which lists the known names, for any other
-    name."""
-    check_choice("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
-
-
 __all__ = [
     "ALGORITHMS",
     "DPNFL",
@@ -54,5 +46,4 @@ __all__ = [
     "NetworkedSubgradient",
     "ProxSkip",
     "Scaffold",
-    "find_algorithm",
 ]

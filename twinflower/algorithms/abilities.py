@@ -1,7 +1,8 @@
 """Optional abilities and requirements of an algorithm, beyond the seven functions of `algorithm`.
 
 A class declares an ability by deriving from it, and callers check with `isinstance`. A method without any of them
-averages the clients that replied, accepts any objective, and ends after its last round.
+averages the clients that replied, accepts any objective, and ends after its last round. `privacy.load.PlansNoise` is an
+ability, too.
 """
 
 import math
@@ -26,14 +27,6 @@ class NeedsEveryClient(ABC):  # noqa: B024
 class NeedsClientState(ABC):  # noqa: B024
     """The server's state depends on the clients' stored state: a client that has lost its state must not continue with
     a new one."""
-
-
-class Settles(ABC):
-    """A client's state has values that are needed only until the server has counted the client's last reply."""
-
-    @abstractmethod
-    def settled(self, state: Any) -> Any:
-        """The state without these values: empty arrays (..., 0) in their place."""
 
 
 class SumsUp(ABC):
@@ -196,15 +189,6 @@ def length(array: NDArray[Any]) -> float:
     """The Euclidean norm of an array of floats. Integer arrays count as 0, because they are never added to private
     values."""
     return float(np.linalg.norm(array)) if array.dtype.kind == "f" else 0.0
-
-
-class PlansNoise(ABC):
-    """Determines the noise for a total budget by its own rule instead of by exact accounting."""
-
-    @abstractmethod
-    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
-        """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's
-        `releases`."""
 
 
 class RestrictsObjective(ABC):

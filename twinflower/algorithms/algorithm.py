@@ -132,8 +132,7 @@ def check_class(algorithm: type) -> type[Algorithm]:
 
     Raises TypeError, which names what is missing.
     """
-    attributes = ("name", "title", "weightings", "takes_local_steps", "modes")
-    lacking = [name for name in attributes if not hasattr(algorithm, name)]
+    lacking = [name for name in Algorithm.__annotations__ if name not in dir(algorithm)]
     wanted = ["regulariser", "info", "privacy"]
     if "takes_local_steps" not in lacking and algorithm.takes_local_steps:  # type: ignore[attr-defined]
         wanted.append("sensitivity")

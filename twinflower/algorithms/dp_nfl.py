@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..privacy.accountant import advanced_share, basic_share, classical_noise_multiplier
+from ..privacy.load import PlansNoise
 from ..settings import Setting, one_of
-from .abilities import PlansNoise
 from .zcdp_nfl import LinearisedADMM
 
 _SHARES = {"basic": basic_share, "advanced": advanced_share}

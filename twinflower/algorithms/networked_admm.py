@@ -65,7 +65,7 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """Send each client the sum of its neighbours' messages and its missing dual steps."""
         neighbours, gain = rows_of_node(server.neighbours, node), rows_of_node(server.gain, node)
-        return Inbox(neighbours, gain, of_node(self.live_degrees(server), node), of_node(server.heard, node))
+        return Inbox(neighbours, gain, of_node(self.relay.live_degrees(server), node), of_node(server.heard, node))
 
     def client_update(
         self, state: Tentative, inbox: Inbox, work: LocalWork

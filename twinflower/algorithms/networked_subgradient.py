@@ -68,7 +68,7 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
         """sum_l a_kl w_l (..., N, d) over the clients that are still in the graph."""
         matrix = adjacency(self.info.neighbours).tocoo()
         i, j = matrix.coords
-        degrees, alive = self.live_degrees(server), self.alive(server)
+        degrees, alive = self.relay.live_degrees(server), self.alive(server)
         weights = alive[..., i] * alive[..., j] / (1 + np.maximum(degrees[..., i], degrees[..., j]))
         apart = weights[..., None] * (server.w[..., j, :] - server.w[..., i, :])
         mixed = server.w.copy()

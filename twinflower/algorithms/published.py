@@ -13,6 +13,8 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import require
 from ..privacy.accountant import classical_noise_multiplier
+from ..privacy.load import Load, Participation
+from ..privacy.plan import Plan, Target
 from ..privacy.release import geometric_sum, step_factor
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -112,8 +114,25 @@ class PublishedRule:
         return classical_noise_multiplier(each, delta)
 
 
+def published_plan(
+    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
+    asked: Participation, target: Target, rule: PublishedRule,
+) -> Plan:  # fmt: skip
+    """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
+    load, costs = Load.of(algorithm, bounds, workloads, asked), true_costs(algorithm, bounds, workloads, asked)
+    z = np.full(len(workloads), target.noise_multiplier)
+    if target.epsilon:
+        of_client = (target.epsilon, target.delta)
+        each = zip(workloads, sizes, strict=True)
+        z = np.array([rule.noise_multiplier(*of_client, p, int(m), len(asked)) for p, m in each])
+    said, provable = caveat(algorithm, costs, rule.clips_means)
+    return Plan(
+        algorithm.privacy, target.delta, z, bounds, *load, load.mu(z), said, provable, target.epsilon or None, costs,
+    )  # fmt: skip
+
+
 def true_costs(
-    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], asked: Sequence[Sequence[int] | Index]
+    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], asked: Participation
 ) -> Array:
     """The sum over each client's rounds of (true / published sensitivity)^2, (N,). Divided by the squared noise
     multiplier it is mu^2 (Gaussian differential privacy).

@@ -28,7 +28,7 @@ from ..privacy.release import Release
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
-from ..problems.topologies import adjacency, compact, connected, degrees, sums
+from ..problems.topologies import Neighbours, adjacency, compact, connected, degrees, sums
 from ..settings import SHARE, Setting, at_least, between, check_settings
 from .abilities import OnGraph, ServerMetrics
 from .algorithm import NO_INFO, RunInfo
@@ -56,6 +56,79 @@ class Server(NamedTuple):
     silent: Index
     tail: Array
     averaged: Index
+
+
+@dataclass(frozen=True)
+class Relay:
+    """What the relay computes from the graph, `neighbours` of each client, and `dead_after` alone."""
+
+    neighbours: Neighbours
+    dead_after: int
+
+    @cached_property
+    def _near(self) -> Any:
+        return compact(adjacency(self.neighbours))
+
+    @cached_property
+    def _degrees(self) -> Array:
+        return degrees(self.neighbours)
+
+    def alive(self, server: Server) -> Mask:
+        """A mask (..., N) of the clients that are in the graph."""
+        return server.silent < self.dead_after if self.dead_after else server.silent >= 0
+
+    def live_degrees(self, server: Server) -> Array:
+        """The number of live neighbours of each client, (..., N), or (N,) if no client can be removed."""
+        if not self.dead_after:
+            return self._degrees.astype(server.w.dtype, copy=False)
+        return sums(self._near, self.alive(server)[..., None].astype(server.w.dtype))[..., 0]
+
+    def summed(self, server: Server, w: Array) -> Array:
+        """The sums (..., N, d) of the live neighbours' messages w (..., N, d)."""
+        return sums(self._near, w * self.alive(server)[..., None] if self.dead_after else w)
+
+    def updated(self, server: Server) -> Server:
+        """The state with up-to-date sums of the neighbours' messages."""
+        return server._replace(neighbours=self.summed(server, server.w))
+
+    def received(self, server: Server, messages: Array, clients: Index) -> tuple[Array, Index]:
+        """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
+        if not self.dead_after:
+            everyone = clients.shape[-1] == server.silent.shape[-1]
+            silent = np.zeros_like(server.silent) if everyone else hear(server.silent + 1, clients, 0)
+            return put_rows(server.w, clients, messages), silent
+        there = of_node(self.alive(server), clients)  # a cohort may include dead clients
+        received = np.where(there[..., None], messages, rows_of_node(server.w, clients))
+        silent = np.where(there, 0, of_node(server.silent, clients) + 1)
+        return put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
+
+    def step(self, server: Server, w: Array, silent: Index, round_: int) -> Server:
+        """The state after the dual step of every edge, given the last messages w (..., N, d)."""
+        neighbours = self.summed(server, w)
+        steps = self.live_degrees(server)[..., None] * w - neighbours
+        gain, heard = steps, np.full(silent.shape, round_)
+        if np.count_nonzero(silent):
+            answered = silent == 0
+            gain = np.where(answered[..., None], steps, server.gain + steps)
+            heard = np.where(answered, heard, server.heard)
+        total = server.total + w if self.dead_after else server.total
+        return server._replace(w=w, neighbours=neighbours, gain=gain, total=total, heard=heard, silent=silent)
+
+    def without_dead(self, before: Server, server: Server) -> Server:
+        """Remove the clients that died in this round. Raises RunError if the remaining graph is not connected."""
+        alive = self.alive(server)
+        lost = self.alive(before) & ~alive
+        if not lost.any():
+            return server
+        for mask in alive.reshape(-1, alive.shape[-1]):
+            if not connected(self.neighbours, mask):
+                raise RunError(
+                    f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
+                    "is not connected"
+                )
+        gone = lost[..., None].astype(np.float64)
+        edges = sums(self._near, gone) * server.total - sums(self._near, gone * server.total)  # their duals, over rho
+        return self.updated(server._replace(gain=(server.gain - edges).astype(server.gain.dtype, copy=False)))
 
 
 @dataclass(frozen=True)
@@ -122,81 +195,29 @@ class Relayed(Dense, OnGraph, ServerMetrics):
         w = np.repeat(start[..., None, :], num_clients, axis=-2)
         none, nobody = np.zeros_like(w), nobody_heard(start, num_clients)
         total = np.zeros(w.shape)  # double: differences of such sums are the duals of an edge
-        return self._relayed(Server(w, none, none, total, nobody, nobody, none, nobody[..., 0]))
+        return self.relay.updated(Server(w, none, none, total, nobody, nobody, none, nobody[..., 0]))
+
+    @cached_property
+    def relay(self) -> Relay:
+        """The relay of this run's graph."""
+        return Relay(self.info.neighbours, self.dead_after)
 
     def server_update(self, server: Server, uploads: Any, clients: Index, round_: int) -> Server:
         """Store the messages, take the dual step of every edge, and remove the clients that are now dead."""
-        w, silent = self._received(server, uploads.x, clients)
-        neighbours = self._summed(server, w)
-        steps = self.live_degrees(server)[..., None] * w - neighbours
-        gain, heard = steps, np.full(silent.shape, round_)
-        if np.count_nonzero(silent):
-            answered = silent == 0
-            gain = np.where(answered[..., None], steps, server.gain + steps)
-            heard = np.where(answered, heard, server.heard)
+        w, silent = self.relay.received(server, uploads.x, clients)
         tail, averaged = self._averaged(server, w, round_)
-        total = server.total + w if self.dead_after else server.total
-        after = Server(w, neighbours, gain, total, heard, silent, tail, averaged)
-        return self._bury(server, after) if self.dead_after else after
+        after = self.relay.step(server, w, silent, round_)._replace(tail=tail, averaged=averaged)
+        return self.relay.without_dead(server, after) if self.dead_after else after
 
-    def _received(self, server: Server, messages: Array, clients: Index) -> tuple[Array, Index]:
-        """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
-        if not self.dead_after:
-            everyone = clients.shape[-1] == server.silent.shape[-1]
-            silent = np.zeros_like(server.silent) if everyone else hear(server.silent + 1, clients, 0)
-            return put_rows(server.w, clients, messages), silent
-        there = of_node(self.alive(server), clients)  # a cohort may include dead clients
-        received = np.where(there[..., None], messages, rows_of_node(server.w, clients))
-        silent = np.where(there, 0, of_node(server.silent, clients) + 1)
-        return put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
-
-    @cached_property
-    def _near(self) -> Any:
-        return compact(adjacency(self.info.neighbours))
-
-    @cached_property
-    def _degrees(self) -> Array:
-        return degrees(self.info.neighbours)
+    def alive(self, server: Server) -> Mask:
+        """A mask (..., N) of the clients that are in the graph."""
+        return self.relay.alive(server)
 
     def _averaged(self, server: Server, w: Array, round_: int) -> tuple[Array, Index]:
         """The tail sum and its number of rounds, with w added if the round is in the final share of the rounds."""
         if not self.tail or self.info.rounds - round_ >= self.tail * self.info.rounds:
             return server.tail, server.averaged
         return server.tail + w, server.averaged + 1
-
-    def _bury(self, before: Server, server: Server) -> Server:
-        """Remove the clients that died in this round. Raises RunError if the remaining graph is not connected."""
-        alive = self.alive(server)
-        lost = self.alive(before) & ~alive
-        if not lost.any():
-            return server
-        for mask in alive.reshape(-1, alive.shape[-1]):
-            if not connected(self.info.neighbours, mask):
-                raise RunError(
-                    f"without clients {np.flatnonzero(~mask).tolist()}, silent for {self.dead_after} rounds, the graph "
-                    "is not connected"
-                )
-        gone = lost[..., None].astype(np.float64)
-        edges = sums(self._near, gone) * server.total - sums(self._near, gone * server.total)  # their duals, over rho
-        return self._relayed(server._replace(gain=(server.gain - edges).astype(server.gain.dtype, copy=False)))
-
-    def _relayed(self, server: Server) -> Server:
-        """The state with up-to-date sums of the neighbours' messages."""
-        return server._replace(neighbours=self._summed(server, server.w))
-
-    def _summed(self, server: Server, w: Array) -> Array:
-        """The sums (..., N, d) of the live neighbours' messages w (..., N, d)."""
-        return sums(self._near, w * self.alive(server)[..., None] if self.dead_after else w)
-
-    def alive(self, server: Server) -> Mask:
-        """A mask (..., N) of the clients that are in the graph."""
-        return server.silent < self.dead_after if self.dead_after else server.silent >= 0
-
-    def live_degrees(self, server: Server) -> Array:
-        """The number of live neighbours of each client, (..., N), or (N,) if no client can be removed."""
-        if not self.dead_after:
-            return self._degrees.astype(server.w.dtype, copy=False)
-        return sums(self._near, self.alive(server)[..., None].astype(server.w.dtype))[..., 0]
 
     def model(self, server: Server) -> Array:
         """The mean (..., d) of the live clients' models, which all converge to the same point."""

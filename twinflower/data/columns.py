@@ -19,6 +19,7 @@ from ..settings import LARGEST
 Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
 
+UNFIT = "a value in its table does not fit the schema"
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 
 
@@ -26,7 +27,7 @@ class CellError(DataError):
     """A value that does not fit its column; `row` counts from 0 in the given cells, `text` completes the message."""
 
     def __init__(self, row: int, text: str) -> None:
-        super().__init__(f"row {row + 1}: {text}", "a value in its table does not fit the schema")
+        super().__init__(f"row {row + 1}: {text}", UNFIT)
         self.row, self.text = row, text
 
 
@@ -138,7 +139,7 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
     if column.missing == REFUSE:
         _refuse(
             gone,
-            'the value is missing: give the column missing = "zero" or "indicator" in the schema, or leave the row out',
+            'the value is missing: give the column missing = "zero" or "indicator", or leave the row out',
         )
     if column.missing == INDICATOR:
         out[:, -1] = gone
@@ -213,7 +214,9 @@ def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
         return math.nan
     value = _parsed(cell)
     if value is None:
-        raise CellError(row, f"{_shown(cell)} is not a number")
+        comma = _parsed(str(cell).replace(",", ".", 1)) is not None
+        hint = '; for decimal commas in a CSV file set decimal = "," in the schema' if comma else ""
+        raise CellError(row, f"{_shown(cell)} is not a number{hint}")
     if value in _codes(absent):
         return math.nan
     if not abs(value) <= LARGEST:

@@ -1,8 +1,8 @@
-"""Read a CSV table in pieces of rows: comma-separated UTF-8 as in RFC 4180, with or without a byte order mark, and with
-any line endings.
+"""Read a CSV table in pieces of rows: UTF-8 as in RFC 4180, with or without a byte order mark, with any line endings,
+and separated by commas or as its `Dialect` says.
 
-    header = read_header(file)
-    for piece in read_pieces(file, header, ["age", "sex"], numeric={"age"}):
+    header = read_header(file, dialect)
+    for piece in read_pieces(file, dialect, header, ["age", "sex"], numeric={"age"}):
         piece["age"], piece["sex"]
 
 NumPy's `loadtxt` is the fast reader; it reads plain lines of numbers and texts. Lines with quotes, and lines that
@@ -12,61 +12,109 @@ latter. Rows are counted from 1, without the header.
 
 import csv
 import itertools
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from ..errors import DataError, expect
+from ..errors import DataError
 from ..settings import LARGEST
-from .columns import Cells
+from .columns import UNFIT, Cells
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together
 _NUMBER, _TEXT = "f8", "O"  # types of columns that loadtxt reads
 _NOT_CSV = "its table is not valid CSV in UTF-8"
-_SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+DECIMALS = (".", ",")
 
 
-def read_header(file: Path) -> list[str]:
+class Dialect(NamedTuple):
+    """How a CSV file is written: what separates its fields (a key of `DELIMITERS`), and the decimal mark of its numbers
+    (one of `DECIMALS`)."""
+
+    delimiter: str = ","
+    decimal: str = "."
+
+
+PLAIN = Dialect()
+
+
+def read_header(file: Path, dialect: Dialect) -> list[str]:
     """The column names in the first line that is not blank; DataError if there is none."""
-    with _opened(file) as stream:
-        first = next(_records(file, stream), None)
+    with opened_text(file) as stream:
+        first = next(_records(file, stream, dialect), None)
     if first is None:
         raise DataError(f"{file} is empty; it must begin with a line of column names", _NOT_CSV)
     header = [name.strip() for name in first]
-    others = [name for name, mark in _SEPARATORS.items() if len(header) == 1 and mark in header[0]]
-    expect(
-        not others,
-        f"{file} must be separated by commas; its header is separated by {''.join(others[:1])}",
-        _NOT_CSV,
-    )
+    others = [mark for mark in DELIMITERS if len(header) == 1 and mark in header[0]]
+    if others:
+        raise DataError(
+            f"{file} must be separated by {DELIMITERS[dialect.delimiter]}; its header is separated by "
+            f"{DELIMITERS[others[0]]}: set delimiter = {json.dumps(others[0])} in the schema",
+            _NOT_CSV,
+        )
     return header
 
 
 def read_pieces(
-    file: Path, header: Sequence[str], needed: Sequence[str], numeric: Collection[str] = ()
+    file: Path, dialect: Dialect, header: Sequence[str], needed: Sequence[str], numeric: Collection[str] = ()
 ) -> Iterator[Piece]:
     """Yield the cells of the needed columns for some rows at a time.
 
-    The cells are texts as in the file. Those of `numeric` columns are numbers in a piece in which all of them are
-    numbers of at most LARGEST in magnitude. Raises DataError for a line with more or fewer fields than the header.
+    The cells are texts as in the file, but numbers with decimal commas have points. Cells of `numeric` columns are
+    numbers in a piece in which all of them are numbers of at most LARGEST in magnitude. Raises DataError for a line
+    with more or fewer fields than the header, and for a decimal point in a number of a file with decimal commas.
     """
     places = {name: header.index(name) for name in needed}
-    kinds = [_NUMBER if name in numeric else _TEXT for name in header]
+    commas = dialect.decimal == ","
+    kinds = [_NUMBER if name in numeric and not commas else _TEXT for name in header]
     row = 0
-    with _opened(file) as stream:
-        next(_records(file, stream))
+    with opened_text(file) as stream:
+        next(_records(file, stream, dialect))
         while lines := list(itertools.islice(stream, _ROWS)):
-            for columns in _columns(file, lines, stream, kinds, row):
-                yield {name: columns[place] for name, place in places.items()}
+            for columns in _columns(file, dialect, lines, stream, kinds, row):
+                piece = {name: columns[place] for name, place in places.items()}
+                yield _with_points(file, piece, numeric, row) if commas else piece
                 row += len(columns[0])
 
 
+def _with_points(file: Path, piece: Piece, numeric: Collection[str], row: int) -> Piece:
+    """The cells with decimal points in place of decimal commas.
+
+    In a `numeric` column a decimal point is refused: 1.234 could also be one thousand two hundred thirty-four.
+    """
+    for name in filter(numeric.__contains__, piece):
+        for place, cell in enumerate(piece[name]):
+            if "." in cell and is_number(cell):
+                raise DataError(
+                    f"{file}, row {row + place + 1}, column '{name}': {cell!r} has a decimal point, and the schema "
+                    'says decimal = ","',
+                    UNFIT,
+                )
+    return {name: [with_point(cell) for cell in cells] for name, cells in piece.items()}
+
+
+def with_point(cell: str) -> str:
+    """A number with a decimal comma, written with a decimal point; any other text as it is."""
+    changed = cell.replace(",", ".")
+    return changed if changed != cell and "." not in cell and is_number(changed) else cell
+
+
+def is_number(cell: str) -> bool:
+    """Whether the text is a number with a decimal point or without one."""
+    try:
+        float(cell)
+        return True
+    except ValueError:
+        return False
+
+
 def _columns(
-    file: Path, lines: list[str], rest: Iterable[str], kinds: Sequence[str], row: int
+    file: Path, dialect: Dialect, lines: list[str], rest: Iterable[str], kinds: Sequence[str], row: int
 ) -> Iterator[Sequence[Cells]]:
     """Yield the columns of these lines, which follow `row` rows, in pieces.
 
@@ -74,19 +122,19 @@ def _columns(
     """
     quoted = any('"' in line for line in lines)
     filled = [line for line in lines if line.strip("\r\n")]
-    plain = _plain(filled, kinds) if filled and not quoted else None
+    plain = _plain(filled, kinds, dialect.delimiter) if filled and not quoted else None
     if plain is not None:
         yield plain
     else:
-        yield from _exact(file, itertools.chain(lines, rest) if quoted else filled, len(kinds), row)
+        yield from _exact(file, dialect, itertools.chain(lines, rest) if quoted else filled, len(kinds), row)
 
 
-def _plain(lines: list[str], kinds: Sequence[str]) -> Sequence[Cells] | None:
+def _plain(lines: list[str], kinds: Sequence[str], delimiter: str) -> Sequence[Cells] | None:
     """The columns of these lines, all as texts unless those of kind number are numbers; None if loadtxt refuses."""
     for own in (kinds, [_TEXT] * len(kinds)):
         types = np.dtype([(f"column {place}", kind) for place, kind in enumerate(own)])
         try:
-            table = np.loadtxt(lines, types, comments=None, delimiter=",", ndmin=1)
+            table = np.loadtxt(lines, types, comments=None, delimiter=delimiter, ndmin=1)
         except ValueError:
             continue
         columns = [table[name] for name in types.names or ()]
@@ -95,9 +143,11 @@ def _plain(lines: list[str], kinds: Sequence[str]) -> Sequence[Cells] | None:
     return None
 
 
-def _exact(file: Path, lines: Iterable[str], width: int, row: int) -> Iterator[Sequence[Cells]]:
+def _exact(
+    file: Path, dialect: Dialect, lines: Iterable[str], width: int, row: int
+) -> Iterator[Sequence[Cells]]:
     """Yield the columns of these lines as texts, in pieces; DataError for a line that is not one of the table."""
-    records = _records(file, lines, row)
+    records = _records(file, lines, dialect, row)
     while part := list(itertools.islice(records, _ROWS)):
         for number, fields in enumerate(part, row + 1):
             if len(fields) != width:
@@ -108,10 +158,10 @@ def _exact(file: Path, lines: Iterable[str], width: int, row: int) -> Iterator[S
         row += len(part)
 
 
-def _records(file: Path, lines: Iterable[str], row: int = -1) -> Iterator[list[str]]:
+def _records(file: Path, lines: Iterable[str], dialect: Dialect, row: int = -1) -> Iterator[list[str]]:
     """Yield the fields of every line that is not blank; `row` rows come before, -1: the first line is the header."""
     try:
-        for fields in csv.reader(lines, strict=True):
+        for fields in csv.reader(lines, strict=True, delimiter=dialect.delimiter):
             if fields:
                 yield fields
                 row += 1
@@ -120,7 +170,7 @@ def _records(file: Path, lines: Iterable[str], row: int = -1) -> Iterator[list[s
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[TextIO]:
+def opened_text(file: Path) -> Iterator[TextIO]:
     """The text of a file; DataError if it cannot be read or is not UTF-8."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:

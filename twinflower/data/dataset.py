@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..arrays import DOUBLE
 from ..errors import expect
-from ..settings import Setting, at_least, between
+from ..settings import Setting, at_least, between, one_of
 from .columns import Classes, Range
-from .features import Deferred, finite
+from .features import ROW_SCALINGS, Deferred, finite
 from .ranges import Unscaled
 from .schema import Schema
 
@@ -28,6 +28,14 @@ Bias = Annotated[bool, Setting("append a column of ones to the features")]
 RowNorm = Annotated[
     float,
     Setting("largest norm of a row; longer rows are scaled down to it; 0: no scaling", at_least(0)),
+]
+RowScaling = Annotated[
+    str,
+    Setting(
+        "what row-norm limits: each row, divided by its own norm if that is larger; or all rows, divided by the "
+        "largest norm that the schema allows, so that a linear model is linear in the columns",
+        one_of(ROW_SCALINGS),
+    ),
 ]
 SchemaFile = Annotated[
     str, Setting("file that says what the columns of a table are; all sites share it", unit="path")
@@ -55,6 +63,7 @@ class Dataset:
     note                      a remark to report with results, such as that another file replaced a missing one
     standardised              whether columns or targets were scaled by statistics of the rows
     sites                     number of rows of each client if the rows are already grouped by client, else ()
+    site_names                the names of these clients, such as those of their files, or ()
     schema                    the schema of the table that the features come from, if they come from one
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
@@ -77,6 +86,7 @@ class Dataset:
     class_names: tuple[Any, ...] = ()
     unscaled: Unscaled | None = None
     dtype: np.dtype[Any] = DOUBLE
+    site_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):

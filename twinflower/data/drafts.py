@@ -1,133 +1,157 @@
-"""A first draft of a schema, made from tables."""
+"""A first draft of a schema, made from tables. What it asks about them: `draft_notes`."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DataError, expect
+from ..settings import LARGEST
 from .columns import INDICATOR, REFUSE, Category, Classes, Column, Number, Range, Target, listed, texts
+from .csv_tables import PLAIN, Dialect
+from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
-from .schema_file import to_toml
-from .tables import check_names, opened
+from .tables import CSV, check_names, opened
 
-_MOST_CATEGORIES = 50  # largest number of categories of a text column
+MOST_CATEGORIES = 50  # largest number of categories of a text column
 _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
 _MOST_CLASSES = 20
 
 
-def draft(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> Schema:
+class Table(NamedTuple):
+    """A table that was read without a schema: by column, its canonical texts and how often each occurs."""
+
+    file: Path
+    dialect: Dialect | None  # of a CSV file
+    columns: Mapping[str, Counter[str]]
+
+
+def read_tables(paths: Sequence[str | Path]) -> list[Table]:
+    """Read tables, each in the dialect in which it seems to be written; DataError for one that cannot be read."""
+    return [_read(Path(path).expanduser()) for path in paths]
+
+
+def _read(file: Path) -> Table:
+    dialect = recognised(file) if file.suffix.lower() == CSV else None
+    header, pieces = opened(file, dialect or PLAIN)
+    check_names(file, header)
+    found: dict[str, Counter[str]] = {name: Counter() for name in header}
+    for piece in pieces(header):
+        for name, cells in piece.items():
+            found[name].update(texts(listed(cells)))
+    expect(any(found.values()), f"{file} has a header and no rows")
+    return Table(file, dialect, found)
+
+
+def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False) -> Schema:
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
     label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
-    of their values, rounded outwards to two digits, or with private_ranges no range but "private". Text columns, and
+    of their values, rounded outwards to two digits, or with private_ranges no range but "private". A column with other
+    texts is numeric, too, if at least half of its values, or all values of most tables, are numbers. Text columns, and
     columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
-    with too many values and columns without a name are ignored.
+    with too many values and columns without a name are ignored. The dialect is that of most CSV files.
     """
-    tables = [_everything(Path(path).expanduser()) for path in paths]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    label = label or list(tables[0])[-1]
-    expect(label in names, f"there is no column '{label}' in {', '.join(map(str, paths))}")
-    seen = {name: _Seen.of([cell for table in tables for cell in table.get(name, [None])]) for name in names}
+    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    label = label or list(tables[0].columns)[-1]
+    files = ", ".join(str(table.file) for table in tables)
+    expect(label in names, f"there is no column '{label}' in {files}")
+    seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
     columns = [seen[name].column(name) for name in names if name != label]
     used = tuple(
         replace(own, range=None) if private_ranges and isinstance(own, Number) else own
         for own in columns
         if isinstance(own, Number | Category)
     )
-    expect(bool(used), f"no column of {paths[0]} but the label can be used")
-    return Schema(used, seen[label].label(label), tuple(name for name in columns if isinstance(name, str)))
+    expect(bool(used), f"no column of {tables[0].file} but the label can be used")
+    ignored = tuple(name for name in columns if isinstance(name, str))
+    return Schema(used, seen[label].label(label), ignored, dialect=_most_frequent(tables))
 
 
-_DRAFTED = """\
-# A draft, made from all values of {files}. Its ranges and categories are
-# data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
-# value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
-# Columns without a name, and columns of text with more than {most} different values, are listed under ignore. All sites
-# must use the same schema.
-
-"""
+def _most_frequent(tables: Sequence[Table]) -> Dialect:
+    found = Counter(table.dialect for table in tables if table.dialect)
+    return found.most_common(1)[0][0] if found else PLAIN
 
 
-def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
-    """The text of a draft schema, with a comment at the top that says that it was made from the data."""
-    names = ", ".join(Path(path).name for path in paths).encode("ascii", "replace").decode()
-    return _DRAFTED.format(files=" ".join(names.split()), most=_MOST_CATEGORIES) + to_toml(
-        draft(paths, label, private_ranges)
-    )
+class Seen:
+    """The values of a column in some tables: how often each present text occurs, and whether any value is missing."""
 
-
-def _everything(file: Path) -> dict[str, list[Any]]:
-    """All columns of a table, by name, read without a schema."""
-    header, pieces = opened(file)
-    check_names(file, header)
-    found: dict[str, list[Any]] = {name: [] for name in header}
-    for piece in pieces(header):
-        for name, cells in piece.items():
-            found[name].extend(listed(cells))
-    expect(any(found.values()), f"{file} has a header and no rows")
-    return found
-
-
-class _Seen:
-    """The distinct values of a column: whether any are missing, the texts, and the numbers if all are numeric."""
-
-    def __init__(self, texts: set[str], missing: bool) -> None:
-        self.texts, self.missing = texts, missing
-        self.numbers = _all_numbers(texts)
+    def __init__(self, tables: Sequence[Counter[str]], missing: bool) -> None:
+        self.tables, self.missing = tables, missing
+        self.texts = sum(tables, Counter[str]())
 
     @classmethod
-    def of(cls, cells: Iterable[Any]) -> "_Seen":
-        every = set(texts(set(cells)))
-        present = every - set(MISSING_TEXTS)
-        return cls(present, present != every)
+    def of(cls, tables: Iterable[Counter[str]]) -> "Seen":
+        """From the texts of each table, which may mark missing values."""
+        every = list(tables)
+        absent = set(MISSING_TEXTS)
+        present = [Counter({text: n for text, n in own.items() if text not in absent}) for own in every]
+        return cls([own for own in present if own], any(absent & own.keys() for own in every))
+
+    @cached_property
+    def numbers(self) -> dict[float, int]:
+        """How often each number occurs."""
+        return {float(text): count for text, count in self.texts.items() if is_number(text)}
+
+    @cached_property
+    def others(self) -> list[str]:
+        """The texts that are no numbers, ascending."""
+        return sorted(text for text in self.texts if not is_number(text))
+
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether the column holds numbers, perhaps with a few texts among them."""
+        if not self.others or len(self.numbers) <= _FEW_NUMBERS:
+            return not self.others and bool(self.numbers)
+        whole = sum(all(map(is_number, own)) for own in self.tables)
+        return 2 * sum(self.numbers.values()) >= self.texts.total() or 2 * whole > len(self.tables)
 
     def column(self, name: str) -> Column | str:
         """The column in the draft, or its name if the draft ignores it."""
         rule = INDICATOR if self.missing else REFUSE
         if not name:
             return name
-        if self._are_categories(_FEW_NUMBERS, _MOST_CATEGORIES):
+        if self._are_categories(_FEW_NUMBERS, MOST_CATEGORIES):
             return Category(name, tuple(self._ordered()), rule)
-        range_ = self._range()
-        return Number(name, range_, rule) if range_ else name
+        return Number(name, spanned(self.numbers), rule) if self.numeric else name
 
     def label(self, name: str) -> Classes | Target:
         """The label in the draft; DataError if the column cannot be a label."""
         if len(self.texts) > 1 and self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
             ordered = self._ordered()
-            whole = self.numbers is not None
-            names = tuple(int(float(text)) if whole else text for text in ordered)
+            names = tuple(int(float(text)) if self.numeric else text for text in ordered)
             return Classes(name, names, tuple((text,) for text in ordered))
-        range_ = self._range()
-        if range_ is None:
+        if not self.numeric:
             raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
-        return Target(name, range_)
+        return Target(name, spanned(self.numbers))
 
     def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
-        if self.numbers is None:
+        if not self.numeric:
             return 1 <= len(self.texts) <= most_texts
         whole = all(value == int(value) for value in self.numbers)
-        return 1 <= len(self.numbers) <= most_numbers and whole
+        return len(self.numbers) <= most_numbers and whole and not self.others
 
     def _ordered(self) -> list[str]:
-        return sorted(self.texts, key=float) if self.numbers is not None else sorted(self.texts)
-
-    def _range(self) -> Range | None:
-        if not self.numbers:
-            return None
-        low, high = _rounded(min(self.numbers), math.floor), _rounded(max(self.numbers), math.ceil)
-        return Range(low, high) if low < high else Range(low - 1.0, low + 1.0)
+        return sorted(self.texts, key=float) if self.numeric else sorted(self.texts)
 
 
-def _all_numbers(texts: set[str]) -> list[float] | None:
-    """The texts as numbers; None unless all are finite numbers."""
+def is_number(text: str) -> bool:
+    """Whether the text is a number that a table may have."""
     try:
-        values = list(map(float, texts))
+        return abs(float(text)) <= LARGEST
     except ValueError:
-        return None
-    return values if values and all(map(math.isfinite, values)) else None
+        return False
+
+
+def spanned(values: Iterable[float]) -> Range:
+    """A range that holds these numbers, rounded outwards to two digits."""
+    numbers = list(values)
+    low = max(_rounded(min(numbers), math.floor), -LARGEST)
+    high = min(_rounded(max(numbers), math.ceil), LARGEST)
+    return Range(low, high) if Range(low, high).half > 0 else Range(low - 1.0, low + 1.0)
 
 
 def _rounded(value: float, direction: Any) -> float:

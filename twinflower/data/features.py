@@ -12,6 +12,7 @@ from ..arrays import DOUBLE
 from ..norms import corrected
 
 Floats = NDArray[np.float64]
+EACH, ALL = ROW_SCALINGS = ("each", "all")
 _BLOCK = 2**15  # numbers, 256 KiB of doubles: what is computed block by block stays in the cache
 
 
@@ -49,11 +50,24 @@ class Deferred:
         return self.complete(self.raw).astype(dtype or self.dtype, copy=False)
 
 
+def common_factor(row_norm: float, longest: float) -> float:
+    """What all rows of norms up to `longest` are multiplied by so that none is longer than row_norm; 0: no limit."""
+    return min(1.0, row_norm / longest) if row_norm else 1.0
+
+
 def completed(
-    features: NDArray[Any], bias: bool, row_norm: float = 0.0, divisor: int = 1, dtype: np.dtype[Any] = DOUBLE
+    features: NDArray[Any],
+    bias: bool,
+    row_norm: float = 0.0,
+    divisor: int = 1,
+    dtype: np.dtype[Any] = DOUBLE,
+    longest: float = 0.0,
 ) -> Floats:
     """The features (rows, n), any numbers, divided by `divisor`; with bias with a column of ones appended, and with
     row_norm > 0 with each row multiplied by min(1, row_norm / its Euclidean norm). C-contiguous, of type dtype.
+
+    longest > 0: a public bound on the norms of all rows, the one included. They are then multiplied by their
+    `common_factor` instead.
 
     The rows are computed as doubles, block by block with small buffers, because new memory costs more time than the
     arithmetic.
@@ -68,7 +82,9 @@ def completed(
         block = own if dtype == DOUBLE else buffer[: len(own)]
         np.divide(features[rows], divisor, out=block[:, :columns])
         block[:, columns:] = 1.0
-        if row_norm:
+        if longest:
+            block *= common_factor(row_norm, longest)
+        elif row_norm:
             _limit_norms(block, row_norm, squares[: len(own)])
         if block is not own:
             own[...] = block

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..errors import DataError, expect
 from ..settings import LARGEST, Setting, at_least
-from .dataset import OWN, Bias, RangeShare, RowNorm, SchemaDigest, SchemaFile, Table, check_rows
-from .features import completed
+from .dataset import OWN, Bias, RangeShare, RowNorm, RowScaling, SchemaDigest, SchemaFile, Table, check_rows
+from .features import EACH, completed
 from .files import FormatError, read_arrays, read_libsvm
 
 
@@ -35,6 +35,7 @@ class OwnData:
     range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
+    row_scaling: RowScaling = EACH
 
 
 def load_own(

@@ -1,6 +1,6 @@
 """Private ranges: the ranges of columns whose schema says range = "private", from noisy counts of all clients.
 
-Before the first round every client counts, for each such column, its values in the bins of a public `Grid` and adds
+Before the first round every client counts, for each such column, its values in public bins (`Bins`) and adds
 Gaussian noise. The server adds up the counts and computes one range per column (`find_ranges`), with which all clients
 and the model then scale. This is post-processing of what the clients released, and costs no further privacy.
 
@@ -39,7 +39,7 @@ def sensitivity(columns: int, records: int = 1) -> float:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Bins:
     """The public bins of a column: zero, missing, and per sign `per_octave` magnitudes in every octave.
 
     Magnitudes below 2^-30 count as zero, those above 2^40 belong to the last bin.
@@ -48,8 +48,8 @@ class Grid:
     per_octave: int = 1
 
     @classmethod
-    def for_noise(cls, share: float) -> "Grid":
-        """The finest grid for which an octave's total count is known well enough.
+    def for_noise(cls, share: float) -> "Bins":
+        """The finest bins for which an octave's total count is known well enough.
 
         share: the standard deviation of the noise in the total count of one bin, as a share of all rows. The noise of
         an octave of r bins is sqrt(r) times as large.
@@ -68,7 +68,7 @@ class Grid:
         return (_HIGHEST - _LOWEST) * self.per_octave
 
     @property
-    def bins(self) -> int:
+    def count(self) -> int:
         """The number of bins of a column, 2 K + 2: negative, zero, positive, missing."""
         return 2 * self.magnitudes + 2
 
@@ -76,8 +76,8 @@ class Grid:
         """How many of the values (rows, columns), NaN where missing, are in each bin: (columns, bins)."""
         sizes = np.searchsorted(self.edges, np.abs(values), side="right")
         codes = self.magnitudes + np.where(values < 0, -1, 1) * np.minimum(sizes, self.magnitudes)
-        codes = np.where(np.isnan(values), self.bins - 1, codes)
-        return np.stack([np.bincount(own, minlength=self.bins) for own in codes.T]).astype(np.float64)
+        codes = np.where(np.isnan(values), self.count - 1, codes)
+        return np.stack([np.bincount(own, minlength=self.count) for own in codes.T]).astype(np.float64)
 
     def find_ranges(self, counts: Floats, rows: int) -> tuple[Range, ...]:
         """A range for each column from the (noisy) counts (columns, bins) of altogether so many rows.

@@ -1,6 +1,8 @@
 """A schema: what the columns of a table mean, in a small public file that all sites share.
 
     version = 1
+    delimiter = ";"                                        # optional: how CSV files are written; the default is ","
+    decimal = ","                                          # optional: the default is "."
     ignore = ["ward"]                                      # columns that are not used
     group = "patient"                                      # optional: the column that says whose record a row is
 
@@ -26,6 +28,7 @@ writes the file of a schema, `columns` encodes single columns, and `tables` read
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import REFUSE, CellError, Cells, Classes, Column, Floats, Number, Range, Target, as_text
+from .csv_tables import PLAIN, Dialect
 
 VERSION = 1
 PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
@@ -44,7 +48,8 @@ MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 
 @dataclass(frozen=True)
 class Schema:
-    """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty."""
+    """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty.
+    dialect: how CSV files are written."""
 
     columns: tuple[Column, ...]
     label: Classes | Target
@@ -52,6 +57,7 @@ class Schema:
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     source: str = field(default="", compare=False)  # the file that it was read from
     group: str = ""
+    dialect: Dialect = PLAIN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,6 +95,14 @@ class Schema:
         )
         return replace(self, columns=columns)
 
+    def longest(self, bias: bool) -> float:
+        """The largest norm of an encoded row, with a column of ones if `bias`.
+
+        A column's features have a norm of at most 1: they are a number in [-1, 1], or at most one of them is 1 and the
+        others are 0.
+        """
+        return math.sqrt(len(self.columns) + bias)
+
     @property
     def num_classes(self) -> int:
         """Number of classes of the label; 0 for a numeric label."""
@@ -120,13 +134,20 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the schema's content (32 hex digits), independent of how its file is formatted."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=False).encode()).hexdigest()[:32]
+        """A hash of the schema's content (32 hex digits), independent of how its file is formatted.
+
+        It leaves out how CSV files are written, because sites may write the same table in different ways.
+        """
+        content = replace(self, dialect=PLAIN).document()
+        return hashlib.sha256(json.dumps(content, sort_keys=False).encode()).hexdigest()[:32]
 
     def document(self) -> dict[str, Any]:
         """The schema as a nested dictionary, with the structure of its TOML file."""
         return {
             "version": VERSION,
+            **{
+                key: own for key, own in self.dialect._asdict().items() if own != Dialect._field_defaults[key]
+            },
             "missing-values": list(self.missing_texts),
             "ignore": list(self.ignore),
             **({"group": self.group} if self.group else {}),

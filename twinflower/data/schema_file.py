@@ -9,9 +9,10 @@ from typing import Any
 from ..errors import DataError, expect
 from ..settings import LARGEST, nearest
 from .columns import MISSING, REFUSE, Category, Classes, Column, Number, Range, Target, as_text
+from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
 
-_KEYS = ("version", "label", "columns", "ignore", "group", "missing-values")
+_KEYS = ("version", "label", "columns", "ignore", "group", "missing-values", *Dialect._fields)
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -34,12 +35,13 @@ def parse_schema(text: str, source: str = "") -> Schema:
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{where} is not TOML: {error}") from None
     try:
-        return _schema(document, source)
+        return make_schema(document, source)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
 
 
-def _schema(document: Mapping[str, Any], source: str) -> Schema:
+def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
+    """The schema of a nested dictionary with the structure of a schema's file; DataError for an invalid one."""
     _check_keys("", document, _KEYS)
     version, group = document.get("version", VERSION), document.get("group", "")
     expect(version == VERSION, f"version must be {VERSION}; got {version!r}")
@@ -50,10 +52,18 @@ def _schema(document: Mapping[str, Any], source: str) -> Schema:
     ignored = _texts("ignore", document.get("ignore", []))
     missing = _texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))
     expect(isinstance(group, str), f"group must be the name of a column; got {group!r}")
-    schema = Schema(columns, label, ignored, missing, source, group)
+    schema = Schema(columns, label, ignored, missing, source, group, _dialect(document))
     _check_distinct("columns, label, ignore and group", [*schema.used, *ignored])
     _check_distinct("names of features", schema.features)
     return schema
+
+
+def _dialect(document: Mapping[str, Any]) -> Dialect:
+    found = Dialect(**{key: document[key] for key in Dialect._fields if key in document})
+    for key, own, known in zip(Dialect._fields, found, (DELIMITERS, DECIMALS), strict=True):
+        expect(own in tuple(known), f"{key} must be one of {' '.join(map(_toml, known))}; got {own!r}")
+    expect(found.delimiter != found.decimal, "delimiter and decimal are both a comma: they must differ")
+    return found
 
 
 def _column(name: str, table: Any) -> Column:

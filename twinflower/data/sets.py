@@ -16,8 +16,19 @@ from ..errors import DataError, require
 from ..settings import Setting
 from . import builtin
 from .builtin import LIBSVM, PUBLISHED_ROWS, Loader, Source
-from .dataset import ARRAYS, OWN, TABLES, Bias, Dataset, RangeShare, RowNorm, standardised, with_features
-from .features import Deferred, completed
+from .dataset import (
+    ARRAYS,
+    OWN,
+    TABLES,
+    Bias,
+    Dataset,
+    RangeShare,
+    RowNorm,
+    RowScaling,
+    standardised,
+    with_features,
+)
+from .features import EACH, Deferred, completed
 from .own import OwnData
 from .sites import TableData
 
@@ -75,6 +86,7 @@ class ArrayData:
     range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
+    row_scaling: RowScaling = EACH
 
     def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
         """Raise DataError: these rows cannot be loaded by name."""
@@ -151,6 +163,10 @@ def _own(source: Source) -> Dataset:
 
 # --------------------------------------------------------------------------------------------- list
 
+REGRESSIONS = (
+    "diabetes",
+    "linear",
+)  # data sets with real labels, beside files whose labels are not known by name
 WITHOUT_FILES = ("digits", "breast-cancer", "diabetes", "linear")
 DATASETS: dict[str, Entry] = {
     "digits": Entry("1,797 handwritten digits of 8 x 8 pixels, 10 classes; embedded", builtin.digits),

@@ -13,8 +13,19 @@ from ..arrays import DOUBLE
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
 from ..settings import PROBABILITY, Setting
-from .dataset import TABLES, Bias, Dataset, Floats, RangeShare, RowNorm, SchemaDigest, SchemaFile, held_out
-from .features import completed
+from .dataset import (
+    TABLES,
+    Bias,
+    Dataset,
+    Floats,
+    RangeShare,
+    RowNorm,
+    RowScaling,
+    SchemaDigest,
+    SchemaFile,
+    held_out,
+)
+from .features import ALL, EACH, completed
 from .own import OwnData
 from .ranges import Unscaled
 from .schema import Schema
@@ -44,6 +55,7 @@ class TableData:
     range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
+    row_scaling: RowScaling = EACH
 
     @property
     def num_sites(self) -> int:
@@ -87,7 +99,10 @@ def load_tables(data: TableData) -> Dataset:
             f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
         )
     sizes = tuple(len(labels) for _, labels in parts)
-    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes if len(sizes) > 1 else ())
+    if len(sizes) == 1:
+        return _dataset(data, schema, _stacked(parts), test, note=note)
+    called = site_names(data) if data.site_column else [Path(name).name for name in names]
+    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
 
 
 def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
@@ -167,19 +182,19 @@ def _no_rows(schema: Schema, data: OwnData) -> Rows:
     """As `_read`, for a table without rows."""
     features = np.empty((0, len(schema.features)))
     labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
-    return features if schema.private else _finished(features, data), labels
+    return features if schema.private else _finished(features, schema, data), labels
 
 
 def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:
     """The rows of a table as the objective receives them, but with private ranges as they are before scaling."""
-    return read_rows(file, schema, None if schema.private else partial(_finished, data=data))
+    return read_rows(file, schema, None if schema.private else partial(_finished, schema=schema, data=data))
 
 
 def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, **others: Any) -> Dataset:
     """The data set of these rows from `_read`; private ranges are [-1, 1] for the time being."""
     if not schema.private:
         return Dataset(data.name, *rows, *test, schema.num_classes, schema=schema, **others)
-    unscaled = Unscaled(schema, rows[0], test[0], partial(_finished, data=data))
+    unscaled = Unscaled(schema, rows[0], test[0], partial(_finished, schema=schema, data=data))
     features, test_features = unscaled.scaled()
     return Dataset(
         data.name, features, rows[1], test_features, test[1], schema.num_classes, schema=schema,
@@ -187,9 +202,10 @@ def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, 
     )  # fmt: skip
 
 
-def _finished(features: Floats, data: TableData | OwnData) -> Floats:
+def _finished(features: Floats, schema: Schema, data: TableData | OwnData) -> Floats:
     """The features with a column of ones appended (data.bias) and row norms limited (data.row-norm), as configured."""
-    return completed(features, data.bias, data.row_norm)
+    longest = schema.longest(data.bias) if data.row_scaling == ALL else 0.0
+    return completed(features, data.bias, data.row_norm, longest=longest)
 
 
 def _stacked(tables: Sequence[Rows]) -> Rows:

@@ -10,6 +10,7 @@ Parquet needs pyarrow.
 import glob
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, cause, expect
-from .columns import Category, CellError, Cells, Column, Floats, Number, Target, listed, numbers, texts
-from .csv_tables import Piece, read_header, read_pieces
+from .columns import CellError, Cells, Floats, Number, Target, listed, texts
+from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
 from .schema import Schema
 
@@ -119,12 +120,12 @@ def table_files(pattern: str) -> list[Path]:
 
 def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
     """Yield the needed columns of a table in pieces of some rows, after checking the header."""
-    header, pieces = opened(file)
+    header, pieces = opened(file, schema.dialect)
     _check_header(file, header, schema, needed)
-    return pieces(needed, _numeric(schema))
+    return pieces(needed, numeric_columns(schema))
 
 
-def _numeric(schema: Schema) -> set[str]:
+def numeric_columns(schema: Schema) -> set[str]:
     """The names of the columns that hold numbers."""
     label = [schema.label.column] if isinstance(schema.label, Target) else []
     return {*label, *(column.name for column in schema.columns if isinstance(column, Number))}
@@ -132,27 +133,55 @@ def _numeric(schema: Schema) -> set[str]:
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
     """DataError unless each needed column occurs once, and all others are the label or ignored columns."""
+    for problem in header_problems(file, header, schema, needed):
+        raise DataError(problem, _COLUMNS)
+
+
+def header_problems(
+    file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence for every way in which the names of a table's columns differ from what is needed."""
     absent = [name for name in needed if name not in header]
-    expect(
-        not len(absent) == len(needed) > 1,
-        f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?",
-        _COLUMNS,
-    )
-    check_names(file, header)
-    who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
-    expect(not absent, f"{file} has no column {_quoted(absent)}, which {who}", _COLUMNS)
-    extra = [name for name in header if name not in (*schema.used, *schema.ignore)]
-    expect(
-        not extra,
-        f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or remove it",
-        _COLUMNS,
-    )
+    if len(absent) == len(needed) > 1:
+        yield (
+            f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?"
+        )
+        return
+    yield from _repeated(file, header)
+    known = (*schema.used, *schema.ignore)
+    extra = [name for name in dict.fromkeys(header) if name not in known]
+    if absent:
+        who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
+        yield f"{file} has no column {_quoted(absent)}, which {who}{similar(absent, header, extra)}"
+    if extra:
+        yield (
+            f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or "
+            "remove it"
+        )
 
 
 def check_names(file: Path, header: Sequence[str]) -> None:
     """DataError if two columns have the same name."""
+    for problem in _repeated(file, header):
+        raise DataError(problem, _COLUMNS)
+
+
+def _repeated(file: Path, header: Sequence[str]) -> Iterator[str]:
     twice = [name for name, number in Counter(header).items() if number > 1]
-    expect(not twice, f"{file} has two columns called {_quoted(twice[:1])}", _COLUMNS)
+    if twice:
+        yield f"{file} has two columns called {_quoted(twice[:1])}"
+
+
+def similar(absent: Sequence[str], header: Sequence[str], extra: Sequence[str]) -> str:
+    """Names that are close to absent ones, as a question; empty if there are none.
+
+    They differ by no more than capitals from a name in the header, or are close to one of its extra columns.
+    """
+    same = {name.casefold(): name for name in header}
+    folded = {name.casefold(): name for name in extra}
+    near = [[n] if n in same else get_close_matches(n, folded, 1) for n in map(str.casefold, absent)]
+    found = [same[names[0]] for names in near if names]
+    return f"; did you mean {_quoted(found)}?" if found else ""
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -169,16 +198,18 @@ class Pieces(Protocol):
         """See `read_pieces`; `numeric` has no effect on formats in which columns have types."""
 
 
-def opened(file: Path) -> tuple[list[str], Pieces]:
-    """The column names and the content of a table; DataError if the file cannot be read."""
+def opened(file: Path, dialect: Dialect) -> tuple[list[str], Pieces]:
+    """The column names and the content of a table; DataError if the file cannot be read.
+
+    dialect: how the file is written if it is CSV.
+    """
     kind = file.suffix.lower()
-    expect(kind in _FORMATS, f"{file} must be one of {', '.join(_FORMATS)}, which its name must end with")
-    return _FORMATS[kind](file)
-
-
-def _read_csv(file: Path) -> tuple[list[str], Pieces]:
-    header = read_header(file)
-    return header, partial(read_pieces, file, header)
+    known = (CSV, *_TYPED)
+    expect(kind in known, f"{file} must be one of {', '.join(known)}, which its name must end with")
+    if kind != CSV:
+        return _TYPED[kind](file)
+    header = read_header(file, dialect)
+    return header, partial(read_pieces, file, dialect, header)
 
 
 def _whole(cells: Callable[[str], Cells]) -> Pieces:
@@ -228,31 +259,5 @@ def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
         )
 
 
-_FORMATS = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-
-
-# ------------------------------------------------------------------------------- what a site can check
-
-
-def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
-    """Name, rows, missing values and clipped values (outside the public range) of each column used for features.
-
-    Raises DataError for a table that does not fit. These counts are private data, meant only for the site that holds
-    the table.
-    """
-    file, tally = Path(path).expanduser(), {column.name: np.zeros(3, int) for column in schema.columns}
-    for _ in encoded(file, schema, labelled=True):
-        pass
-    for piece in _pieces(file, schema, schema.used):
-        for column in schema.columns:
-            tally[column.name] += _fit(column, piece[column.name], schema.absent)
-    return [(name, *map(int, counts)) for name, counts in tally.items()]  # type: ignore[misc]
-
-
-def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int, int]:
-    """The numbers of rows, missing values and clipped values among cells that have passed the checks."""
-    if isinstance(column, Category):
-        return len(cells), int((column.codes(cells, absent) < 0).sum()), 0
-    values = numbers(cells, absent)
-    low, high = (column.range.low, column.range.high) if column.range else (-np.inf, np.inf)
-    return len(cells), int(np.isnan(values).sum()), int(((values < low) | (values > high)).sum())
+CSV = ".csv"
+_TYPED = {".parquet": _read_parquet, ".npz": _read_npz}

@@ -1,5 +1,6 @@
 """The transformation from users' rows to the features of a model."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..data.features import completed
+from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
-from ..data.tables import read_features
+from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 
 
@@ -22,7 +23,7 @@ class Inputs:
 
     Rows are tables, encoded by a schema, or arrays (rows, num_features). Every column of an array is centred and
     divided by its spread, (num_features,); with `clipped`, it is then limited to [-1, 1]. For both kinds, the column of
-    ones is appended next, and row norms are limited last.
+    ones is appended next, and row norms are limited last, each by itself or all by one factor (`row_scaling`).
     """
 
     num_features: int
@@ -32,6 +33,7 @@ class Inputs:
     clipped: bool = False
     bias: bool = True
     row_norm: float = 0.0
+    row_scaling: str = EACH
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,8 +47,29 @@ class Inputs:
 
     def features(self, rows: Any) -> Array:
         """The features (rows, num_features), with one more column if `bias`; DataError for unsuitable rows."""
-        plain = self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
-        return completed(plain, self.bias, self.row_norm)
+        return self.completed(self.encoded(rows))
+
+    def encoded(self, rows: Any) -> Array:
+        """The features (rows, num_features) without a column of ones and before row norms are limited."""
+        return self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
+
+    def completed(self, plain: Array) -> Array:
+        """The features with the column of ones and with limited row norms."""
+        return completed(plain, self.bias, self.row_norm, longest=self._longest)
+
+    @property
+    def _longest(self) -> float:
+        """The bound on the norms of rows by which all of them are divided; 0 if they are not."""
+        if self.row_scaling == EACH:
+            return 0.0
+        return self.schema.longest(self.bias) if self.schema else math.sqrt(self.num_features + self.bias)
+
+    @property
+    def factor(self) -> float | None:
+        """The factor by which all rows are multiplied; None if each has its own."""
+        if not self.row_norm:
+            return 1.0
+        return common_factor(self.row_norm, self._longest) if self._longest else None
 
     def _by_schema(self, schema: Schema, rows: Any) -> Array:
         if isinstance(rows, str | Path):
@@ -58,7 +81,11 @@ class Inputs:
         if hasattr(rows, "columns") or isinstance(rows, Mapping):
             absent = [name for name in schema.names if name not in rows]
             if absent:
-                raise DataError(f"the rows have no column '{absent[0]}', which the model's schema names")
+                header = [str(name) for name in rows]
+                hint = similar(absent[:1], header, [name for name in header if name not in schema.names])
+                raise DataError(
+                    f"the rows have no column '{absent[0]}', which the model's schema names{hint}"
+                )
             return {name: _plain(rows[name]) for name in schema.names}
         table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
         self._check_shape(table, len(schema.names))
@@ -94,7 +121,10 @@ class Inputs:
         scaling = {"centre": self.centre, "spread": self.spread}
         lists = {name: None if own is None else own.tolist() for name, own in scaling.items()}
         schema = to_toml(self.schema) if self.schema else None
-        plain = {"num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm}
+        plain = {
+            "num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm,
+            "row_scaling": self.row_scaling,
+        }  # fmt: skip
         return plain | lists | {"clipped": self.clipped, "schema": schema}
 
     @classmethod
@@ -110,9 +140,12 @@ class Inputs:
             raise ValueError(f"its schema has no range for {schema.private[0]}")
         if any(own is not None and own.shape != (number,) for own in arrays.values()):
             raise ValueError("centre and spread")
+        if document.get("row_scaling", EACH) not in ROW_SCALINGS:
+            raise ValueError("row_scaling")
         return cls(
             int(number), schema, **arrays, clipped=bool(document["clipped"]),
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
+            row_scaling=str(document.get("row_scaling", EACH)),
         )  # fmt: skip
 
 

@@ -60,15 +60,15 @@ def regression(inputs: Inputs, matrix: Array, half: float, middle: float) -> Pip
 
 
 def _keeps_ones(inputs: Inputs) -> bool:
-    """Whether the column of ones remains a feature: in rows scaled down to row_norm it is less than 1."""
-    return inputs.bias and inputs.row_norm > 0
+    """Whether the column of ones remains a feature: in a row divided by its own norm it is less than 1."""
+    return inputs.bias and inputs.factor is None
 
 
 def _weights(inputs: Inputs, matrix: Array, ones: bool) -> tuple[Array, Array]:
     """coef_ (outputs, features) and intercept_ (outputs,) for the output of `Features`."""
     if ones or not inputs.bias:
         return matrix, np.zeros(len(matrix))
-    return matrix[:, :-1], matrix[:, -1]
+    return matrix[:, :-1], matrix[:, -1] * (inputs.factor or 1.0)
 
 
 def _pipeline(inputs: Inputs, ones: bool, final: Any) -> Pipeline:

@@ -9,8 +9,9 @@ the limit on row norms, the classes, and the origin of the model. It contains no
 can be opened safely.
 
 Attributes have the names of scikit-learn. `coef_` and `intercept_` refer to the model's features
-(`get_feature_names_out`), in which numbers are scaled to [-1, 1], not to the columns of a table. If the run limits row
-norms, the scores of a longer row are scaled down with it, including the intercept's contribution.
+(`get_feature_names_out`), in which numbers are scaled to [-1, 1], not to the columns of a table; `coefficients()` has
+the latter. If the run divides long rows by their own norms, the scores of such a row are scaled down with it, including
+the intercept's contribution.
 """
 
 import io
@@ -29,13 +30,14 @@ from numpy.typing import NDArray
 from .. import special
 from ..arrays import Array
 from ..data.columns import Target
-from ..data.features import completed
 from ..data.files import read_bytes
 from ..data.tables import read_rows
 from ..errors import DataError, TwinflowerError, cause, require
+from ..known_objectives import make_model
 from ..problems.interfaces import Batch
-from ..problems.networks import NETWORKS, make_model
+from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, LinearModel, score_of
+from .coefficients import Coefficient, table
 from .inputs import Inputs
 
 VERSION = 1
@@ -45,7 +47,7 @@ _PROBABLE = ("softmax", "logistic")
 # ---------------------------------------------------------------------------------------------- models
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
@@ -60,6 +62,10 @@ class TrainedModel(ABC):
     middle: float = 0.0  # middle of the range of a numeric label
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = f", classes={list(self.classes)}" if self.classes else ""
+        return f"{type(self).__name__}({self.objective} of {self.n_features_in_} columns, d={len(self.x)}{found})"
 
     @cached_property
     def _model(self) -> Any:
@@ -100,13 +106,13 @@ class TrainedModel(ABC):
     @property
     def coef_(self) -> Array:
         """Weights of the features: (1 or classes, features), or (features,) for regression."""
-        return self._matrix[:, : self.inputs.num_features]
+        return self._matrix[:, : self.inputs.num_features] * (self.inputs.factor or 1.0)
 
     @property
     def intercept_(self) -> Array:
         """Weights of the column of ones, (1 or classes,); 0 if there is no such column."""
         matrix = self._matrix
-        return matrix[:, -1] if self.inputs.bias else np.zeros(len(matrix))
+        return matrix[:, -1] * (self.inputs.factor or 1.0) if self.inputs.bias else np.zeros(len(matrix))
 
     def document(self) -> dict[str, Any]:
         """Everything except x as a JSON-compatible dictionary."""
@@ -128,6 +134,14 @@ class TrainedModel(ABC):
         """Write the model to a file that `load` can read."""
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
+
+    @abstractmethod
+    def coefficients(self) -> list[Coefficient]:
+        """The coefficients in the units of the columns (`models.coefficients`).
+
+        SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
+        own norms.
+        """
 
     def to_sklearn(self) -> Any:
         """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
@@ -153,6 +167,18 @@ class TrainedClassifier(TrainedModel):
             f"scikit-learn has no model like objective {self.objective}: train with softmax or logistic",
         )
         return classifier(self.inputs, self._matrix, self.classes_)
+
+    def coefficients(self) -> list[Coefficient]:
+        """The coefficients in the units of the columns, for every class but the first."""
+        require(
+            self.objective in _PROBABLE,
+            f"coefficients are those of objective {' or '.join(_PROBABLE)}; got {self.objective}",
+        )
+        matrix = self._matrix
+        rows = matrix[1:] - matrix[:1] if len(matrix) > 1 else matrix
+        against, *others = map(str, self.classes)
+        tables = [table(self.inputs, own, name, against) for name, own in zip(others, rows, strict=True)]
+        return [row for own in tables for row in own]
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -206,6 +232,11 @@ class TrainedRegressor(TrainedModel):
 
         return regression(self.inputs, self._matrix, self.half, self.middle)
 
+    def coefficients(self) -> list[Coefficient]:
+        """The coefficients in the units of the columns and of the label."""
+        found = table(self.inputs, self._matrix[0] * self.half)
+        return [found[0]._replace(estimate=found[0].estimate + self.middle), *found[1:]]
+
     @property
     def coef_(self) -> Array:
         """Weights of the features (features,)."""
@@ -234,7 +265,7 @@ def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
     if schema is None or not isinstance(rows, str | Path):
         raise DataError("score needs labels, or the file of a table with a label column")
     plain, labels = read_rows(rows, schema)
-    return completed(plain, model.inputs.bias, model.inputs.row_norm), labels
+    return model.inputs.completed(plain), labels
 
 
 # --------------------------------------------------------------------------------------------- loading
@@ -257,16 +288,15 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             if "description" not in arrays:
-                raise DataError(f"{file} does not say how to predict: {_WITHOUT}")
+                raise DataError(
+                    f"{file} does not say how to predict: a PyTorch module is in model.pt beside it, for torch.load"
+                )
             x, text = arrays["x"], str(arrays["description"])
         return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text))
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
         raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
-
-
-_WITHOUT = "a PyTorch module is in model.pt beside it, for torch.load; one of version 0.1 is x and no more"
 
 
 def _described(x: Array, document: Mapping[str, Any]) -> TrainedClassifier | TrainedRegressor:

@@ -31,6 +31,8 @@ class Charge:
     None. round: -t for an evaluation on held-out rows after round t. split: identifies the division of the rows into
     those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
     otherwise empty.
+
+    The ledger finds lines by their first two fields: run and round stay first, in this order.
     """
 
     run: str

@@ -1,5 +1,6 @@
 """What the privacy costs of a run depend on: how often each client takes part, and what a round releases."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ from ..problems.interfaces import Bounds
 from ..settings import SMALLEST
 from .release import Release
 
-Asked = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
+Participation = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
 
 
 class Planned(Protocol):
@@ -24,6 +25,15 @@ class Planned(Protocol):
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The release of a client with this workload in a round."""
+
+
+class PlansNoise(ABC):
+    """Determines the noise for a total budget by its own rule instead of by exact accounting."""
+
+    @abstractmethod
+    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
+        """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's
+        `releases`."""
 
 
 class Load(NamedTuple):
@@ -47,7 +57,7 @@ class Load(NamedTuple):
         algorithm: Planned,
         bounds: Bounds,
         workloads: Sequence[Workload],
-        asked: Asked,
+        asked: Participation,
         for_ranges: float = 0.0,
     ) -> "Load":
         """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity.

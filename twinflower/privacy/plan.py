@@ -16,9 +16,6 @@ from functools import partial
 
 import numpy as np
 
-from ..algorithms.abilities import PlansNoise
-from ..algorithms.fedpdm import FedPDM
-from ..algorithms.published import PublishedRule, caveat, true_costs
 from ..arrays import Array, Index
 from ..errors import require
 from ..problems.batches import Workload
@@ -27,7 +24,7 @@ from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .load import Asked, Load, Planned, shares_of
+from .load import Load, Participation, Planned, PlansNoise, shares_of
 from .mechanism import secret, seeded
 from .release import Release
 from .unit import ONE_RECORD, Unit
@@ -107,9 +104,9 @@ class Plan:
     mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
     refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
     `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
-    For noise as in the papers (`as_published`): claimed_epsilon is the paper's total; true_costs (N,) are the sums over
-    a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong with the claim, and
-    provable is whether any guarantee remains.
+    For noise as in the papers (`algorithms.published.published_plan`): claimed_epsilon is the paper's total; true_costs
+    (N,) are the sums over a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong
+    with the claim, and provable is whether any guarantee remains.
     """
 
     mode: str
@@ -132,7 +129,7 @@ class Plan:
 
     @classmethod
     def of(
-        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Asked, target: Target,
+        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
         for_ranges: float = 0.0,
     ) -> "Plan":  # fmt: skip
         """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
@@ -162,35 +159,6 @@ class Plan:
             algorithm.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
             claimed_epsilon=target.epsilon if papers else None, unit=target.unit, mu_tuning=target.mu_tuning,
         )  # fmt: skip
-
-    @classmethod
-    def as_published(
-        cls, algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
-        asked: Asked, target: Target, rule: PublishedRule,
-    ) -> "Plan":  # fmt: skip
-        """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
-        load, costs = (
-            Load.of(algorithm, bounds, workloads, asked),
-            true_costs(algorithm, bounds, workloads, asked),
-        )
-        z = np.full(len(workloads), target.noise_multiplier)
-        if target.epsilon:
-            of_client = (target.epsilon, target.delta)
-            each = zip(workloads, sizes, strict=True)
-            z = np.array([rule.noise_multiplier(*of_client, p, int(m), len(asked)) for p, m in each])
-        said, provable = caveat(algorithm, costs, rule.clips_means)
-        return cls(
-            algorithm.privacy,
-            target.delta,
-            z,
-            bounds,
-            *load,
-            load.mu(z),
-            said,
-            provable,
-            target.epsilon or None,
-            costs,
-        )
 
     def with_evaluation(
         self, rounds: Sequence[int], sizes: Index, target: Target, bound: float = 0.0

@@ -5,10 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..algorithms.algorithm import Algorithm
 from ..arrays import Array, Index, of_clients
 from ..problems.batches import LocalSchedule, Shards, Workload
 from ..problems.interfaces import Bounds
+from .load import Planned
 from .mechanism import CohortDraws, DrawsOfAll, GaussianNoise
 
 
@@ -20,7 +20,7 @@ class SimulatedNoise:
     draws are addressed by (seed, client, round), so a run is reproducible and its noise is not secret.
     """
 
-    algorithm: Algorithm
+    algorithm: Planned
     shards: Shards
     schedule: LocalSchedule
     bounds: Bounds

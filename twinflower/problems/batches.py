@@ -71,7 +71,11 @@ class Shards:
         return cls(whole.features, whole.labels, order, starts, sizes, lengths=whole.lengths)
 
     def prepared(self, objective: Objective) -> "Shards":
-        """The same shards, with the rows' norms stored if the objective clips gradients row by row."""
+        """The same shards, with the rows' norms stored if the objective clips gradients row by row.
+
+        Without stored norms (also `Batches.keeping_norms`), a full batch of logistic regression takes 1.6 times as
+        long, a round of softmax regression 4 % longer.
+        """
         if self.lengths is not None or not (isinstance(objective, Penalised) and objective.clips_rows):
             return self
         blocks = np.array_split(np.arange(len(self.labels)), -(-len(self.labels) // _BLOCK) or 1)

@@ -77,7 +77,7 @@ class RowLosses(Protocol):
 
 class ScaledGrads(ABC):
     """An objective whose `grad` can return a multiple of the gradient, which saves a pass over (..., d) in every local
-    step (4 to 6 % of a round of softmax regression)."""
+    step: up to 3 % of a round of `benchmarks/yardstick.py`. It stays because results depend on it in their last bit."""
 
     @abstractmethod
     def grad(self, x: Array, rows: Batch, scale: float = 1.0) -> Array:

@@ -17,14 +17,13 @@ from .. import special
 from ..arrays import Array
 from ..errors import require
 from ..norms import norms, outer_norms
-from ..settings import Setting, at_least, make
+from ..settings import Setting, at_least
 from .interfaces import Batch, Bounds, Model
 from .losses import Loss
 from .objectives import (
     LOSSES,
     LinearObjective,
     Penalised,
-    Penalties,
     check_classes,
     clipping,
     forget,
@@ -56,6 +55,13 @@ class _Passed(NamedTuple):
     out: Array
     back: Array
     clipped: Array | float = 1.0
+
+
+def matrices(x: Array, shapes: Sequence[tuple[int, int]]) -> list[Array]:
+    """The matrices in points (..., d), each (..., rows, columns)."""
+    ends = np.cumsum([rows * columns for rows, columns in shapes])
+    parts = np.split(x, ends[:-1], axis=-1)
+    return [part.reshape(x.shape[:-1] + shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -93,15 +99,9 @@ class Network(Penalised):
             [draw.uniform(-a, a, size=shape).ravel() for a, shape in zip(limits, self.shapes, strict=True)]
         )
 
-    def layers(self, x: Array) -> tuple[Array, Array]:
-        """W1 (..., hidden, features) and W2 (..., outputs, hidden) of points (..., d)."""
-        cut, lead = self.hidden * self.num_features, x.shape[:-1]
-        first, second = self.shapes
-        return x[..., :cut].reshape(lead + first), x[..., cut:].reshape(lead + second)
-
     def scores(self, x: Array, features: Array) -> Array:
         """W2 act(W1 a) for every row, (..., b, outputs)."""
-        w1, w2 = self.layers(x)
+        w1, w2 = matrices(x, self.shapes)
         return self.activation(features @ w1.swapaxes(-1, -2))[0] @ w2.swapaxes(-1, -2)
 
     def check_rows(self, rows: Batch) -> None:
@@ -131,7 +131,7 @@ class Network(Penalised):
 
     def _passed(self, x: Array, rows: Batch) -> "_Passed":
         """The network's values at x, forward and backward."""
-        w1, w2 = self.layers(x)
+        w1, w2 = matrices(x, self.shapes)
         hidden, bend = self.activation(rows.features @ w1.swapaxes(-1, -2))
         scores = hidden @ w2.swapaxes(-1, -2)
         out = self.loss.slopes(scores, rows.labels)
@@ -187,40 +187,3 @@ class NetworkObjective(LinearObjective):
             linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
             l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TorchObjective(Penalties):
-    """The settings of a PyTorch module, torch:FILE.py:NAME."""
-
-    def build(self, num_features: int, num_classes: int) -> Model:
-        """The module as an objective, loaded by `twinflower.torch.load_objective`; num_features is not used."""
-        from ..torch import load_objective  # an optional extra, and slow to import
-
-        penalties = {
-            "l2": self.l2,
-            "nonconvex": self.nonconvex,
-            "clip_norm": self.clip_norm,
-            "clip": self.clip,
-        }
-        return load_objective(self.name, num_classes, **penalties)
-
-
-TORCH = "torch:FILE.py:NAME"
-OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
-    **dict.fromkeys(LOSSES, LinearObjective),
-    **dict.fromkeys(NETWORKS, NetworkObjective),
-    TORCH: TorchObjective,
-}
-
-
-def make_model(name: str, num_features: int, num_classes: int, **settings: float | str) -> Model:
-    """The objective called `name` (one of OBJECTIVES, or torch:FILE.py:NAME) with its settings.
-
-    num_classes is 0 for regression. Raises SettingError for an unknown name or setting, a value out of range, or labels
-    that the loss does not accept.
-    """
-    known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
-    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
-    objective.check()
-    return objective.build(num_features, num_classes)

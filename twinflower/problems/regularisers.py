@@ -16,6 +16,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..settings import Setting, above, at_least, check_settings, make
+from .interfaces import Part
 
 
 def _rounding(x: Array) -> float:
@@ -261,9 +262,9 @@ class FiniteOnPart(OnPart):
         return self.inner.subgradient_bound(sum(end - first for first, end in self.spans))
 
 
-def on_part(regulariser: Regulariser, spans: Iterable[Span]) -> OnPart:
-    """The regulariser applied only to the entries in these spans."""
-    places = tuple(spans)
+def on_part(regulariser: Regulariser, parts: Iterable[Part]) -> OnPart:
+    """The regulariser applied only to these parameters of a model (`NamedModel.parts`)."""
+    places = tuple(part.span for part in parts)
     if isinstance(regulariser, Subdifferentiable):
         return FiniteOnPart(regulariser, places)
     return OnPart(regulariser, places)

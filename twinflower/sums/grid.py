@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..arrays import Array, Index, within
 from ..errors import require
 
-Cells = NDArray[np.uint64]
+CellArray = NDArray[np.uint64]
 Draw = Callable[[int], Index]
 """A site's own noise of a round: so many whole numbers."""
 
@@ -69,12 +69,12 @@ class Grid(NamedTuple):
         cells: Index = np.rint(within(value / self.cell, -self.most, self.most)).astype(np.int64)
         return cells
 
-    def mean(self, total: Cells) -> Array:
+    def mean(self, total: CellArray) -> Array:
         """The mean value (..., d) over the sites; total (..., d): the sum of their numbers modulo 2^64."""
         return total.view(np.int64).astype(np.float64) * (self.cell / self.sites)
 
 
-def add(cells: Cells, axis: int = -2) -> Cells:
+def add(cells: CellArray, axis: int = -2) -> CellArray:
     """The sum (..., d) of the sites' numbers (..., K, d) modulo 2^64."""
     return np.add.reduce(cells, axis=axis, dtype=np.uint64)
 
@@ -91,9 +91,9 @@ class SumNoise:
     weights: Array | float
     draws: list[Draw]
 
-    def __call__(self, value: Array) -> Cells:
+    def __call__(self, value: Array) -> CellArray:
         """Return noisy integers (..., d) modulo 2^64 for values (..., d)."""
         entries = value.shape[-1]
         noise = np.stack([draw(entries) for draw in self.draws]).reshape(value.shape)
-        cells: Cells = (self.grid.encode(self.weights * value) + noise).view(np.uint64)
+        cells: CellArray = (self.grid.encode(self.weights * value) + noise).view(np.uint64)
         return cells

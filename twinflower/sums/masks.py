@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from ..errors import ReplyError, SettingError, require
-from .grid import Cells
+from .grid import CellArray
 
 _PURPOSE = b"twinflower sum 2 "
 KEY = 32
@@ -140,7 +140,7 @@ class Session:
         secrets = (b"" if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts))
         return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
 
-    def mask(self, count: int, round_: int, inbox: bytes) -> Cells:
+    def mask(self, count: int, round_: int, inbox: bytes) -> CellArray:
         """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round."""
         agreed = self.agreed + struct.pack(">Q", round_) + inbox
         total = np.zeros(count, dtype=np.uint64)
@@ -215,7 +215,7 @@ def _digest(text: str | bytes) -> bytes:
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
 
 
-def _words(secret: bytes, agreed: bytes, count: int) -> Cells:
+def _words(secret: bytes, agreed: bytes, count: int) -> CellArray:
     """`count` numbers of 64 bits from a ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
     key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))

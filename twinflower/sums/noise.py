@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.summed import Summed
 from ..arrays import Array, Index
 from ..errors import require
 from ..privacy.counts import CountPlan
@@ -22,6 +21,7 @@ from ..problems.interfaces import Bounds
 from .accounting import SHARE, noise_for, round_mu, spread, sum_epsilon
 from .discrete import Words, discrete_gaussian, seeded_words
 from .grid import SHARE_BITS, Draw, Grid, SumNoise
+from .summed import Summed, weights_of
 
 MOST_SITES = 1000
 """The largest number of sites in a sum. A site computes a mask for each of the others, in every round."""
@@ -144,17 +144,11 @@ def _check_honest(honest: int, sites: int) -> None:
     )
 
 
-def weights_of(algorithm: Any, sites: int) -> Array:
-    """N p_i (N,), the weight of each site's values in the sum; 1 if all sites have the same weight."""
-    shares = algorithm.info.shares(np.arange(sites))
-    return np.ones(sites) if shares is None else sites * shares
-
-
 def _loads(
     algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Index, rounds: int
 ) -> tuple[Array, Array, Array]:
     """The fields moves (T, N), longest (T,) and weights (T,) of a `Sums`."""
-    weights = weights_of(algorithm, len(sizes))
+    weights = weights_of(algorithm, np.arange(len(sizes)))
     known, place = np.unique(sizes, return_inverse=True)
     workloads = [schedule.workload(int(m)) for m in known]
     moves = _sensitivities(algorithm, bounds, workloads, rounds)
@@ -190,7 +184,9 @@ class SimulatedSums:
     def __call__(self, round_: int, clients: Index) -> SumNoise:
         """The noise in a round of the clients (...,), given by number."""
         draws = [share_of(seeded_words(self.seed, int(client), round_)) for client in clients.flat]
-        return SumNoise(self.sums.grid(round_), self.algorithm.weights(clients)[..., None], draws)
+        return SumNoise(
+            self.sums.grid(round_), weights_of(self.algorithm.algorithm, clients)[..., None], draws
+        )
 
 
 def largest_mu(mu: Array, evaluation: CountPlan | None) -> float:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.summed import check_sums
 from ..arrays import Array, Index
 from ..privacy.charges import Ledger
 from ..privacy.plan import Plan, Target
@@ -15,7 +14,8 @@ from ..problems.batches import LocalSchedule
 from ..problems.interfaces import Bounds
 from .discrete import Words, secret_words, seeded_words
 from .guard import SumGuard
-from .noise import Sums, largest_mu, weights_of
+from .noise import Sums, largest_mu
+from .summed import check_sums, weights_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SumPlan(Plan):
             algorithm.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
             np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
             np.zeros(sums.sites), float(sums.mu.max()), unit=target.unit, sums=sums,
-            counts=weights_of(algorithm, sums.sites),
+            counts=weights_of(algorithm, np.arange(sums.sites)),
         )  # fmt: skip
 
     def resized(self, algorithm: Any, schedule: LocalSchedule, sizes: Sequence[int] | Index) -> "SumPlan":

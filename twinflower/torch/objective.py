@@ -26,7 +26,6 @@ from ..arrays import Array
 from ..errors import require
 from ..problems.interfaces import Batch, Bounds, Part
 from ..problems.objectives import Penalised, Penalties, mean_over, score_of
-from ..problems.regularisers import OnPart, Regulariser, on_part
 from .batched import Batched
 from .checks import (
     check_loss,
@@ -60,7 +59,7 @@ class ModuleObjective(Penalised):
     classifies: bool = True
     chunk: int = 0
     threads: int = 1
-    factory: Callable[[], nn.Module] | None = None
+    factory: "Callable[[], nn.Module | ModuleObjective] | None" = None
 
     def __post_init__(self) -> None:
         Penalties("torch", self.l2, self.nonconvex, self.clip_norm, self.clip).check()
@@ -106,7 +105,7 @@ class ModuleObjective(Penalised):
         if self.factory is None or draw is None:
             return to_point(self.parameters.own())
         made = seeded(self.factory, int(draw.integers(2**63)))
-        return to_point(Parameters(getattr(made, "module", made)).own())
+        return to_point(Parameters(made.module if isinstance(made, ModuleObjective) else made).own())
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds from clip_norm; the curvature has no known bound. SettingError unless rows are clipped."""
@@ -153,10 +152,6 @@ class ModuleObjective(Penalised):
         """The parameters whose names match patterns such as "*.weight, head.bias", in the order of a point."""
         rows = dict(zip(self.parameters.names, self.shapes, strict=True))
         return [Part(span, rows[name][0]) for name, span in self.parameters.chosen(patterns).items()]
-
-    def regularised(self, regulariser: Regulariser, patterns: str) -> OnPart:
-        """The regulariser applied only to the parameters that match the patterns."""
-        return on_part(regulariser, [part.span for part in self.parts(patterns)])
 
     def check_rows(self, rows: Batch) -> None:
         """SettingError for rows that the module or the loss does not accept, and for NaN and infinity."""

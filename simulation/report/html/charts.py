@@ -107,7 +107,7 @@ def chart(
     """
     series = [_thinned(one) for one in series]
     x = Axis.over(_all(one.x for one in series), logs[0])
-    heights = [part for one in series for part in (one.mean, one.low, one.high)]
+    heights = [part for one in series for part in (one.centre, one.low, one.high)]
     y = Axis.over(_all([*heights, np.asarray(limits, dtype=float)]), logs[1])
     return Chart(
         title, x_label, [_line(one, x, y) for one in series], x.ticks(units[0]), y.ticks(units[1]),
@@ -127,13 +127,13 @@ def _thinned(one: Series) -> Series:
     """The series with at most `_MOST_POINTS` of its points, the first and the last among them."""
     places = np.linspace(0, len(one.x) - 1, min(len(one.x), _MOST_POINTS))
     keep = places.round().astype(int)
-    x, mean, low, high = (array[keep] for array in (one.x, one.mean, one.low, one.high))
-    return one._replace(x=x, mean=mean, low=low, high=high)
+    x, centre, low, high = (array[keep] for array in (one.x, one.centre, one.low, one.high))
+    return one._replace(x=x, centre=centre, low=low, high=high)
 
 
 def _line(one: Series, x: Axis, y: Axis) -> Line:
-    good = _drawable(one.x, x.log) & _drawable(one.mean, y.log)
-    places, means = one.x[good], one.mean[good]
+    good = _drawable(one.x, x.log) & _drawable(one.centre, y.log)
+    places, means = one.x[good], one.centre[good]
     band = ""
     if one.seeds > 1:
         low, high = (np.where(_drawable(end[good], y.log), end[good], means) for end in (one.low, one.high))

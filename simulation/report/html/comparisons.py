@@ -25,8 +25,8 @@ from .statement import headline, statement
 _COLUMNS = ("objective", "test_accuracy", "nonzeros")  # of a comparison's charts
 
 
-class Curve(NamedTuple):
-    """A curve of a report: its name, its settings, and its ended runs as summaries by their folders."""
+class CurveRuns(NamedTuple):
+    """A curve of a report with its runs: its name, its settings, and its ended runs as summaries by their folders."""
 
     name: str
     config: Config
@@ -58,7 +58,9 @@ def page_of_experiment(plan: Experiment, folder: Path) -> Page:
 
 def page_of_comparison(found: Comparison) -> Page:
     """The report on finished runs of any experiments."""
-    curves = [Curve(name, read_config(next(iter(runs))).config, runs) for name, runs in found.groups.items()]
+    curves = [
+        CurveRuns(name, read_config(next(iter(runs))).config, runs) for name, runs in found.groups.items()
+    ]
     charts = [_compared(curves, column) for column in _COLUMNS]
     return Page(
         "Comparison of federated learning runs", ", ".join(found.groups), _alarm(curves), found.left_out, [],
@@ -66,14 +68,14 @@ def page_of_comparison(found: Comparison) -> Page:
     )  # fmt: skip
 
 
-def _curve(plan: Experiment, folder: Path, nth: int) -> Curve:
+def _curve(plan: Experiment, folder: Path, nth: int) -> CurveRuns:
     curve = plan.curves[nth]
     folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
     runs = {own: read_summary(own) for own in folders if has_ended(own)}
-    return Curve(": ".join(filter(None, (curve.panel, curve.label))), curve.config, runs, len(folders))
+    return CurveRuns(": ".join(filter(None, (curve.panel, curve.label))), curve.config, runs, len(folders))
 
 
-def _alarm(curves: Sequence[Curve]) -> str:
+def _alarm(curves: Sequence[CurveRuns]) -> str:
     """How many runs failed or have not ended; empty if all finished."""
     ended = [summary for curve in curves for summary in curve.runs.values()]
     total = max(len(ended), sum(curve.planned for curve in curves))
@@ -85,7 +87,7 @@ def _alarm(curves: Sequence[Curve]) -> str:
     return "; ".join(missing) + "." * bool(missing)
 
 
-def _sections(curves: Sequence[Curve], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:
+def _sections(curves: Sequence[CurveRuns], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:
     return [
         *warned(list(_warnings(curves))), Section("Results", tables=[_results(curves)]),
         Section("Curves", charts=charts), _methods(curves), _privacy(curves),
@@ -93,7 +95,7 @@ def _sections(curves: Sequence[Curve], charts: Sequence[Chart], files: Sequence[
     ]  # fmt: skip
 
 
-def _results(curves: Sequence[Curve]) -> Table:
+def _results(curves: Sequence[CurveRuns]) -> Table:
     """The table of `compare`, without the columns that no run measured."""
     missing = ["0", *["-"] * (len(HEADINGS) - 3)]
     rows = [
@@ -109,7 +111,7 @@ def _results(curves: Sequence[Curve]) -> Table:
     return Table([named[place] for place in kept], texts, remark)
 
 
-def _warnings(curves: Sequence[Curve]) -> Iterator[str]:
+def _warnings(curves: Sequence[CurveRuns]) -> Iterator[str]:
     for curve in curves:
         texts = [text for summary in curve.runs.values() for text in summary["warnings"] or []]
         yield from (f"{curve.name}: {text.removeprefix('warning: ')}" for text in dict.fromkeys(texts))
@@ -128,7 +130,7 @@ def _panel(plan: Experiment, folder: Path, panel: str) -> list[Chart]:
     return charts
 
 
-def _compared(curves: Sequence[Curve], column: str) -> Chart:
+def _compared(curves: Sequence[CurveRuns], column: str) -> Chart:
     shown = []
     for curve in curves:
         runs = [
@@ -156,7 +158,7 @@ def _chart(
 # --- what belongs to one curve
 
 
-def _methods(curves: Sequence[Curve]) -> Section:
+def _methods(curves: Sequence[CurveRuns]) -> Section:
     """What was trained, on what, and who took part; equal texts once, under the names of their curves."""
     found = _shared((curve.name, f"{trained(curve.config)} {_partition(curve)}".strip()) for curve in curves)
     texts = (
@@ -179,18 +181,18 @@ def _shared(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def _partition(curve: Curve) -> str:
+def _partition(curve: CurveRuns) -> str:
     texts = [str(summary["partition"] or "") for summary in curve.runs.values()]
     return "; ".join(texts[0].splitlines()) + "." if texts and texts[0] else ""
 
 
-def _participation(curve: Curve) -> tuple[str, ...]:
+def _participation(curve: CurveRuns) -> tuple[str, ...]:
     keys = ("rejected_replies", "uplink_bits", "downlink_bits")
     means = [np.mean([summary[key] or 0 for summary in curve.runs.values()]) for key in keys]
     return f"{means[0]:.4g}", bits(means[1]), bits(means[2])
 
 
-def _settings(curves: Sequence[Curve]) -> Section:
+def _settings(curves: Sequence[CurveRuns]) -> Section:
     """The settings that all curves share, and each curve's own."""
     items = [curve.config.items() for curve in curves]
     own = [", ".join(f"{key} = {mine[key]}" for key in mine if _differs(key, mine, items)) for mine in items]
@@ -208,7 +210,7 @@ def _differs(key: str, mine: Mapping[str, Value], items: Sequence[Mapping[str, V
     )
 
 
-def _privacy(curves: Sequence[Curve]) -> Section:
+def _privacy(curves: Sequence[CurveRuns]) -> Section:
     """The statements of all curves; equal ones once, under the names of their curves."""
     cases = {curve.name: _worst(curve) for curve in curves if curve.runs}
     found = _shared((name, repr(statement(case))) for name, case in cases.items())
@@ -218,7 +220,7 @@ def _privacy(curves: Sequence[Curve]) -> Section:
     return Section("Privacy", points=points, folded=folded)
 
 
-def _worst(curve: Curve) -> Case:
+def _worst(curve: CurveRuns) -> Case:
     """The curve's run that spent the most, or that has no guarantee."""
 
     def cost(folder: Path) -> float:
@@ -228,7 +230,7 @@ def _worst(curve: Curve) -> Case:
     return Case.of_folder(max(curve.runs, key=cost))
 
 
-def _proofs(curves: Sequence[Curve], files: Sequence[Table]) -> Section:
+def _proofs(curves: Sequence[CurveRuns], files: Sequence[Table]) -> Section:
     """Versions, and the digests of every run's settings and files."""
     folders = [(curve, folder) for curve in curves for folder in curve.runs]
     versions = [Table(("made with", ""), read_environment(folders[0][1]))] if folders else []

@@ -7,19 +7,22 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.sets import DATASETS, OWN
+from twinflower.data.columns import Category, Classes, Column, Range
+from twinflower.data.sets import DATASETS, OWN, TableData
+from twinflower.errors import DataError
 from twinflower.models.intervals import LEVEL
+from twinflower.models.trained import load
 
-from ...results.columns import POINT_COLUMNS
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
-from ..compare import is_regression
+from ...settings.columns import POINT_COLUMNS
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, words
+from ..words import BITS, heading, words
 from .case import Case
 from .charts import Chart, chart
+from .coefficients import coefficients
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
@@ -38,7 +41,8 @@ def page_of_run(folder: Path) -> Page:
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), _sites(folder, str(summary["partition"] or "")),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *_columns(folder, config), *coefficients(folder),
+        _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
@@ -99,7 +103,7 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
     if summary["test_accuracy_from"] == "clients":
         guess = "on the rows that the sites hold out"
-    score = "Test R^2" if is_regression(summary) else "Test accuracy"
+    score = "Test R^2" if summary["regression"] else "Test accuracy"
     yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
@@ -182,7 +186,7 @@ def _numbers(rows: Rows, config: Config) -> Table:
         if len(keep) == len(rows)
         else f"{len(keep)} of {len(rows)} evaluated rounds; all are in metrics.csv."
     )
-    return Table([column.replace("_", " ") for column in columns], cells, remark)
+    return Table([heading(column, config) for column in columns], cells, remark)
 
 
 def _cell(value: float, column: str) -> str:
@@ -194,8 +198,55 @@ def _cell(value: float, column: str) -> str:
 # --- sites
 
 
-def _sites(folder: Path, partition: str) -> Section:
-    sites = read_clients(folder)
+def _columns(folder: Path, config: Config) -> list[Section]:
+    """What the columns of tables mean, if the run has a model of tables."""
+    try:
+        schema = load(folder).inputs.schema
+    except DataError:
+        return []
+    if schema is None:
+        return []
+    label = schema.label
+    texts = [f"Files: {config.data.files}"] if isinstance(config.data, TableData) else []
+    kind = f"classes {_listed(label.names)}" if isinstance(label, Classes) else _span(label.range)
+    texts.append(f"Predicted: {label.column}, {kind}")
+    rows = [(own.name, _content(own), own.missing) for own in schema.columns]
+    return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
+
+
+def _content(column: Column) -> str:
+    return _listed(column.categories) if isinstance(column, Category) else _span(column.range)
+
+
+def _span(own: Range | None) -> str:
+    return "a number" if own is None else f"{own.low:.6g} to {own.high:.6g}"
+
+
+def _listed(words: Sequence[object]) -> str:
+    return ", ".join(map(str, words[:_MOST_ROWS])) + (" ..." if len(words) > _MOST_ROWS else "")
+
+
+def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[Table]:
+    """The name of each site and, without privacy, what the final model achieves on its rows."""
+    names, scores = summary["site_names"], summary["site_scores"]
+    if not (names or scores):
+        return []
+    headings, remark = ["site", "records"], "The names of the sites."
+    if scores:
+        headings.append("R^2" if summary["regression"] else "accuracy")
+        remark = "The final model on the rows that each site trained on."
+    rows = []
+    for site in sites[:_MOST_ROWS]:
+        number_, records = int(site["client"]), int(site["rows"])
+        own = [number(scores[number_], ".4f")] if scores else []
+        rows.append([f"{number_}: {names[number_]}" if names else f"{number_}", f"{records:,}", *own])
+    return [
+        Table(headings, rows, remark if len(rows) == len(sites) else f"{remark} {len(rows)} of {len(sites)}.")
+    ]
+
+
+def _sites(folder: Path, summary: Mapping[str, Any]) -> Section:
+    sites, partition = read_clients(folder), str(summary["partition"] or "")
     groups = grouped(sites, ("asked", "used"))
     rows = [
         (*named(group), f"{asked:.0f}", f"{used:.0f}", f"{asked - used:.0f}")
@@ -204,7 +255,8 @@ def _sites(folder: Path, partition: str) -> Section:
     remark = "" if len(rows) == len(groups) else "The other sites are in clients.csv."
     table = Table(("site", "records", "rounds asked", "replies used", "left out"), rows, remark)
     return Section(
-        "Sites and participation", points=partition.splitlines(), tables=[table] if rows else [],
+        "Sites and participation", points=partition.splitlines(),
+        tables=[*_results(sites, summary), *([table] if rows else [])],
         folded=_lost(read_rejections(folder)),
     )  # fmt: skip
 

@@ -200,6 +200,6 @@ def proofs(path: Path, config: Config) -> Section:
         [wording.CHECK],
         tables=[
             Table(("made with", ""), versions),
-            Table(("SHA-256 of", ""), [("the settings", config.agreement), *files], codes=True),
+            Table(("SHA-256 of", ""), [("the settings", config.result_digest), *files], codes=True),
         ],
     )

@@ -109,10 +109,10 @@ SEED_PLANNED = (
     "sites draw their noise in secret."
 )
 EVALUATION = (
-    "Central evaluation: objective and accuracy are computed without noise, on all rows in one place, for research. So "
-    "are the numbers of rows and labels per site."
+    "Central evaluation: objective and accuracy, or R^2, are computed without noise, on all rows in one place, for "
+    "research. So are the numbers of rows and labels per site."
 )
-OWN_ROWS = "The rows that the server evaluates on: objective and accuracy are computed on them without noise."
+OWN_ROWS = "The rows that the server evaluates on: objective and accuracy, or R^2, are computed on them without noise."
 EARLY = (
     "The end of the run, which did not finish: a site charges a round before it computes it, so its own ledger may "
     "hold one round more than is listed here."

@@ -27,6 +27,7 @@ EXTRA_COLUMNS = (
     *SITE_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
+GAP = "gap"  # of figures only: the objective above the lowest in the panel (`simulation.report.series`)
 SIGNED_COLUMNS = {
     "excess",
     "test_accuracy",

@@ -23,19 +23,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..algorithms import ALGORITHMS
+from ..algorithms.abilities import BoundsRounding, Constrained, NeedsEveryClient, SumsUp, rounding
+from ..algorithms.algorithm import Algorithm, RunInfo
+from ..algorithms.layout import Cells, Layout
+from ..algorithms.messages import NOTHING, Messages, Nothing
 from ..arrays import Array, Index, Seeds
 from ..errors import require
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Batches, Workload
 from ..problems.interfaces import Batch, Bounds, Objective
 from ..problems.regularisers import Regulariser
-from ..sums.grid import Cells as CellArray
-from ..sums.grid import Grid, add
 from ..work import LocalWork, Noise, Report
-from .abilities import BoundsRounding, NeedsEveryClient, SumsUp, rounding
-from .algorithm import Algorithm, RunInfo
-from .layout import Cells, Layout
-from .messages import NOTHING, Messages, Nothing
+from .grid import CellArray, Grid, add
 
 
 class Upload(NamedTuple):
@@ -100,14 +100,10 @@ class Summed(NeedsEveryClient, BoundsRounding):
     def grid(self, round_: int) -> Grid:
         """The grid of this round. Raises SettingError if no noise was planned for the round."""
         require(
-            1 <= round_ <= len(self.widths), f"noise was planned for {len(self.widths)} rounds; got round {round_}"
+            1 <= round_ <= len(self.widths),
+            f"noise was planned for {len(self.widths)} rounds; got round {round_}",
         )
         return Grid(self.widths[round_ - 1], self.info.num_clients)
-
-    def weights(self, clients: Index) -> Array:
-        """N p_i of clients (...,): the factor applied to their values, 1 if all clients have the same weight."""
-        shares = self.info.shares(np.atleast_1d(clients))
-        return np.ones(clients.shape) if shares is None else self.info.num_clients * shares.reshape(clients.shape)
 
     def init_client(self, start: Array) -> Nothing:
         """The empty state: clients keep nothing."""
@@ -126,12 +122,9 @@ class Summed(NeedsEveryClient, BoundsRounding):
         lead = work.batches.steps.shape
         fresh = self.algorithm.init_client(np.zeros((*lead, work.objective.d)))
         report = Report(work.batches.steps, np.zeros(lead, dtype=bool))
-        v = _released(self.algorithm, fresh, inbox, work) - self._public(fresh, inbox, lead, work)
+        public = _at_rest(lead, work.objective.d, work.round)
+        v = _released(self.algorithm, fresh, inbox, work) - _released(self.algorithm, fresh, inbox, public)
         return state, Upload(work.noise(v)), report  # type: ignore[arg-type]
-
-    def _public(self, state: Any, inbox: Any, lead: tuple[int, ...], work: LocalWork) -> Array:
-        """The public part a(z, inbox) of the value to which noise is added."""
-        return _released(self.algorithm, state, inbox, _at_rest(lead, work.objective.d, work.round))
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The method's release, because one record changes v_i as much as u_i."""
@@ -156,19 +149,8 @@ class Summed(NeedsEveryClient, BoundsRounding):
         rest = _at_rest((), total.shape[-1], round_)
         u = _released(self.algorithm, server.client, inbox, rest) + self.grid(round_).mean(total)
         client, upload, _ = self.algorithm.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
-        return Server(self.algorithm.server_update(server.own, self._of_all(upload), self._everyone, round_), client)
-
-    @property
-    def _everyone(self) -> Index:
-        return np.arange(self.info.num_clients)
-
-    def _of_all(self, upload: Any) -> Any:
-        """The mean upload, repeated for all N clients, each with its own number of local steps."""
-        count = self.info.num_clients
-        whole = type(upload)(*(np.broadcast_to(part, (count, *np.shape(part))) for part in upload))
-        if isinstance(self.algorithm, Messages) and self.algorithm.counts_steps:
-            return whole._replace(steps=np.broadcast_to(self.steps, count))
-        return whole
+        uploads, everyone = _of_all(self.algorithm, upload, self.steps), np.arange(self.info.num_clients)
+        return Server(self.algorithm.server_update(server.own, uploads, everyone, round_), client)
 
     def model(self, server: Server) -> Array:
         """The method's model (..., d)."""
@@ -177,13 +159,34 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
 def check_sums(algorithm: Algorithm, steps: int) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
+    known = [
+        name
+        for name, own in ALGORITHMS.items()
+        if issubclass(own, SumsUp) and not issubclass(own, Constrained)
+    ]
     require(
         isinstance(algorithm, SumsUp),
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
-        "choose fedpdm, feddyn, fedadmm or scaffold with one local step, fedavg, fedprox, isrl-dp, ssca, or "
-        "ldp-primal-dual with step-size 1",
+        f"choose one of {', '.join(known)} (docs/sums.md says with which settings)",
     )
     algorithm.check_sum(steps)  # type: ignore[attr-defined]
+
+
+def weights_of(algorithm: Algorithm, clients: Index) -> Array:
+    """N p_i of clients (...,): the factor applied to their values, 1 if all clients have the same weight."""
+    shares = algorithm.info.shares(np.atleast_1d(clients))
+    if shares is None:
+        return np.ones(clients.shape)
+    return algorithm.info.num_clients * shares.reshape(clients.shape)
+
+
+def _of_all(algorithm: Algorithm, upload: Any, steps: tuple[int, ...]) -> Any:
+    """The mean upload, repeated for all N clients, each with its own number of local steps."""
+    count = algorithm.info.num_clients
+    whole = type(upload)(*(np.broadcast_to(part, (count, *np.shape(part))) for part in upload))
+    if isinstance(algorithm, Messages) and algorithm.counts_steps:
+        return whole._replace(steps=np.broadcast_to(steps, count))
+    return whole
 
 
 @dataclass

@@ -1,0 +1,92 @@
+"""Requests to a client: what their configs hold, and which session a Flower run belongs to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from flwr.app import ConfigRecord, RecordDict
+
+from twinflower.algorithms.abilities import AveragesModels
+from twinflower.algorithms.algorithm import Algorithm
+from twinflower.errors import ReplyError, SettingError
+
+MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
+_SESSION = "twinflower.session"  # record of context.state
+
+
+class RoundRequest(NamedTuple):
+    """The config of a request for a round. session: the training that it belongs to. settled: rounds up to this one
+    will not be requested again. closing: whether this is the message after the last round. model_only: whether the
+    server averages models and needs nothing else. ranges: of the columns with private ranges, as bytes."""
+
+    round: int
+    session: str
+    settled: int
+    closing: bool
+    model_only: bool
+    ranges: object
+
+
+@dataclass(frozen=True)
+class RequestReader:
+    """Reads the configs of requests to a client; raises ReplyError for one that a strategy would not send.
+
+    algorithm: the client's. state: of Flower's context, in which the session of this Flower run is stored. run: the
+    session of requests that name none. first_round: the number of the first round, 0 or 1.
+    """
+
+    algorithm: Algorithm
+    state: RecordDict
+    run: str
+    first_round: int = 1
+
+    def read(self, config: Mapping[str, Any]) -> RoundRequest:
+        """The request of a round; nothing is stored."""
+        round_ = _round_in(config, self.first_round)
+        session, settled = self.session(config), config.get("settled", round_ - 1)
+        if type(settled) is not int:
+            raise ReplyError("the request's 'settled' must be a round number")
+        model_only = config.get(MODEL_ONLY) is True
+        if model_only:
+            _check_averaging(self.algorithm)
+        closing = config.get("closing") is True
+        return RoundRequest(round_, session, settled, closing, model_only, config.get("ranges"))
+
+    def evaluation(self, config: Mapping[str, Any]) -> tuple[int, str]:
+        """The round and the session of a request to evaluate a model."""
+        return _round_in(config, 1), self.session(config)
+
+    def session(self, config: Mapping[str, Any]) -> str:
+        """The session of a request. A second one in the same Flower run is refused, because it would get a budget of
+        its own."""
+        session = config.get("session", self.run)
+        if type(session) is not str or not 0 < len(session) <= 64:
+            raise ReplyError("the request's session must be a text of 1 to 64 characters")
+        if _SESSION in self.state and cast(ConfigRecord, self.state[_SESSION])["session"] != session:
+            raise ReplyError("the request belongs to another session than this run's")
+        return session
+
+    def bind(self, session: str) -> None:
+        """Bind this Flower run to the session; to be called only for a request that was validated completely."""
+        if _SESSION not in self.state:
+            self.state[_SESSION] = ConfigRecord({"session": session})
+
+
+def _round_in(config: Mapping[str, Any], first: int) -> int:
+    round_ = config.get("round")
+    if type(round_) is not int or round_ < first:
+        raise ReplyError(f"the request must carry its round, a whole number from {first}; got {round_!r}")
+    return round_
+
+
+def _check_averaging(algorithm: Algorithm) -> None:
+    """Raise ReplyError unless the algorithm's server only averages the clients' models."""
+    if not isinstance(algorithm, AveragesModels):
+        raise ReplyError(
+            f"the server of {algorithm.name} does more than average models, so a strategy that only averages cannot "
+            f"take its place: use twinflower.strategies.STRATEGIES['{algorithm.name}'], or a FedAvg client"
+        )
+    try:
+        algorithm.check_average()
+    except SettingError as error:
+        raise ReplyError(str(error)) from None

@@ -1,0 +1,270 @@
+"""How the scikit-learn estimators turn X into features: arrays by ranges, tables by a schema made of their parameters.
+
+A table is a data frame, or a dictionary of columns. Its schema is like that of a file (`twinflower.data.schema`), so
+texts, missing values and private ranges mean the same in both.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from twinflower.arrays import Array, Index
+from twinflower.data.columns import CellError, Number, Range, Target, numbers
+from twinflower.data.ranges import Bins, Unscaled
+from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
+from twinflower.data.schema_file import make_schema
+from twinflower.errors import SettingError, require
+from twinflower.models.inputs import Inputs
+
+_MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
+_MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
+
+
+def plain(value: Any) -> Any:
+    """The value with numbers and arrays of NumPy as Python's own, which settings and messages need."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    return {key: plain(own) for key, own in value.items()} if isinstance(value, Mapping) else value
+
+
+def dense(X: Any) -> Any:
+    """X, as an array if it is a sparse matrix; SettingError if that would be too large."""
+    if not sparse.issparse(X):
+        return X
+    numbers = int(np.prod(X.shape, dtype=object))
+    require(
+        numbers <= _MOST,
+        f"a sparse X is made dense, which is done up to {_MOST:,} numbers; got {numbers:,}, of shape {X.shape}: reduce "
+        "its columns first, for example with TruncatedSVD",
+    )
+    return X.toarray()
+
+
+def is_table(X: Any) -> bool:
+    """Whether X has named columns."""
+    return hasattr(X, "columns") or isinstance(X, Mapping)
+
+
+def table(X: Any) -> dict[str, NDArray[Any]]:
+    """The columns of a table by their names; SettingError unless X is one, and all names are texts."""
+    require(
+        is_table(X),
+        "ranges by column, categories and missing need columns with names: X must be a data frame or a dictionary; "
+        f"got {type(X).__name__}",
+    )
+    names = list(X.columns if hasattr(X, "columns") else X)
+    for name in names:
+        require(isinstance(name, str), f"the names of X's columns must be texts; got {plain(name)!r}")
+    columns = {name: np.asarray(X[name]) for name in names}
+    lengths = {len(own) for own in columns.values()}
+    require(len(lengths) == 1, "X must have columns, all with the same number of rows")
+    return columns
+
+
+# --------------------------------------------------------------------------------------------- arrays
+
+
+def array_inputs(X: Array, ranges: Any, norms: Mapping[str, Any]) -> Inputs:
+    """The scaling of the columns (rows, columns) from their ranges to [-1, 1]; none for private ranges.
+
+    ranges: (low, high), "private", or None for those of X. norms: row_norm and row_scaling of the inputs.
+    """
+    inputs = Inputs(X.shape[1], **norms)
+    if isinstance(ranges, str):
+        return inputs
+    low, high = (X.min(0), X.max(0)) if ranges is None else pairs(ranges, X.shape[1])
+    half = np.where(high > low, high / 2 - low / 2, 1.0)
+    return replace(inputs, centre=low / 2 + high / 2, spread=half, clipped=ranges is not None)
+
+
+def pairs(given: Any, columns: int, name: str = "ranges") -> tuple[Array, Array]:
+    """The lowest and the highest value of each column, both (columns,); SettingError for invalid ranges.
+
+    name: of the parameter that gives them.
+    """
+    try:
+        low, high = (np.broadcast_to(np.asarray(own, dtype=np.float64), columns) for own in given)
+    except (ValueError, TypeError):
+        low = high = np.zeros(columns)
+    fine = bool(np.isfinite([low, high]).all() and (low < high).all())
+    each = f" for each of {columns} columns" if columns > 1 else ""
+    require(fine, f"{name} must be (low, high) with low < high{each}; got {plain(given)!r}")
+    return low, high
+
+
+# --------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The parameters of an estimator that describe the columns of a table; see `FederatedClassifier`."""
+
+    ranges: Any
+    categories: Mapping[str, Sequence[Any]]
+    missing: str
+
+    def inputs(
+        self, X: Mapping[str, NDArray[Any]], label: Mapping[str, Any], norms: Mapping[str, Any]
+    ) -> Inputs:
+        """The encoding of the table X.
+
+        label: the classes or the range of y, as in the file of a schema. norms: as in `array_inputs`.
+        """
+        names = list(X)
+        for parameter in ("categories", "ranges"):
+            _check_known(parameter, getattr(self, parameter), names)
+        document = {
+            "missing-values": _MISSING_TEXTS,
+            "label": plain({"column": _unused(names), **label}),
+            "columns": plain(self._documents(X, names)),
+        }
+        schema = make_schema(document)
+        return Inputs(len(schema.features), schema, **norms)
+
+    def _documents(self, X: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What a schema says about each column."""
+        numeric = [name for name in names if name not in self.categories]
+        kinds = {name: {"categories": list(own)} for name, own in self.categories.items()}
+        kinds |= {name: {"range": own} for name, own in self._ranges(X, numeric).items()}
+        return {name: {**kinds[name], "missing": self.missing} for name in names}
+
+    def _ranges(self, X: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, Any]:
+        """The range of each of these columns: [low, high] or "private"."""
+        if isinstance(self.ranges, Mapping):
+            absent = [name for name in names if name not in self.ranges]
+            require(
+                not absent,
+                f"column {absent[0] if absent else ''!r} has neither a range nor categories: give it one, or leave it "
+                "out of X",
+            )
+            return {name: _listed(self.ranges[name]) for name in names}
+        if isinstance(self.ranges, str):
+            return dict.fromkeys(names, self.ranges)
+        if self.ranges is None:
+            return {name: _found(name, X[name]) for name in names}
+        low, high = pairs(self.ranges, len(names))
+        return dict(zip(names, np.stack([low, high], axis=1).tolist(), strict=True))
+
+
+def _check_known(parameter: str, given: Any, names: Sequence[str]) -> None:
+    """SettingError if the parameter names a column that X does not have."""
+    for name in given if isinstance(given, Mapping) else ():
+        require(name in names, f"{parameter} names a column {plain(name)!r} that X does not have")
+
+
+def _unused(names: Sequence[str]) -> str:
+    """A name for the label that no column has."""
+    label = "y"
+    while label in names:
+        label += "_"
+    return label
+
+
+def _listed(own: Any) -> Any:
+    """A range as a schema has it, with floats."""
+    try:
+        return own if isinstance(own, str) else [float(bound) for bound in own]
+    except (ValueError, TypeError):
+        return own
+
+
+def _found(name: str, column: NDArray[Any]) -> list[float]:
+    """The range of the numbers in a column."""
+    try:
+        values = numbers(column, frozenset(_MISSING_TEXTS))
+    except CellError as error:
+        raise SettingError(
+            f"column {name!r}, {error.text}: for a column of texts give categories={{{name!r}: [...]}}"
+        ) from None
+    known = values[~np.isnan(values)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+    return [low, high] if low < high else [low - 1.0, high + 1.0]
+
+
+# ------------------------------------------------------------------------------------- private ranges
+
+
+def unscaled(X: Any, inputs: Inputs) -> Unscaled | None:
+    """The rows X before scaling if some columns have private ranges, else None."""
+    if inputs.schema is None:
+        if inputs.centre is not None:
+            return None
+        schema = Schema(tuple(Number(name, None) for name in inputs.names), Target("y", Range(-1.0, 1.0)))
+    else:
+        schema = inputs.schema
+        if not schema.private:
+            return None
+    rows = inputs.encoded(X)
+    return Unscaled(schema, rows, rows, inputs.completed)
+
+
+def counted(values: Array) -> tuple[Range, ...]:
+    """The ranges that private ranges of these columns (rows, columns) would be without noise."""
+    bins = Bins.for_noise(0.0)
+    return bins.find_ranges(bins.counts(values), len(values))
+
+
+def scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:
+    """The inputs with these ranges in place of the private ones."""
+    if inputs.schema:
+        return replace(inputs, schema=inputs.schema.with_ranges(ranges))
+    centre, spread = (np.array(own) for own in zip(*((r.middle, r.half) for r in ranges), strict=True))
+    return replace(inputs, centre=centre, spread=spread, clipped=True)
+
+
+def check_ranges(ranges: Any, private: bool) -> None:
+    """SettingError for a private fit without ranges, or for a text other than "private"."""
+    require(
+        ranges is not None or not private,
+        "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays of "
+        f'one for each column, ranges={{column: (low, high)}}, or "{PRIVATE}"; those of the data are not covered by '
+        "the guarantee",
+    )
+    require(
+        not isinstance(ranges, str) or ranges == PRIVATE,
+        f'ranges must be (low, high) or "{PRIVATE}"; got {ranges!r}',
+    )
+
+
+# ----------------------------------------------------------------------------------- sites and groups
+
+
+def grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:
+    """A permutation (rows,) that groups the rows by site, and each site's number of rows.
+
+    Without sites the rows are assigned at random to `number` sites.
+    """
+    if sites is None:
+        require(number >= 1, f"num_sites must be at least 1; got {number}")
+        codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
+    else:
+        sites = np.asarray(sites)
+        require(
+            sites.shape == (rows,), f"sites must have shape ({rows},), one for each row; got {sites.shape}"
+        )
+        codes = np.unique(sites, return_inverse=True)[1]
+    return np.argsort(codes, kind="stable"), tuple(map(int, np.bincount(codes)))
+
+
+def check_groups(groups: Any, rows: int, private: bool, most: int | None) -> None:
+    """SettingError if a group of a private fit has more rows than the `most` that are protected together."""
+    labels = np.asarray(groups)
+    require(
+        labels.shape == (rows,), f"groups must have shape ({rows},), one for each row; got {labels.shape}"
+    )
+    if not private:  # nobody is protected
+        return
+    require(
+        most is not None, "groups need group_size in a private fit, the largest number of rows of one group"
+    )
+    largest = int(np.unique(labels, return_counts=True)[1].max())
+    require(
+        largest <= (most or 0),
+        f"group_size is {plain(most)}, and one group has {largest} rows: raise it, or leave rows out",
+    )

@@ -1,0 +1,55 @@
+"""The parameters of the scikit-learn estimators: a grid search may vary single settings of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from twinflower.settings import kebab
+
+_PREFIX = "settings__"
+
+
+class Nested(BaseEstimator):  # type: ignore[misc]
+    """An estimator with a parameter `settings`, a dictionary, whose entries are parameters themselves.
+
+    The setting "fedpdm.step-size" is the parameter settings__fedpdm__step_size.
+    """
+
+    settings: Mapping[str, Any] | None
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that are not at their defaults, with long arrays shortened."""
+        with np.printoptions(threshold=8, edgeitems=1):
+            return super().__repr__(N_CHAR_MAX)  # type: ignore[no-any-return]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:  # of scikit-learn 1.5
+        return {"X_types": ["2darray", "sparse"]}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name; deep: also those in `settings`, such as settings__fedpdm__rho."""
+        own: dict[str, Any] = super().get_params(deep=False)
+        if deep and isinstance(self.settings, Mapping):
+            own |= {f"{_PREFIX}{_nested(key)}": value for key, value in self.settings.items()}
+        return own
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; settings__fedpdm__rho=0.1 sets "fedpdm.rho" in `settings` and keeps the others."""
+        nested = {key: params.pop(key) for key in list(params) if key.startswith(_PREFIX)}
+        super().set_params(**params)
+        if nested:
+            changed = {_nested(key.removeprefix(_PREFIX)): value for key, value in nested.items()}
+            kept = {key: own for key, own in (self.settings or {}).items() if _nested(key) not in changed}
+            self.settings = kept | {kebab(key.replace("__", ".")): own for key, own in changed.items()}
+        return self
+
+
+def _nested(key: str) -> str:
+    """A setting's name within the name of a parameter: fedpdm__step_size for fedpdm.step-size."""
+    return key.replace(".", "__").replace("-", "_")

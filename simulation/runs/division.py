@@ -1,0 +1,103 @@
+"""The rows of a run: loaded, divided among its clients, and held out for evaluation."""
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from twinflower.data.dataset import OWN, Dataset
+from twinflower.data.own import OwnData, load_own
+from twinflower.data.partition import Partition, divide, hold_out
+from twinflower.data.sets import ArrayData, Data, TableData
+from twinflower.data.sites import load_own_table, schema_to_read
+from twinflower.data.tables import check_groups, table_files
+from twinflower.errors import require
+
+from ..settings import Config
+
+
+def load_rows(config: Config, deferred: bool) -> Dataset:
+    """The data set of a run; deferred: its rows are computed when they are first used. Raises DataError."""
+    if isinstance(config.data, OwnData):
+        data = _own_dataset(config, config.data)
+    else:
+        data = _dataset(config.data, config.dtype, deferred)
+    if data.schema:
+        _check_people(config)
+    return data
+
+
+@lru_cache(maxsize=2)
+def _dataset(data: Data | TableData | ArrayData, dtype: np.dtype[Any], deferred: bool) -> Dataset:
+    return data.load(os.environ.get("TWINFLOWER_DATA", ""), dtype, deferred)
+
+
+def _own_dataset(config: Config, data: OwnData) -> Dataset:
+    """The rows of this process's data-file: a node trains on them, the server evaluates on them."""
+    if data.schema:
+        loaded = load_own_table(data)
+    else:
+        rows = load_own(
+            data.file, data.num_features, data.num_classes, bias=data.bias, row_norm=data.row_norm
+        )
+        loaded = Dataset(OWN, *rows, *rows, data.num_classes)
+    sites, others = config.clients.count, len(loaded.labels)
+    where = f"the server evaluates on {others} others" if others else "only they evaluate the model"
+    return replace(loaded, note=f"{sites} sites with rows of their own; {where}")
+
+
+def _check_people(config: Config) -> None:
+    """DataError if a table has more rows of a person than privacy.group-size; deployed sites have their own limits."""
+    if isinstance(config.data, TableData) and config.privacy.unit.size:
+        for file in table_files(config.data.files):
+            check_groups(file, schema_to_read(config.data), config.privacy.unit.size)
+
+
+def divided(config: Config, data: Dataset) -> tuple[Partition, Partition | None]:
+    """The rows on which each client trains, and those that it holds out for evaluation, None for none."""
+    division = _divide(config, data)
+    if not config.evaluation.held_out:
+        return division, None
+    _check_held_out(config, data)
+    division, held = hold_out(division, config.evaluation.held_out, config.seed)
+    require(len(held.rows) > 0, "evaluation.held-out needs a client with two rows; here every one has one")
+    return division, held
+
+
+def _divide(config: Config, data: Dataset) -> Partition:
+    if config.data.name == OWN:
+        offsets = np.cumsum([0, *config.sizes])
+        return Partition(np.arange(offsets[-1]), offsets)
+    if data.sites:
+        offsets = np.cumsum([0, *data.sites])
+        return Partition(np.arange(offsets[-1]), offsets)
+    return divide(data.labels, config.clients.count, config.partition, config.seed, data.num_classes)
+
+
+def _check_held_out(config: Config, data: Dataset) -> None:
+    """Raise SettingError for data on which clients cannot evaluate models."""
+    share, private = config.evaluation.held_out, config.privacy.mode != "none"
+    require(
+        not data.standardised,
+        f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
+        f"statistics of all rows, the held-out ones included; got {share:g}",
+    )
+    require(
+        data.unscaled is None,
+        "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
+        f"that they train on; got {share:g}",
+    )
+    require(
+        not private or bool(data.num_classes or config.evaluation.loss_bound),
+        "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
+        "evaluation.loss-bound, to which the losses that it releases are clipped",
+    )
+
+
+def share_for_ranges(config: Config, data: Dataset) -> float:
+    """The share of the privacy budget for the private ranges of a schema; 0 if it has none."""
+    if data.unscaled is None or isinstance(config.data, Data):
+        return 0.0
+    return config.data.range_share

@@ -1,0 +1,102 @@
+"""The algorithm of a run, built from its settings: its regulariser, public information, sums, and starting point."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from twinflower.algorithms import Algorithm
+from twinflower.algorithms.abilities import DrawsSteps, NeedsEveryClient, RestrictsObjective
+from twinflower.algorithms.algorithm import RunInfo
+from twinflower.arrays import Array, Index
+from twinflower.errors import require
+from twinflower.privacy.plan import Plan
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Model, NamedModel
+from twinflower.problems.objectives import check_clipping
+from twinflower.problems.regularisers import Regulariser, on_part
+from twinflower.problems.topologies import Neighbours
+from twinflower.randomness import normals, stream
+from twinflower.sums.plan import SumPlan
+from twinflower.sums.summed import Summed
+
+from ..settings import Config
+
+
+def build_method(config: Config, objective: Model, sizes: Index, neighbours: Neighbours) -> Algorithm:
+    """The algorithm for clients with these numbers of rows (N,); SettingError if it does not fit the objective."""
+    algorithm = replace(config.method, regulariser=_regulariser(config, objective))
+    algorithm = _with_info(algorithm, config, sizes, neighbours)
+    if isinstance(algorithm, RestrictsObjective):
+        algorithm.check(objective)
+    check_clipping(objective, algorithm.privacy)
+    for layout in (algorithm.inbox, algorithm.upload):
+        layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
+    return algorithm
+
+
+def _regulariser(config: Config, objective: Model) -> Regulariser:
+    """The regulariser h, applied to the whole point or only to the parameters named by regulariser.parameters."""
+    h = config.regulariser
+    parts = objective.parts(h.parameters or "*") if isinstance(objective, NamedModel) else []
+    require(
+        h.name != "group-l1" or len(parts) < 2,
+        "regulariser group-l1 needs one matrix: set regulariser.parameters to the name of one parameter; got "
+        f"{len(parts)} parameters",
+    )
+    whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
+    return on_part(whole, parts) if h.parameters else whole
+
+
+def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:
+    """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
+    require(
+        not isinstance(algorithm, NeedsEveryClient) or config.sampled == config.clients.count,
+        f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
+        f"{config.clients.per_round} of {config.clients.count}",
+    )
+    key = config.seed if isinstance(algorithm, DrawsSteps) else 0
+    info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
+    by_rows = weighting_of(config, algorithm) == "rows"
+    return with_sizes(replace(algorithm, info=info), sizes if by_rows else ())
+
+
+def weighting_of(config: Config, algorithm: Algorithm | type[Algorithm]) -> str:
+    """The weighting of F, "clients" or "rows"; with clients.weighting = "auto", the algorithm's default."""
+    return algorithm.weightings[0] if config.clients.weighting == "auto" else config.clients.weighting
+
+
+def with_sizes(algorithm: Any, sizes: Index | Sequence[int]) -> Algorithm:
+    """The algorithm with the clients weighted in F by their numbers of rows, (N,) or (seeds, N).
+
+    Without sizes, or if all are equal, F is the unweighted mean over the clients.
+    """
+    known = _as_tuple(np.asarray(sizes, dtype=np.int64)) if len(sizes) and np.ptp(sizes) else ()
+    return replace(algorithm, info=algorithm.info._replace(sizes=known))  # type: ignore[no-any-return]
+
+
+def _as_tuple(sizes: Index) -> Any:
+    """The sizes as (nested) tuples of int, because an algorithm must be hashable."""
+    return tuple(map(_as_tuple, sizes)) if sizes.ndim else int(sizes)
+
+
+def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
+    """The algorithm as it runs: wrapped in `Summed` if the plan lets the server see only sums."""
+    if not isinstance(plan, SumPlan):
+        return algorithm
+    return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
+
+
+def graph_of(config: Config) -> Neighbours:
+    """The graph of a networked method; empty for other methods."""
+    return () if config.topology is None else config.topology.build(config.clients.count)
+
+
+def starting_point(config: Config, objective: Model) -> Array:
+    """The public starting point (d,): the objective's own, or with start-scale > 0 normal draws of that scale."""
+    if config.start_scale:
+        start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
+    else:
+        start = objective.start(stream(config.seed, "start"))
+    return start.astype(config.dtype)

@@ -1,0 +1,44 @@
+"""How a CSV file is written, recognised from its content. Only a draft does so; a run uses what its schema says."""
+
+import csv
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from .csv_tables import DELIMITERS, Dialect, is_number, opened_text, with_point
+
+_LINES = 100  # from which the delimiter is recognised
+
+
+def recognised(file: Path) -> Dialect:
+    """The dialect of a CSV file; DataError if it cannot be read.
+
+    The delimiter is the one that divides the first lines into the same number of fields, as many as possible. Decimals
+    have commas if no number has a decimal point and some have a comma.
+    """
+    with opened_text(file) as stream:
+        lines = [line for line in itertools.islice(stream, _LINES) if line.strip()]
+        delimiter = max(DELIMITERS, key=lambda mark: _fields(lines, mark))
+        stream.seek(0)
+        commas = delimiter != "," and _has_commas(csv.reader(stream, delimiter=delimiter))
+        return Dialect(delimiter, "," if commas else ".")
+
+
+def _fields(lines: list[str], mark: str) -> tuple[bool, int]:
+    """Whether all lines have as many fields as the header, and more than one; and the number of these."""
+    reader, width, same = csv.reader(lines, delimiter=mark), 0, False
+    with suppress(csv.Error):  # whoever reads the table says where
+        width = len(next(reader, []))
+        same = all(len(fields) == width for fields in reader)
+    return same and width > 1, width
+
+
+def _has_commas(rows: Iterable[list[str]]) -> bool:
+    found = False
+    with suppress(csv.Error):
+        for field in (field for fields in rows for field in fields):
+            if "." in field and is_number(field):
+                return False
+            found = found or with_point(field) != field
+    return found

@@ -1,0 +1,147 @@
+"""The text of a draft schema, with comments on what its author should look at in the tables."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from textwrap import wrap
+
+from .checks import problems
+from .columns import Category, Column, Number
+from .csv_tables import DELIMITERS, Dialect
+from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
+from .schema import Schema
+from .schema_file import to_toml
+
+_DRAFTED = """\
+# A draft, made from all values of {files}. Its ranges and categories are
+# data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
+# value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
+# Columns without a name, and columns of text with more than {most} different values, are listed under ignore. All sites
+# must use the same schema.
+
+"""
+_ASKED = "These comments quote the tables: remove them before you share the schema."
+_UNFIT = (
+    "The tables do not fit this draft yet. Correct them, add empty columns for what a site did not measure, or list "
+    "texts that mean a missing value under missing-values:"
+)
+_WIDTH = 118
+_FEW = 5  # values that are quoted
+_MANY_NUMBERS = 10  # from so many, a lone repeated number at the end is conspicuous
+
+
+def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
+    """The text of a draft schema, with comments on how it was made, and on what to look at in these tables."""
+    tables = read_tables(paths)
+    schema = draft(tables, label, private_ranges)
+    names = " ".join(", ".join(_name(table) for table in tables).split())
+    return _DRAFTED.format(files=names, most=MOST_CATEGORIES) + _comments(tables, schema) + to_toml(schema)
+
+
+def _comments(tables: Sequence[Table], schema: Schema) -> str:
+    """The notes as comments, and the reasons why a table does not fit the draft; empty if there is nothing to say."""
+    own = [replace(schema, dialect=table.dialect or schema.dialect) for table in tables]
+    unfit = [text for table, known in zip(tables, own, strict=True) for text in problems(table.file, known)]
+    found = [*notes(tables, schema), *([_UNFIT, *unfit] if unfit else [])]
+    lines = [
+        line
+        for note in [_ASKED, *found]
+        for line in wrap(_printable(note), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    ]
+    return "".join(f"# {line}\n" for line in lines) + "\n" if found else ""
+
+
+def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
+    """What the author of a schema should look at, a sentence or two each."""
+    found = [*_dialects(tables, schema.dialect)]
+    numbers = [column.name for column in schema.columns if isinstance(column, Number)]
+    for name in (*schema.names, *filter(None, schema.ignore)):
+        found += _mixed(tables, name, name in numbers)
+    for column in schema.columns:
+        seen = Seen.of(table.columns[column.name] for table in tables if column.name in table.columns)
+        found += _marks(column, seen)
+    return found
+
+
+def _dialects(tables: Sequence[Table], dialect: Dialect) -> Iterator[str]:
+    for table in tables:
+        if table.dialect and table.dialect != dialect:
+            yield (
+                f"{_name(table)} has {_words(table.dialect)}, and other files have {_words(dialect)}: save it like "
+                "these, or give its site a copy of the schema with its own delimiter and decimal, which has the same "
+                "digest."
+            )
+
+
+def _words(dialect: Dialect) -> str:
+    return f"{DELIMITERS[dialect.delimiter]} and decimal {'commas' if dialect.decimal == ',' else 'points'}"
+
+
+def _mixed(tables: Sequence[Table], column: str, number: bool) -> Iterator[str]:
+    """A note on a column that holds only numbers in some tables and texts in another one, or is drafted as a number and
+    has texts."""
+    holders = [table for table in tables if column in table.columns]
+    seen = [(_name(table), Seen.of([table.columns[column]])) for table in holders]
+    plain = [name for name, own in seen if own.texts and not own.others]
+    for name, own in seen:
+        if own.others and (plain or number):
+            where = f"numbers in {', '.join(plain)}, and" if plain else "numbers, and"
+            yield (
+                f"Column '{column}' has {where} texts in {name}: {_quoted(own.others)}. Should these be numbers, "
+                "or do they mean a missing value (missing-values)?"
+            )
+
+
+def _marks(column: Column, seen: Seen) -> Iterator[str]:
+    """A note on every number that may stand for a missing value."""
+    for value in marks(seen.numbers):
+        rest = [number for number in seen.numbers if number != value]
+        public = isinstance(column, Number) and column.range is not None
+        range_ = spanned(rest)
+        change = (
+            f"take it out of the range, [{range_.low:g}, {range_.high:g}] without it"
+            if public
+            else "remove it from the categories"
+        )
+        yield (
+            f"Column '{column.name}' has the number {value:g} in {seen.numbers[value]:,} rows, far from all others. "
+            f'Does it mean a missing value? Then list "{value:g}" under missing-values'
+            + (f", and {change}." if public or isinstance(column, Category) else ".")
+        )
+
+
+def marks(numbers: Mapping[float, int]) -> Iterator[float]:
+    """Yield the numbers that may stand for a missing value, given how often each occurs.
+
+    These are the largest or the smallest number if it is repeated and farther from its neighbour than any two other
+    neighbours are from each other; among few numbers only 9, 99, 999, ..., with either sign.
+    """
+    values = sorted(numbers)
+    while len(values) > 2:
+        ends = sorted((0, -1), key=lambda end: -abs(values[end] - values[1 if end == 0 else -2]))
+        found = next((end for end in ends if _stands_alone(values, end, numbers)), None)
+        if found is None:
+            return
+        yield values.pop(found)
+
+
+def _stands_alone(values: Sequence[float], end: int, numbers: Mapping[float, int]) -> bool:
+    own, others = values[end], values[1:] if end == 0 else values[:-1]
+    gaps = [high - low for low, high in pairwise(others)]
+    lone = numbers[own] > 1 and abs(own - others[end]) > max(gaps)
+    return lone and (len(others) >= _MANY_NUMBERS or set(f"{abs(own):g}") == {"9"})
+
+
+def _quoted(words: Sequence[str]) -> str:
+    more = len(words) - _FEW
+    return ", ".join(map(repr, words[:_FEW])) + (f" and {more} more" if more > 0 else "")
+
+
+def _name(table: Table) -> str:
+    return table.file.name.encode("ascii", "replace").decode()
+
+
+def _printable(text: str) -> str:
+    """The text as it can stand in a comment."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,37 @@
+"""The format of Flower's messages to and from a NumPyClient, which Flower does not document.
+
+Server and clients need it. It imports nothing of Flower; tests/test_flower_internals.py compares each part with the
+installed Flower. What the runtimes need beyond Flower's documentation is in simulation/runtimes/flower_internals.py.
+"""
+
+import re
+
+FIT, EVALUATE, PROPERTIES = "fit", "evaluate", "getproperties"
+
+KINDS = {"train": FIT, "evaluate": EVALUATE, "get_properties": PROPERTIES}
+"""Message types, and how the names of their records begin."""
+
+NO_ARRAYS = "_empty"
+"""The name of the placeholder in a record without arrays."""
+
+RAISED = 2
+"""The code of an error reply for an exception in a client."""
+
+_EXCEPTION = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
+
+
+def request_record(kind: str, part: str) -> str:
+    """The name of a request's record: its config, or of FIT and EVALUATE the parameters."""
+    return f"{kind}ins.{part}"
+
+
+def reply_record(kind: str, part: str) -> str:
+    """The name of a reply's record: its status; of FIT parameters, num_examples and metrics; of EVALUATE loss,
+    num_examples and metrics; of PROPERTIES properties."""
+    return f"{kind}res.{part}"
+
+
+def readable(reason: str) -> str:
+    """The reason of an error reply, with an exception as "TypeOfError: its text"; it may be cut off at the end."""
+    found = _EXCEPTION.match(reason)
+    return f"{found[1]}: {found[2]}" if found else reason

@@ -1,0 +1,45 @@
+"""The objectives that a run can name: linear models, networks, and PyTorch modules."""
+
+from dataclasses import dataclass
+
+from .problems.interfaces import Model
+from .problems.networks import NETWORKS, NetworkObjective
+from .problems.objectives import LOSSES, LinearObjective, Penalties
+from .settings import make
+
+
+@dataclass(frozen=True)
+class TorchObjective(Penalties):
+    """The settings of a PyTorch module, torch:FILE.py:NAME."""
+
+    def build(self, num_features: int, num_classes: int) -> Model:
+        """The module as an objective, loaded by `twinflower.torch.load_objective`; num_features is not used."""
+        from .torch import load_objective  # an optional extra, and slow to import
+
+        penalties = {
+            "l2": self.l2,
+            "nonconvex": self.nonconvex,
+            "clip_norm": self.clip_norm,
+            "clip": self.clip,
+        }
+        return load_objective(self.name, num_classes, **penalties)
+
+
+TORCH = "torch:FILE.py:NAME"
+OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
+    **dict.fromkeys(LOSSES, LinearObjective),
+    **dict.fromkeys(NETWORKS, NetworkObjective),
+    TORCH: TorchObjective,
+}
+
+
+def make_model(name: str, num_features: int, num_classes: int, **settings: float | str) -> Model:
+    """The objective called `name` (one of OBJECTIVES, or torch:FILE.py:NAME) with its settings.
+
+    num_classes is 0 for regression. Raises SettingError for an unknown name or setting, a value out of range, or labels
+    that the loss does not accept.
+    """
+    known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
+    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
+    objective.check()
+    return objective.build(num_features, num_classes)

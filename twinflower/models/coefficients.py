@@ -1,0 +1,142 @@
+"""The coefficients of a linear model in the units of its columns, as an article reports them.
+
+    for row in twinflower.load("runs/hospitals").coefficients():
+        print(row.column, row.term, row.estimate, row.odds_ratio)
+
+The score of a row is the intercept plus one term for each column:
+
+    a number          estimate * value, with the value limited to its range
+    a category        the estimate of this category; that of the reference, the first category, is 0
+    a missing value   the estimate of the term "is missing", if there is one: for a category in place of the category's,
+                      and for a number in addition to estimate * middle of the range, which stands for the value
+
+One-hot features have one weight more than the data determine, so only differences of a column's weights mean something:
+the weight of the reference is subtracted from the others and added to the intercept. The same holds for the classes of
+a softmax model, of which the first is the reference. A score is the logarithm of the odds of the outcome against the
+reference class, or for a regression the label in its own units.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+from ..data.columns import INDICATOR, REFUSE, Category, Number
+from ..data.schema import Schema
+from ..errors import SettingError
+from .inputs import Inputs
+
+INTERCEPT, PER_UNIT, MISSING = "(intercept)", "per unit", "is missing"
+
+
+class Term(NamedTuple):
+    """A row of the table for one outcome.
+
+    column: its name, or "(intercept)". term: "per unit" of a number, a category, or "is missing". reference: what the
+    term is compared with, a category or the middle of a range; empty if nothing. estimate: how the term changes the
+    score. selected: whether the model's own weight of this feature is not 0, which says what a sparse model uses. A
+    category that is not selected differs from a reference that is.
+    """
+
+    column: str
+    term: str
+    reference: str
+    estimate: float
+    selected: bool
+
+
+class Coefficient(NamedTuple):
+    """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
+
+    outcome, against: the class whose odds are meant, and the reference class; empty for a regression. odds_ratio:
+    exp(estimate), of the intercept the odds themselves; NaN for a regression.
+    """
+
+    outcome: str
+    against: str
+    column: str
+    term: str
+    reference: str
+    estimate: float
+    odds_ratio: float
+    selected: bool
+
+
+def table(inputs: Inputs, weights: Array, outcome: str = "", against: str = "") -> list[Coefficient]:
+    """The rows of one outcome, the intercept first.
+
+    weights (features,), with one more for the column of ones if there is one, give the score. SettingError if rows were
+    divided by their own norms.
+    """
+    own = weights.astype(np.float64) * _common(inputs)
+    intercept = float(own[-1]) if inputs.bias else 0.0
+    found = _terms(inputs, own[: inputs.num_features], intercept)
+    odds = np.exp([term.estimate for term in found]) if outcome else np.full(len(found), np.nan)
+    return [
+        Coefficient(outcome, against, *term[:4], odds_ratio=float(ratio), selected=term.selected)
+        for term, ratio in zip(found, odds, strict=True)
+    ]
+
+
+def _common(inputs: Inputs) -> float:
+    """The factor by which all rows are multiplied; SettingError if each row has its own."""
+    if inputs.factor is None:
+        remedy = (
+            "row-scaling = all" if inputs.schema else "row-norm = 0, which needs clip-norm in a private run"
+        )
+        raise SettingError(
+            f"rows longer than data.row-norm = {inputs.row_norm:g} were divided by their own norms, so this model is "
+            f"not linear in the columns and has no coefficients in their units: train with data.{remedy}"
+        )
+    return inputs.factor
+
+
+def _terms(inputs: Inputs, weights: Array, intercept: float) -> list[Term]:
+    """The terms, the intercept first, given the weights of the features before they are multiplied by a factor."""
+    if inputs.schema:
+        shift, found = _by_column(inputs.schema, weights)
+    else:
+        slopes = weights if inputs.spread is None else weights / inputs.spread
+        shift = 0.0 if inputs.centre is None else -float(slopes @ inputs.centre)
+        found = [
+            Term(name, PER_UNIT, "", float(slope), bool(slope))
+            for name, slope in zip(inputs.names, slopes, strict=True)
+        ]
+    return [Term(INTERCEPT, "", "", intercept + shift, bool(intercept)), *found]
+
+
+def _by_column(schema: Schema, weights: Array) -> tuple[float, list[Term]]:
+    """What the columns of a table add to the intercept, and their terms."""
+    ends = np.cumsum([len(column.features) for column in schema.columns])[:-1]
+    shift, found = 0.0, list[Term]()
+    for column, own in zip(schema.columns, np.split(weights, ends), strict=True):
+        if isinstance(column, Category):
+            shift += float(own[0])
+            found += _of_category(column, own)
+        else:
+            slope, middle = _slope(column, float(own[0]))
+            shift -= slope * middle
+            found += _of_number(column, own, slope, middle)
+    return shift, found
+
+
+def _slope(column: Number, weight: float) -> tuple[float, float]:
+    """How the score changes with the number by one unit, and the middle of its range."""
+    assert column.range is not None  # a trained model knows its ranges
+    return weight / column.range.half, column.range.middle
+
+
+def _of_number(column: Number, weights: Array, slope: float, middle: float) -> Iterator[Term]:
+    yield Term(column.name, PER_UNIT, "", slope, bool(slope))
+    if column.missing == INDICATOR:
+        yield Term(column.name, MISSING, f"{middle:g}", float(weights[-1]), bool(weights[-1]))
+
+
+def _of_category(column: Category, weights: Array) -> Iterator[Term]:
+    reference, own = column.categories[0], float(weights[0])
+    for category, weight in zip(column.categories, weights.tolist(), strict=False):
+        yield Term(column.name, category, reference, weight - own, bool(weight))
+    if column.missing != REFUSE:
+        weight = float(weights[-1]) if column.missing == INDICATOR else 0.0
+        yield Term(column.name, MISSING, reference, weight - own, bool(weight))
