@@ -16,7 +16,7 @@ _SPEC.loader.exec_module(tables)
 FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {
-    # in an older style, too; each takes half an hour to some hours on a busy machine
+    # in an older style, too; each takes ten minutes to some hours
     "sums-adult",
     "sums-mnist",
     "ye2021-fig1",
@@ -25,25 +25,13 @@ NOT_REDRAWN = {
     "zhang2023-fig2",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
-    "li2023-clipping",
     "li2023-fig1-dp",
     "li2023-fig1",
-    "li2023-fig2-dp",
     "li2023-fig2",
-    "li2024-fig2-dp",
     "li2024-fig2-rand",
-    "li2024-fig2",
-    "li2024-fig3-dp",
     "li2024-fig4-dp-mnist",
-    "li2024-fig4-dp",
-    "li2024-fig5-dp",
-    "li2024-fig6-dp",
-    "li2024-fig7-dp-mnist",
     "li2024-fig7-dp",
-    "li2024-fig8-dp",
     "li2024-fig8",
-    "privacy-modes-mnist",
-    "privacy-modes",
     "tail-mean",
     "zhang2023-fig1-all-rows",
 }
