@@ -32,7 +32,6 @@ NOT_REDRAWN = {
     "li2023-fig2",
     "li2024-fig2-dp",
     "li2024-fig2-rand",
-    "li2024-fig2",
     "li2024-fig3-dp",
     "li2024-fig4-dp-mnist",
     "li2024-fig4-dp",
