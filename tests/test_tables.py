@@ -502,6 +502,8 @@ def test_a_schema_survives_its_own_file(columns, range_, words, regression):
     classes = Classes(label, ("no", "yes"), ((words[0],), ("another", "third")))
     if range_.half <= 0 or any(word in ("another", "third") for word in words):
         return
+    if not all(columns):  # the filter of names notwithstanding, from hypothesis 6.100
+        return
     schema = Schema(
         (Number(a, range_, ZERO), Category(b, tuple(words), INDICATOR)),
         Target(label, range_) if regression else classes,
