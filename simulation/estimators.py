@@ -142,6 +142,7 @@ class _Federated(Nested):  # type: ignore[misc]
             unscaled=raw.taken(order) if raw else None,
         )  # fmt: skip
         objective = self._objective(len(classes))
+        check_choice("objective", objective, {**LOSSES, **NETWORKS})
         keys = self._keys(objective, _curvature(features, sizes), seed)
         setup = prepare_rows(self._config(keys), data)
         (result,) = cohort.train([setup], self._progress(setup))
@@ -158,20 +159,23 @@ class _Federated(Nested):  # type: ignore[misc]
         return self
 
     def _config(self, keys: Mapping[str, Any]) -> Config:
-        """The configuration with the parameter `settings`; SettingError if that changes how rows are scaled.
+        """The configuration with the parameter `settings`.
 
-        They are scaled by parameters of the estimator, and in a private fit the noise follows from their norms.
+        SettingError if that changes the privacy of the fit or how rows are scaled, for which the estimator has
+        parameters: the noise follows from epsilon, delta and the norms of the rows.
         """
-        config = parse(keys, plain(dict(self.settings or {})))
-        used, fixed = (
-            config.items(),
-            {"data.bias": True} | {k: v for k, v in keys.items() if k.startswith("data.")},
-        )
-        changed = [key for key, value in fixed.items() if used.get(key) != value]
+        given = self.settings or {}
+        require(isinstance(given, Mapping), f"settings must be a dictionary; got {type(given).__name__}")
+        config = parse(keys, plain(dict(given)))
+        used, own = config.items(), {"data.bias": True, "privacy.mode": "none"}
+        own |= {key: value for key, value in keys.items() if key.startswith(("data.", "privacy."))}
+        if self._private and used["privacy.mode"] != "none":
+            own["privacy.mode"] = used["privacy.mode"]  # another place for the noise, at the same epsilon
+        changed = [key for key, value in own.items() if used.get(key) != value]
         require(
             not changed,
-            f"settings must not change {', '.join(changed)}: the parameters row_norm and row_scaling say how rows are "
-            "scaled",
+            f"settings must not change {changed[0] if changed else ''}: give the estimator its own parameters, such as "
+            "epsilon, delta, row_norm and row_scaling",
         )
         return config
 

@@ -35,7 +35,7 @@ _FOREIGN = {  # what errors of Flower's own mods contain, and what to do about t
 def short(message: object) -> str:
     """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
     line = readable(" ".join(str(message)[:_LONGEST_REASON].split()))
-    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in line), line)
+    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in str(message)), line)
     return "".join(filter(str.isprintable, line))
 
 

@@ -400,15 +400,31 @@ def test_a_fitted_model_can_be_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "key", [{"data.row-norm": 0.01}, {"row-norm": 0.01}, {"row-scaling": "all"}, {"data.bias": False}]
-)
-def test_settings_cannot_shrink_the_bound_that_rows_are_scaled_to(key):
+    "key",
+    [
+        {"data.row-norm": 0.01}, {"row-norm": 0.01}, {"row-scaling": "all"}, {"data.bias": False},
+        {"privacy.mode": "none"}, {"epsilon": 100.0}, {"delta": 0.4}, {"privacy.group-size": 3},
+    ],
+)  # fmt: skip
+def test_settings_cannot_change_what_the_noise_follows_from(key):
     """Rows keep the norm of the parameters: with a smaller bound the noise would be too small, epsilon a false one."""
     X, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
-    model = FederatedClassifier(epsilon=1, ranges=(0, 1), rounds=2, settings=key)
+    model = FederatedClassifier(epsilon=1, ranges=(0, 1), rounds=2, group_size=1, settings=key)
     with pytest.raises(
-        SettingError, match=r"settings must not change data\.\S+: the parameters row_norm and row_scaling"
+        SettingError, match=r"settings must not change (data|privacy)\.\S+: give the estimator its own"
     ):
         model.fit(X, y)
-    allowed = {"data.range-share": 0.3}
-    assert FederatedClassifier(epsilon=1, ranges="private", rounds=2, settings=allowed).fit(X, y).privacy_
+
+
+def test_settings_that_leave_the_guarantee_as_it_is():
+    X, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
+    for settings in ({"data.range-share": 0.3}, {"privacy.mode": "gradient", "data.range-share": 0.3}):
+        model = FederatedClassifier(epsilon=1, ranges="private", rounds=2, settings=settings)
+        assert "(1, 0.0001)-DP" in model.fit(X, y).privacy_["guarantee"]
+    private = FederatedClassifier(settings={"privacy.mode": "public-state", "privacy.epsilon": 8.0})
+    with pytest.raises(SettingError, match=r"settings must not change privacy\.mode"):
+        private.fit(X, y)
+    with pytest.raises(SettingError, match="settings must be a dictionary; got str"):
+        FederatedClassifier(settings="rho=1").fit(X, y)
+    with pytest.raises(SettingError, match="objective must be one of .* got 'logit'"):
+        FederatedClassifier(objective="logit").fit(X, y)

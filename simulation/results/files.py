@@ -17,13 +17,17 @@ def write_text(path: Path, text: str) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file in the same folder that replaces the path when the block succeeds.
 
-    Raises DiskError, naming the path, if it cannot be written, for instance because the disk is full.
+    The file that a link points to is replaced, not the link; a device or a pipe is yielded itself. Raises DiskError,
+    which names the path, if it cannot be written, for instance because the disk is full.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    path = path.resolve()
+    special = path.exists() and not path.is_file()
+    temporary = path if special else path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if not special:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         raise DiskError(f"{path} cannot be written: {error.strerror or error}") from None

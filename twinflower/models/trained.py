@@ -283,6 +283,9 @@ def trained(x: Array, objective: str, inputs: Inputs, **others: Any) -> TrainedC
 def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
     """Load the model from a run folder or a file model.npz; DataError if there is none that can predict."""
     file = Path(path).expanduser()
+    runs = sorted(own.parent for own in file.rglob("model.npz")) if file.is_dir() else []
+    if runs and file not in runs:
+        raise DataError(f"{file} holds several runs: name one of them, such as {runs[0]}")
     file = file / "model.npz" if file.is_dir() else file
     content = read_bytes(file)
     try:
