@@ -77,6 +77,15 @@ def experiment(algorithms, head="seeds = [0, 1]", run="", panels=("",), keys="")
     return f'{head}\n[run]\nregulariser.name = "none"\nrounds = 20\n{run}\n' + "\n".join(curves)
 
 
+@pytest.mark.parametrize("nothing", [0.0, np.nan])
+def test_a_log_axis_without_a_positive_value_is_linear(tmp_path, nothing):
+    """As with only the star, which has no error of its nodes."""
+    text = experiment(["fedavg"], 'seeds = [0]\ny = ["distance"]\nlog-axes = ["distance"]')
+    figure = drawn(tmp_path, text, lambda curve, seed: np.full(3, nothing))
+    figure.savefig(tmp_path / "figure.png")
+    assert [ax.get_yscale() for ax in figure.axes] == ["linear"]
+
+
 def legends(figure):
     return [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
 

@@ -1,5 +1,6 @@
 """Trained models that predict: what a run leaves, what comes back from the file, and scikit-learn's view of it."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedModel, trained
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
+from twinflower.simulation.results.files import write_text
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -90,6 +92,29 @@ def test_a_saved_model_comes_back_whole(tmp_path, objective, text):
     assert again.document() == model.document()
     np.testing.assert_array_equal(again.predict(ROWS), model.predict(ROWS))
     assert again.origin == {"seed": 1}
+
+
+def test_of_a_folder_with_several_runs_one_has_to_be_named(tmp_path):
+    for seed in (0, 1):
+        (tmp_path / f"seed-{seed}").mkdir()
+        some("softmax", THREE).save(tmp_path / f"seed-{seed}" / "model.npz")
+    with pytest.raises(DataError, match="holds several runs: name one of them, such as .*seed-0"):
+        twinflower.load(tmp_path)
+    assert twinflower.load(tmp_path / "seed-1").origin == {"seed": 1}
+
+
+def test_an_output_through_a_link_or_into_a_pipe_leaves_both_what_they_are(tmp_path):
+    link, pipe = tmp_path / "link.csv", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "file.csv")
+    write_text(link, "rows")
+    assert link.is_symlink() and (tmp_path / "file.csv").read_text() == "rows"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "rows")
+        assert pipe.is_fifo() and os.read(reader, 9) == b"rows"
+    finally:
+        os.close(reader)
 
 
 def test_predictions_are_what_the_formulas_say():

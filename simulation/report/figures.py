@@ -141,7 +141,8 @@ def _draw_panel(
 ) -> list[Series]:
     """Draw all lines of one panel and return them."""
     shown = series(experiment, out, curves, column)
-    if column in experiment.log_axes:
+    logarithmic = column in experiment.log_axes and np.isfinite(_bottom(shown))  # else nothing can be shown
+    if logarithmic:
         shown = [_above_zero(line, _bottom(shown), column) for line in shown]
     looks = styles([line.algorithm for line in shown])
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
@@ -152,7 +153,7 @@ def _draw_panel(
     _draw_bounds(ax, curves, experiment.x, column)
     if experiment.x in experiment.log_axes:
         log_scale(ax.xaxis, ax.set_xscale)
-    if column in experiment.log_axes:
+    if logarithmic:
         log_scale(ax.yaxis, ax.set_yscale)
     label(ax, experiment.x, column, curves[0].config)
     return shown
