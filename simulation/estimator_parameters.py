@@ -1,4 +1,5 @@
-"""The parameters of the scikit-learn estimators: a grid search may vary single settings of a run."""
+"""The parameters of the scikit-learn estimators: a grid search may vary single settings of a run, but none from which
+the guarantee of a private fit follows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +7,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from twinflower.errors import require
 from twinflower.settings import kebab
+
+from .estimator_inputs import plain
+from .settings import Config, parse
 
 _PREFIX = "settings__"
 
@@ -53,3 +58,24 @@ class Nested(BaseEstimator):  # type: ignore[misc]
 def _nested(key: str) -> str:
     """A setting's name within the name of a parameter: fedpdm__step_size for fedpdm.step-size."""
     return key.replace(".", "__").replace("-", "_")
+
+
+def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
+    """The configuration of a fit. keys: what follows from the estimator's own parameters. settings: its further ones.
+
+    SettingError for further ones that change the privacy of the fit or how rows are scaled: the noise follows from
+    epsilon, delta and the norms of the rows, for which the estimator has parameters.
+    """
+    require(isinstance(settings, Mapping), f"settings must be a dictionary; got {type(settings).__name__}")
+    config = parse(keys, plain(dict(settings)))
+    used, own = config.items(), {"data.bias": True, "privacy.mode": "none"}
+    own |= {key: value for key, value in keys.items() if key.startswith(("data.", "privacy."))}
+    if "none" not in (own["privacy.mode"], used["privacy.mode"]):
+        own["privacy.mode"] = used["privacy.mode"]  # another place for the noise, at the same epsilon
+    changed = [key for key, value in own.items() if used.get(key) != value]
+    require(
+        not changed,
+        f"settings must not change {changed[0] if changed else ''}: give the estimator its own parameters, such as "
+        "epsilon, delta, row_norm and row_scaling",
+    )
+    return config

@@ -46,13 +46,12 @@ from .estimator_inputs import (
     table,
     unscaled,
 )
-from .estimator_parameters import Nested
+from .estimator_parameters import Nested, run_config
 from .report.sentences import row_line
 from .report.words import score
 from .results.record import Progress
 from .runs.setup import Setup, prepare_rows
 from .runtimes import cohort
-from .settings import Config, parse
 
 try:
     from sklearn.utils.validation import validate_data
@@ -144,7 +143,7 @@ class _Federated(Nested):  # type: ignore[misc]
         objective = self._objective(len(classes))
         check_choice("objective", objective, {**LOSSES, **NETWORKS})
         keys = self._keys(objective, _curvature(features, sizes), seed)
-        setup = prepare_rows(self._config(keys), data)
+        setup = prepare_rows(run_config(keys, self.settings or {}), data)
         (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
             raise RunError(result.failure)
@@ -157,27 +156,6 @@ class _Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         return self
-
-    def _config(self, keys: Mapping[str, Any]) -> Config:
-        """The configuration with the parameter `settings`.
-
-        SettingError if that changes the privacy of the fit or how rows are scaled, for which the estimator has
-        parameters: the noise follows from epsilon, delta and the norms of the rows.
-        """
-        given = self.settings or {}
-        require(isinstance(given, Mapping), f"settings must be a dictionary; got {type(given).__name__}")
-        config = parse(keys, plain(dict(given)))
-        used, own = config.items(), {"data.bias": True, "privacy.mode": "none"}
-        own |= {key: value for key, value in keys.items() if key.startswith(("data.", "privacy."))}
-        if self._private and used["privacy.mode"] != "none":
-            own["privacy.mode"] = used["privacy.mode"]  # another place for the noise, at the same epsilon
-        changed = [key for key, value in own.items() if used.get(key) != value]
-        require(
-            not changed,
-            f"settings must not change {changed[0] if changed else ''}: give the estimator its own parameters, such as "
-            "epsilon, delta, row_norm and row_scaling",
-        )
-        return config
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
