@@ -10,6 +10,8 @@ from flwr.common import log
 
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
+from twinflower.models.discrimination import Bins
+from twinflower.models.evaluation import COUNT_WEIGHT, NO_BINS, Released
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.counts import summed
 from twinflower.privacy.guard import Guard
@@ -26,50 +28,66 @@ class PrivateEvaluation:
 
     guard: charges an evaluation and gives its noise (`Guard.counting`). release: of a count. bound: of a clipped loss,
     0 for counts of correct predictions. rounds: the planned ones; any other is refused. Empty: all are accepted, until
-    the budget of the run is spent.
+    the budget of the run is spent. bins: the number of bins of the score (`twinflower.models.discrimination`), 0 for
+    none; a request says where they lie.
     """
 
     guard: Guard
     release: Release
     bound: float = 0.0
     rounds: Collection[int] = ()
+    bins: int = 0
 
     def reply(
-        self, objective: Objective, x: Array, rows: Batch, round_: int, session: str, store: StateStore
+        self,
+        objective: Objective,
+        x: Array,
+        rows: Batch,
+        round_: int,
+        session: str,
+        store: StateStore,
+        bins: Bins = NO_BINS,
     ) -> tuple[float, int, dict[str, Any]]:
         """Charge, compute and store the noisy sum over the rows, once for each round; return what a client replies.
 
-        A repeated request gets the stored number. Raises ReplyError for a second model in one round, for a round
-        that is not planned, and if the budget is spent.
+        bins: where those of the score lie. A repeated request gets the stored number. Raises ReplyError for a second
+        model in one round, for a round that is not planned, and if the budget is spent.
         """
+        assert bins.number == self.bins
         if self.rounds and round_ not in self.rounds:
             raise ReplyError(f"no evaluation is planned after round {round_}")
-        digest = hashlib.sha256(x.tobytes()).hexdigest()
+        digest = hashlib.sha256(x.tobytes() + repr(bins).encode() * bool(bins.number)).hexdigest()
         done = store.at(session, round_)
         if done is None:
-            with store.reserved(session, round_, 0):
+            with store.reserved(session, round_, 8 * (1 + 2 * self.bins)):
                 noise = self._open(len(rows.labels), round_, session)
-            value = noise(summed(objective, x, rows, self.bound))
-            metrics = {"round": round_, "session": session, "model": digest, "value": float(value[0])}
-            done = CompletedRound({}, metrics)
+            values = noise(summed(objective, x, rows, self.bound, bins))
+            done = CompletedRound({"values": values}, {"round": round_, "session": session, "model": digest})
             store.save(session, done, 0)
         if done.metrics["model"] != digest:
             raise ReplyError(f"another model was evaluated after round {round_}, and only one is")
-        return self._reply(done.metrics["value"], len(rows.labels), round_)
+        return self._reply(done.arrays["values"], len(rows.labels), round_, bins)
 
     def _open(self, rows: int, round_: int, session: str) -> Noise:
         """Charge the evaluation and return its noise, before anything private is computed."""
         if self.guard.secret:
-            self.guard.check_size(self.release, 1, Rounding(rows, 0.0), [])
+            largest = rows * (1 + COUNT_WEIGHT) if self.bins else rows
+            self.guard.check_size(self.release, 1, Rounding(largest, 0.0), [])
         try:
             return self.guard.open(self.release, -round_, session)
         except BudgetSpent as spent:
             log(WARNING, "the evaluation after round %s is refused: %s", round_, spent)
             raise ReplyError(f"the evaluation after round {round_} is refused: {spent}") from None
 
-    def _reply(self, value: float, rows: int, round_: int) -> tuple[float, int, dict[str, Any]]:
+    def _reply(self, values: Array, rows: int, round_: int, bins: Bins) -> tuple[float, int, dict[str, Any]]:
         """The loss (clipped, or the share of wrong predictions), the number of rows, and the metrics."""
-        share = value / rows
+        found = Released.of(values, rows, self.guard.noise_multiplier * self.release.spread, bins)
+        share = found.value / rows
         loss, accuracy = (self.bound * share, float("nan")) if self.bound else (1 - share, share)
-        sigma = self.guard.noise_multiplier * self.release.spread
-        return loss, rows, {"round": round_, "value": value, "sigma": sigma, "accuracy": accuracy}
+        metrics = {"round": round_, "value": found.value, "sigma": found.sigma, "accuracy": accuracy}
+        return loss, rows, metrics | ({"scores": packed(found.scores.counts)} if found.scores else {})
+
+
+def packed(cells: Array) -> bytes:
+    """The cells or counts of a `ScoreTable` for a reply, as little-endian doubles."""
+    return cells.astype("<f8").tobytes()

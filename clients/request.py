@@ -9,7 +9,9 @@ from flwr.app import ConfigRecord, RecordDict
 from twinflower.algorithms.abilities import AveragesModels
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError, SettingError
+from twinflower.models.discrimination import Bins
 
+PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the bins of the score lie
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
 
@@ -77,6 +79,15 @@ def _round_in(config: Mapping[str, Any], first: int) -> int:
     if type(round_) is not int or round_ < first:
         raise ReplyError(f"the request must carry its round, a whole number from {first}; got {round_!r}")
     return round_
+
+
+def bins_in(config: Mapping[str, Any], count: int) -> Bins:
+    """So many bins where a request to evaluate a model says that they lie; ReplyError for numbers that are no place."""
+    place = [config.get(key, default) for key, default in zip(PLACE, Bins(0).place, strict=True)]
+    bins = Bins(count, *place)
+    if not (all(type(number) is float for number in place) and bins.valid):
+        raise ReplyError(f"the request's bins must have a finite centre and a width above 0; got {place}")
+    return bins
 
 
 def _check_averaging(algorithm: Algorithm) -> None:

@@ -34,9 +34,9 @@ from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
-from .counts import PrivateEvaluation
+from .counts import PrivateEvaluation, packed
 from .ranges import COUNTS_ROUND, PrivateColumns
-from .request import RequestReader, RoundRequest
+from .request import RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
 from .store import CompletedRound, ContextStore, StateStore
 from .strict import StrictClient
@@ -56,6 +56,8 @@ class AlgorithmClient(NumPyClient):
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
     what a client with a guard needs to evaluate on them. columns: the columns with private ranges, if there are any;
     the client then releases counts in round 0, and scales its rows by the ranges that every further request carries.
+    bins: the number of bins in which `evaluate` counts the scores of the held-out rows
+    (`twinflower.models.discrimination`), 0 for none; that of `evaluation`, if there is one.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -76,6 +78,7 @@ class AlgorithmClient(NumPyClient):
         held_out: Batch | None = None,
         columns: PrivateColumns | None = None,
         evaluation: PrivateEvaluation | None = None,
+        bins: int = 0,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -94,6 +97,7 @@ class AlgorithmClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.evaluation = evaluation
+        self.bins = evaluation.bins if evaluation else bins
         self.store = store or ContextStore(context.state)
         self.columns = columns
         self._ranges = _NOT_SCALED
@@ -250,11 +254,12 @@ class AlgorithmClient(NumPyClient):
         if len(parameters) != 1:
             raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
         x = checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
+        bins = bins_in(config, self.bins)
         if self.evaluation:
             round_, session = self.requests.evaluation(config)
             self.requests.bind(session)
             known = self.store.evaluations
-            return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known)
-        rows, loss, correct = evaluate(self.objective, x, self.held_out)
+            return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known, bins)
+        rows, loss, correct, scores = evaluate(self.objective, x, self.held_out, bins)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
-        return loss, rows, metrics
+        return loss, rows, metrics | ({"scores": packed(scores.cells)} if scores else {})

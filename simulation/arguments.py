@@ -87,6 +87,28 @@ def show_coefficients(model: Path, out: Path | None) -> None:
     say(*REMARKS)
 
 
+def show_assessment(model: Path, rows: Path, out: Path | None) -> None:
+    """Print how well a model predicts a table with labels, or write the measures to a CSV file."""
+    from twinflower.models.assessment import assess
+    from twinflower.models.trained import load
+
+    from .report import discrimination as text
+    from .report.console import table
+
+    known = load(model)
+    found = assess(known, rows)
+    if out:
+        deliver(text.as_csv(found.measures), out, f"{len(found.measures)} measures")
+        return
+    table(text.MEASURES, text.measures(found.measures))
+    if found.confusion is not None:
+        table(*text.confusion(found, known.classes))
+    if found.scores is not None:
+        positive = f"positive: {known.classes[1]}"
+        table(text.POINTS, text.points(found.scores), f"above a threshold, {positive}")
+        table(text.GROUPS, text.groups(found.scores), f"calibration, {positive}")
+
+
 def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:
     """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
     from .report.html.case import Case

@@ -278,11 +278,18 @@ def predict(
     model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
     rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="compare with the labels in the table, in place of predictions")
+    ] = False,
 ) -> None:
-    """Predict the labels of new rows, in the order of the rows."""
+    """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
     from twinflower.models.trained import load, predictions
 
-    from .arguments import deliver
+    from .arguments import deliver, show_assessment
+
+    if evaluate:
+        show_assessment(model, rows, out)
+        return
 
     names, predicted = predictions(load(model), rows)
     text = io.StringIO()

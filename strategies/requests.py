@@ -8,7 +8,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.records import record_of
+from twinflower.clients.request import PLACE
 from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
+from twinflower.models.discrimination import Bins
+from twinflower.models.evaluation import NO_BINS
 
 from .replies import Inspector, Upload
 from .rounds import Round, mean_of
@@ -30,9 +33,12 @@ def fit_request(node: int, arrays: ArrayRecord, config: Mapping[str, Any]) -> Me
     return Message(_content(FIT, arrays, config), node, "train", group_id=str(config["round"]))
 
 
-def evaluate_request(node: int, model: ArrayRecord, round_: int, session: str) -> Message:
-    """A message that asks a node to evaluate the model of a round."""
-    content = _content(EVALUATE, model, {"round": round_, "session": session})
+def evaluate_request(
+    node: int, model: ArrayRecord, round_: int, session: str, bins: Bins = NO_BINS
+) -> Message:
+    """A message that asks a node to evaluate the model of a round, and to count its scores in these bins, if any."""
+    place = dict(zip(PLACE, bins.place, strict=True)) if bins.number else {}
+    content = _content(EVALUATE, model, {"round": round_, "session": session, **place})
     return Message(content, node, "evaluate", group_id=str(round_))
 
 

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
+from twinflower.arrays import Array
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
-from twinflower.models.evaluation import Evaluation, Released, estimated, pooled
+from twinflower.models.discrimination import Bins, ScoreTable
+from twinflower.models.evaluation import NO_BINS, Evaluation, Released, estimated, pooled
+from twinflower.wire import from_npy
 
 from .replies import sort_replies
 from .requests import evaluate_request
 
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
+_ROUNDING = 1e-9  # relative error of a sum
 
 
 @dataclass
@@ -26,17 +31,25 @@ class SiteEvaluation:
     evaluates: whether they do after a round; rounds count from 0, which is before the first one. loss_bound: of private
     clients that release clipped losses (`twinflower.models.evaluation.estimated`), 0 for those that release counts.
     held_out: how many rows each client holds out, if this is known; a client that reports another number is left out.
-    metrics: the result of the last such round.
+    bins: those of a model (d,) in which the clients count the scores of their rows; by default none. metrics, scores:
+    the result of the last such round, and with bins the counts of every client.
     """
 
     evaluates: Callable[[int], bool] = lambda round_: False
     loss_bound: float = 0.0
     held_out: Sequence[int] = ()
+    bins: Callable[[Array], Bins] = lambda x: NO_BINS
     metrics: dict[str, float] = field(default_factory=dict, init=False)
+    scores: dict[int, ScoreTable] = field(default_factory=dict, init=False)
+    _asked: Bins = field(default=NO_BINS, init=False)  # the bins of the last request
 
     def requests(self, nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
         """One message to each of these nodes in a round that is evaluated at the sites, else none."""
-        return [evaluate_request(n, model, round_, session) for n in nodes] if self.evaluates(round_) else []
+        if not self.evaluates(round_):
+            return []
+        (x,) = (from_npy(array.data) for array in model.values())
+        self._asked = self.bins(x)
+        return [evaluate_request(node, model, round_, session, self._asked) for node in nodes]
 
     def read(
         self, replies: Iterable[Message], nodes: Mapping[int, int], round_: int, private: bool
@@ -45,9 +58,11 @@ class SiteEvaluation:
         run); None for a round that is not evaluated at the sites. nodes: client -> node."""
         if not self.evaluates(round_):
             return None
-        sites, rejected = evaluations(replies, nodes, round_, private, self.held_out)
+        found, rejected = evaluations(replies, nodes, round_, private, self.held_out, self._asked)
         for client, reason in sorted(rejected.items()):
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
+        sites = list(found.values())
+        self.scores = {client: own.scores for client, own in found.items() if own.scores is not None}
         self.metrics = estimated(sites, self.loss_bound) if private else pooled(sites)
         return MetricRecord(dict(self.metrics))
 
@@ -58,11 +73,13 @@ def evaluations(
     round_: int,
     private: bool,
     held_out: Sequence[int] = (),
-) -> tuple[list[Any], dict[int, str]]:
-    """The valid evaluations in the order of the clients, and the reason for every other client.
+    bins: Bins = NO_BINS,
+) -> tuple[dict[int, Any], dict[int, str]]:
+    """The valid evaluations by client, in ascending order, and the reason for every other client.
 
     nodes: client -> node. private: whether the evaluations are `Released` sums with noise, otherwise `Evaluation`s.
-    held_out: the clients' numbers of held-out rows, empty if they are not known.
+    held_out: the clients' numbers of held-out rows, empty if they are not known. bins: in which they were asked to
+    count.
     """
     read = _noisy if private else _exact
 
@@ -70,11 +87,11 @@ def evaluations(
         rows, metrics = _checked(reply, round_)
         if len(held_out) and rows != held_out[client]:
             raise ReplyError(f"the client must hold out {held_out[client]} rows; it reports {rows}")
-        return read(reply, rows, metrics)
+        return read(reply, rows, metrics, bins)
 
     clients = {node: client for client, node in nodes.items()}
     good, rejected = sort_replies(replies, clients, evaluation, round_)
-    return [good[client] for client in sorted(good)], rejected
+    return dict(sorted(good.items())), rejected
 
 
 def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
@@ -88,16 +105,18 @@ def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
     return rows, metrics
 
 
-def _noisy(reply: Message, rows: int, metrics: ConfigRecord) -> Released:
+def _noisy(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Released:
     value, sigma = metrics.get("value"), metrics.get("sigma")
     if type(value) is not float or not math.isfinite(value):
         raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
     if type(sigma) is not float or not 0 < sigma < math.inf or not rows:
         raise ReplyError(f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}")
-    return Released(rows, value, sigma)
+    if not bins.number:
+        return Released(rows, value, sigma)
+    return Released.with_scores(rows, value, sigma, _numbers(metrics, 2 * bins.number), bins)
 
 
-def _exact(reply: Message, rows: int, metrics: ConfigRecord) -> Evaluation:
+def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Evaluation:
     loss, correct = _metric(reply, "loss"), metrics.get("correct")
     if "sigma" in metrics:
         raise ReplyError("the reply has noise, and this run has no privacy")
@@ -105,7 +124,28 @@ def _exact(reply: Message, rows: int, metrics: ConfigRecord) -> Evaluation:
         raise ReplyError(f"the loss must be a finite number; got {loss!r}")
     if type(correct) is not float or correct > rows or correct == -math.inf:
         raise ReplyError(f"the number of correct rows must be at most {rows}; got {correct!r}")
-    return Evaluation(rows, loss, correct)
+    return Evaluation(rows, loss, correct, _table(metrics, rows, bins) if bins.number else None)
+
+
+def _table(metrics: ConfigRecord, rows: int, bins: Bins) -> ScoreTable:
+    """The table without noise in a reply; ReplyError unless it is one of so many rows."""
+    cells = _numbers(metrics, 4 * bins.number).reshape(4, bins.number)
+    counts = cells[:2]
+    whole = bool((counts == counts.round()).all()) and counts.sum() == rows
+    if cells.min() < 0 or not whole or (cells[2:] > counts.sum(0) * (1 + _ROUNDING)).any():
+        raise ReplyError(f"the counts by bin are not those of {rows} rows")
+    return ScoreTable(cells, bins.edges)
+
+
+def _numbers(metrics: ConfigRecord, size: int) -> Array:
+    """The numbers (size,) in a reply's counts by bin; ReplyError if there are others."""
+    content = metrics.get("scores")
+    if not isinstance(content, bytes) or len(content) != 8 * size:
+        raise ReplyError(f"the counts by bin must be {size} doubles; does the client count in as many bins?")
+    numbers = np.frombuffer(content, "<f8").astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ReplyError("the counts by bin must be finite numbers")
+    return numbers
 
 
 def _metric(reply: Message, name: str) -> object:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def three_sites(
     folder: Path, schema: str, table: Callable[[int, int], str], rows: Sequence[int]
@@ -23,3 +25,32 @@ def three_sites(
         "data.test-file": str(folder / "test.csv"),
         "regulariser.name": "none",
     }
+
+
+TWO_CLASSES = """
+version = 1
+[label]
+column = "y"
+classes = [0, 1]
+[columns]
+a = { range = [-3, 3] }
+b = { range = [-3, 3] }
+"""
+
+
+def some_patients(seed: int, rows: int) -> str:
+    """A table with two numbers and an outcome that depends on both, which a third of the rows have."""
+    draw = np.random.default_rng(seed)
+    a, b = draw.normal(size=(2, rows))
+    y = draw.random(rows) < 1 / (1 + np.exp(1 - 2 * a + b))
+    lines = [f"{left:.4f},{right:.4f},{int(ill)}" for left, right, ill in zip(a, b, y, strict=True)]
+    return "\n".join(["a,b,y", *lines, ""])
+
+
+def two_classes(folder: Path, **keys: Any) -> dict[str, Any]:
+    """Three sites with two classes of patients on disk, and the keys of a short logistic regression on them."""
+    run = {
+        "algorithm": "fedavg", "fedavg.step-size": 2.0, "local.max-steps": 1, "rounds": 4,
+        "objective.name": "logistic", "data.row-scaling": "all",
+    }  # fmt: skip
+    return three_sites(folder, TWO_CLASSES, some_patients, (40, 80, 60, 100)) | run | keys

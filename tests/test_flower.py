@@ -15,12 +15,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import ClientApp
 from numpy.testing import assert_array_equal
 from problems import SMALL, VARIANTS, small
+from site_files import two_classes
 
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
 from twinflower.simulation.app import polling
-from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.results.reading import read_rows, read_scores
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.engine import engine
@@ -31,6 +32,15 @@ from twinflower.strategies.requests import properties_request
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = 4  # of the table of variants, which other processes run at the same time
+
+
+COUNTED = {
+    "privacy.mode": "public-state",
+    "privacy.epsilon": 8.0,
+    "privacy.evaluation-share": 0.8,
+    "evaluation.held-out": 0.4,
+    "evaluation.bins": 20,
+}
 
 
 def without_time(row):
@@ -47,13 +57,17 @@ def require_equal(folder, config):
         if ours.points is not None:
             assert_array_equal(models["points"], ours.points)
     assert list(map(without_time, read_rows(folder))) == list(map(without_time, ours.rows))
+    scores = read_scores(folder)
+    assert scores.keys() == ours.scores.keys()
+    for client, table in scores.items():
+        assert_array_equal(table.cells, ours.scores[client].cells)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["runtime"], summary["privacy"]) == ("flower", ours.summary()["privacy"])
 
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, one of sums under masks, and one on a graph from a
-    file beside the user."""
+    """100 clients, 30 sampled, on Ray; then a run that must fail, one of sums under masks, one on a graph from a file
+    beside the user, and one whose clients count the scores of held-out rows."""
     large = parse(
         {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
@@ -76,12 +90,15 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         flower.run(sums, tmp_path / "sums")
         graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
         flower.run(graph, tmp_path / "graph")
+        counted = parse(two_classes(tmp_path) | COUNTED)
+        flower.run(counted, tmp_path / "counted")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in told
     assert not (tmp_path / "bad" / "model.npz").exists()
     for config, name in (
         (large, "flower"),
         (graph, "graph"),
+        (counted, "counted"),
         (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
     ):
         require_equal(tmp_path / name, config)

@@ -36,6 +36,7 @@ PURPOSES = {
             "held-out",
             "tuning",
             "evaluation",
+            "reference",
         ),
         1,
     )

@@ -32,8 +32,16 @@ def measured(row: Mapping[str, Any], score: str = "accuracy") -> str:
         value, low, high = (row.get(f"held_out_{key}") for key in (column, "low", "high"))
         if value is not None and math.isfinite(value):
             interval = "" if low is None else f" ({LEVEL:.0%} interval {low:.4f} to {high:.4f})"
-            return f"held-out {name} {value:.4f}{interval}"
+            return f"held-out {name} {value:.4f}{interval}{_area(row)}"
     return ""
+
+
+def _area(row: Mapping[str, Any]) -> str:
+    """The area under the ROC curve in a row of metrics.csv or a summary; empty if it was not measured."""
+    value, low, high = (row.get(f"held_out_auc{end}") for end in ("", "_low", "_high"))
+    if value is None or not math.isfinite(value):
+        return ""
+    return f", AUC {value:.4f} ({low:.4f} to {high:.4f})"
 
 
 def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:

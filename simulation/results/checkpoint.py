@@ -8,7 +8,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, DiskError, require
+from twinflower.models.discrimination import ScoreTable
 from twinflower.strategies import Round
 from twinflower.strategies.rounds import Training
 
@@ -152,8 +153,11 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 # --- a strategy's run
 
 
-def of_strategy(training: Training, rows: list[dict[str, Any]]) -> Checkpoint:
-    """The checkpoint of a strategy's training and the metrics so far (rows of metrics.csv)."""
+def of_strategy(
+    training: Training, rows: list[dict[str, Any]], scores: Mapping[int, ScoreTable]
+) -> Checkpoint:
+    """The checkpoint of a strategy's training, the metrics so far (rows of metrics.csv), and the clients' last counts
+    by bin."""
     info = {
         "round": training.round,
         "session": training.session,
@@ -161,18 +165,32 @@ def of_strategy(training: Training, rows: list[dict[str, Any]]) -> Checkpoint:
         "born": list(training.born.items()),
         "ranges": training.ranges.hex(),
         "rows": rows,
+        "scores": score_records(scores),
     }
     return Checkpoint(named("server-", flatten(training.server)), info)
 
 
-def to_strategy(checkpoint: Checkpoint, server: Any) -> tuple[Training, list[dict[str, Any]]]:
+def to_strategy(
+    checkpoint: Checkpoint, server: Any
+) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable]]:
     """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in info["rounds"]]
     ranges = bytes.fromhex(info["ranges"])
-    return Training(info["session"], state, rounds, dict(info["born"]), ranges), info["rows"]
+    training = Training(info["session"], state, rounds, dict(info["born"]), ranges)
+    return training, info["rows"], to_scores(info["scores"])
+
+
+def score_records(scores: Mapping[int, ScoreTable]) -> list[Any]:
+    """The clients' counts by bin as JSON-compatible values."""
+    return [[client, own.cells.tolist(), own.edges.tolist(), own.sigma] for client, own in scores.items()]
+
+
+def to_scores(records: list[Any]) -> dict[int, ScoreTable]:
+    """Inverse of `score_records`."""
+    return {client: ScoreTable(np.array(cells), np.array(edges), s) for client, cells, edges, s in records}
 
 
 def to_round(stored: dict[str, Any]) -> Round:

@@ -6,6 +6,7 @@ A folder holds
     metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
     summary.json, environment.json         the results and the versions; a run with a summary has ended
     clients.csv                            what each client took part in and spent
+    scores.csv                             the clients' held-out rows by the bin of their score, if they are counted
     model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
     report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs
@@ -15,8 +16,8 @@ A folder holds
 """
 
 CONFIG, EXPERIMENT = "config.toml", "experiment.toml"
-METRICS, ROUNDS, CLIENTS = "metrics.csv", "rounds.jsonl", "clients.csv"
+METRICS, ROUNDS, CLIENTS, SCORES = "metrics.csv", "rounds.jsonl", "clients.csv", "scores.csv"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
 CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
-DIGESTED = (EXPERIMENT, CONFIG, SUMMARY, METRICS, CLIENTS, ROUNDS, ENVIRONMENT, MODEL, MODULE)
+DIGESTED = (EXPERIMENT, CONFIG, SUMMARY, METRICS, CLIENTS, SCORES, ROUNDS, ENVIRONMENT, MODEL, MODULE)

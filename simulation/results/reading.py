@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
+from twinflower.models.discrimination import ScoreTable
 
 from ..settings import Value
-from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SITE_COLUMNS
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
 from .folder import has_ended, is_experiment
@@ -76,6 +80,24 @@ def read_clients(folder: Path) -> list[dict[str, float | None]]:
     with _expecting(path, "not the list of clients of a run"):
         table = csv.DictReader(_text(path).splitlines())
         return [{key: float(row[key]) if row[key] else None for key in CLIENT_COLUMNS} for row in table]
+
+
+def read_scores(folder: Path) -> dict[int, ScoreTable]:
+    """The clients' held-out rows by the bin of their score, from scores.csv; empty if it is missing.
+
+    Raises SettingError if it is damaged.
+    """
+    path = folder / names.SCORES
+    with _expecting(path, "not the scores of a run"):
+        found: dict[int, list[list[float]]] = {}
+        for row in csv.DictReader(_text(path).splitlines()):
+            found.setdefault(int(row["client"]), []).append([float(row[key]) for key in SCORES_COLUMNS[1:]])
+        return {client: _table_of(np.array(rows)) for client, rows in found.items()}
+
+
+def _table_of(rows: Array) -> ScoreTable:
+    """The table from the rows (bins, 7) of scores.csv without the client."""
+    return ScoreTable(rows.T[2:6], np.append(rows[:, 0], rows[-1, 1]), float(rows[0, 6]))
 
 
 def read_rejections(folder: Path) -> list[tuple[int, int, str]]:

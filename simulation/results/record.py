@@ -11,10 +11,8 @@ from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_m
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
-from twinflower.data.features import EACH
-from twinflower.data.sets import Data
 from twinflower.errors import RunError
-from twinflower.models.inputs import Inputs
+from twinflower.models.discrimination import ScoreTable
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
@@ -41,7 +39,8 @@ class Recorder:
     """Collects the rows of metrics.csv; bits and participants are totals since the start of the run.
 
     local_steps and stopped (the share of client rounds in which the stopping rule fired) are means over
-    the rounds since the last row. seconds is the time from the start of the run to the end of the round.
+    the rounds since the last row. seconds is the time from the start of the run to the end of the round. scores: the
+    clients' last counts by bin, if they count.
     """
 
     setup: Setup
@@ -49,6 +48,7 @@ class Recorder:
     rows: list[dict[str, Any]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
+    scores: Mapping[int, ScoreTable] = field(default_factory=dict)
 
     def wants(self, round_: int) -> bool:
         """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, the last, and
@@ -69,8 +69,15 @@ class Recorder:
         """Record a finished round."""
         self.rounds.append(done)
 
-    def take_up(self, rows: list[dict[str, Any]], rounds: Iterable[Round]) -> None:
+    def found_at_sites(self, scores: Mapping[int, ScoreTable]) -> None:
+        """Keep the clients' counts by bin; those of an earlier round, if there are none now."""
+        self.scores = scores or self.scores
+
+    def take_up(
+        self, rows: list[dict[str, Any]], rounds: Iterable[Round], scores: Mapping[int, ScoreTable]
+    ) -> None:
         """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
+        self.found_at_sites(scores)
         self.rows.extend(rows)
         self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0
@@ -170,7 +177,8 @@ class Ending(NamedTuple):
 class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
-    points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`).
+    points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`). scores:
+    the counts by bin of the last evaluation at the clients.
     """
 
     setup: Setup
@@ -181,6 +189,7 @@ class Result:
     failure: str = ""
     rounds: list[Round] = field(default_factory=list)
     points: Array | None = None
+    scores: Mapping[int, ScoreTable] = field(default_factory=dict)
 
     def privacy(self) -> dict[str, Any] | None:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
@@ -317,16 +326,11 @@ def trained_model(
     config, data = setup.config, setup.dataset
     if isinstance(setup.objective, NamedModel):
         return None
-    centre, spread = data.scaling or (None, None)
-    inputs = Inputs(
-        data.features.shape[1] - config.data.bias, data.schema, centre, spread, bias=config.data.bias,
-        row_norm=config.data.row_norm, row_scaling=EACH if isinstance(config.data, Data) else config.data.row_scaling,
-    )  # fmt: skip
     origin = {
         "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds, "seed": config.seed,
         "run": config.digest, "privacy": privacy["guarantee"] if privacy else "none",
     }  # fmt: skip
     hidden = config.objective.hidden_units if isinstance(config.objective, NetworkObjective) else 0
     return trained(
-        x, config.objective.name, inputs, hidden_units=hidden, classes=data.class_names, origin=origin
+        x, config.objective.name, setup.inputs, hidden_units=hidden, classes=data.class_names, origin=origin
     )

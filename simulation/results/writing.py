@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import platform
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
+from twinflower.models.discrimination import ScoreTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
 
 from ..settings import Config
-from ..settings.columns import CLIENT_COLUMNS, COLUMNS
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS
 from ..settings.experiment import Experiment, experiment_text
 from ..settings.toml import to_tables
 from . import names
@@ -55,12 +56,21 @@ def write_run(result: Result, folder: Path) -> Path:
     _write_table(folder / names.METRICS, result.rows[0].keys() if result.rows else COLUMNS, result.rows)
     write_text(folder / names.ROUNDS, "".join(map(_line, result.rounds)))
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
+    if result.scores:
+        _write_table(folder / names.SCORES, SCORES_COLUMNS, _by_bin(result.scores))
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(result, folder)
     write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
     (folder / names.RESUME).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
+
+
+def _by_bin(scores: Mapping[int, ScoreTable]) -> Iterator[dict[str, Any]]:
+    """The rows of scores.csv, one for each client and bin."""
+    for client, table in scores.items():
+        for low, high, cells in zip(table.edges[:-1], table.edges[1:], table.cells.T, strict=True):
+            yield dict(zip(SCORES_COLUMNS, (client, low, high, *cells, table.sigma), strict=True))
 
 
 def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -3,13 +3,18 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
+from twinflower.models.discrimination import Bins, ScoreTable, log_odds
 from twinflower.models.evaluation import (
     COLUMNS,
+    NO_BINS,
+    SCORE_COLUMNS,
     Evaluation,
     Released,
     estimated,
@@ -43,14 +48,19 @@ def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
     if setup.held is None:
         return SiteEvaluation()
     evaluates = released(setup).__contains__ if setup.plan else wants
-    return SiteEvaluation(evaluates, setup.config.evaluation.loss_bound, setup.held.sizes.tolist())
+    own = setup.config.evaluation
+    return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
 
 
 def columns(setup: Setup) -> Sequence[str]:
     """The columns of metrics.csv that come from the clients' held-out rows; empty without such rows."""
     if setup.held is None:
         return ()
-    return private_columns(setup.config.evaluation.loss_bound) if setup.plan else COLUMNS
+    own = setup.config.evaluation
+    return (
+        *(private_columns(own.loss_bound) if setup.plan else COLUMNS),
+        *(SCORE_COLUMNS if own.bins else ()),
+    )
 
 
 def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
@@ -58,32 +68,52 @@ def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
     return {name: found.get(name, np.nan) for name in columns(setup)}
 
 
-def simulated(setup: Setup, x: Array, round_: int) -> dict[str, float]:
-    """The `columns` that all clients' evaluations of x (d,) after a round give; empty without held-out rows."""
+def bins(setup: Setup, x: Array) -> Bins:
+    """The bins in which clients count the scores of the model x (d,), which follow from public reference rows."""
+    count = setup.config.evaluation.bins
+    return Bins.around(count, log_odds(setup.objective, x, setup.reference_rows)) if count else NO_BINS
+
+
+class Found(NamedTuple):
+    """What the clients found about a model: the `columns`, and with bins the counts of every client."""
+
+    columns: Mapping[str, float]
+    scores: Mapping[int, ScoreTable]
+
+
+def simulated(setup: Setup, x: Array, round_: int) -> Found:
+    """What all clients' evaluations of x (d,) after a round give; nothing without held-out rows."""
     if setup.held is None:
-        return {}
+        return Found({}, {})
     plan = counts(setup)
     if plan and round_ not in plan.rounds:
-        return row(setup, {})
+        return Found(row(setup, {}), {})
     clients = range(setup.held.num_clients)
-    if plan:
-        return estimated([_count(setup, plan, x, i, round_) for i in clients if plan.sizes[i]], plan.bound)
-    return pooled([_exact(setup, x, i) for i in clients])
+    if plan is None:
+        exact = {i: _exact(setup, x, i) for i in clients}
+        return Found(row(setup, pooled(list(exact.values()))), _scores(exact))
+    noisy = {i: _count(setup, plan, x, i, round_) for i in clients if plan.sizes[i]}
+    return Found(row(setup, estimated(list(noisy.values()), plan.bound)), _scores(noisy))
+
+
+def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[int, ScoreTable]:
+    return {client: site.scores for client, site in sites.items() if site.scores is not None}
 
 
 def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
     rows = held_rows(setup, client)
     assert rows is not None
-    return evaluate(setup.objective, x, rows)
+    return evaluate(setup.objective, x, rows, bins(setup, x))
 
 
 def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
     rows = held_rows(setup, client)
     assert rows is not None
-    noise = GaussianNoise(plan.sigma(client), evaluation_draws(setup.config.seed, client)(-round_))
-    (value,) = noise(summed(setup.objective, x, rows, plan.bound))
-    return Released(len(rows.labels), float(value), plan.sigma(client))
+    noise = GaussianNoise(plan.noise(client), evaluation_draws(setup.config.seed, client)(-round_))
+    own = bins(setup, x)
+    values = noise(summed(setup.objective, x, rows, plan.bound, own))
+    return Released.of(values, len(rows.labels), plan.noise(client), own)
 
 
 def of_client(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:
@@ -93,7 +123,7 @@ def of_client(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluati
         return None
     draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
     return PrivateEvaluation(
-        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds
+        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds, plan.bins
     )
 
 
@@ -122,9 +152,17 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
     unit = "mean clipped loss" if plan.bound else "accuracy"
     text = (
         f"{_after(plan.rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
-        f"+- {(high - low) / 2 * (plan.bound or 1.0):.3g} at {LEVEL:.0%} in the worst case"
+        f"+- {(high - low) / 2 * (plan.bound or 1.0):.3g} at {LEVEL:.0%} in the worst case{_by_bin(plan)}"
     )
     return [("evaluation at the clients", text), ("spent by evaluation", share_of_budget(setup))]
+
+
+def _by_bin(plan: CountPlan) -> str:
+    """What the plan says about counts by bin; empty without them."""
+    if not plan.bins:
+        return ""
+    sigma = math.sqrt(2) * _total_sigma(plan)
+    return f"; half of the cost is for counts by class in {plan.bins} bins of the score, each with noise of {sigma:.4g}"
 
 
 def share_of_budget(setup: Setup) -> str:
@@ -157,6 +195,6 @@ def release_row(setup: Setup) -> list[tuple[str, ...]]:
     plan = counts(setup)
     if plan is None:
         return []
-    client = max(range(len(plan.sizes)), key=lambda number: plan.sigma(number) if plan.sizes[number] else 0.0)
-    numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.sigma(client)
+    client = max(range(len(plan.sizes)), key=lambda number: plan.noise(number) if plan.sizes[number] else 0.0)
+    numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.noise(client)
     return [("evaluation", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]

@@ -97,6 +97,7 @@ def client_of(
         held_rows(setup, number),
         columns,
         held_out.of_client(setup, number, guard),
+        setup.config.evaluation.bins,
     )
 
 

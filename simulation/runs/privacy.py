@@ -39,9 +39,8 @@ def make_plan(
     plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_ranges)
     if held_out is None:
         return plan
-    return plan.with_evaluation(
-        config.evaluation.released(config.rounds), held_out, target, config.evaluation.loss_bound
-    )
+    own = config.evaluation
+    return plan.with_evaluation(own.released(config.rounds), held_out, target, own.loss_bound, own.bins)
 
 
 def _target(privacy: Private) -> Target:

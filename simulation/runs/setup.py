@@ -10,8 +10,11 @@ from twinflower.algorithms import Algorithm
 from twinflower.arrays import Array
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN, Dataset
+from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
+from twinflower.data.sets import Data
 from twinflower.errors import require
+from twinflower.models.inputs import Inputs
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
@@ -26,6 +29,8 @@ from .central import Central
 from .division import divided, load_rows, share_for_ranges
 from .method import build_method, graph_of, starting_point, through_sums, weighting_of
 from .privacy import make_plan
+
+_REFERENCE = 500  # rows
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,21 @@ class Setup:
         else:
             shards = Shards.grouped(features, labels, self.partition.rows, self.partition.offsets)
         return shards.prepared(self.objective)
+
+    @cached_property
+    def reference_rows(self) -> Array:
+        """Public rows (`_REFERENCE`, features), drawn from the ranges and categories of the columns, not from data."""
+        return self.inputs.completed(self.inputs.reference(_REFERENCE))
+
+    @property
+    def inputs(self) -> Inputs:
+        """The transformation from the columns of the data to the features of the objective."""
+        own, data = self.config.data, self.dataset
+        centre, spread = data.scaling or (None, None)
+        return Inputs(
+            data.features.shape[1] - own.bias, data.schema, centre, spread, bias=own.bias, row_norm=own.row_norm,
+            row_scaling=EACH if isinstance(own, Data) else own.row_scaling,
+        )  # fmt: skip
 
     @property
     def method(self) -> Algorithm:

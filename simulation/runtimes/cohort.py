@@ -205,7 +205,7 @@ def _together(
         failure = str(error)
     seconds = time.perf_counter() - began
     return [
-        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own)
+        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own, r.scores)
         for s, r, x, own in zip(setups, recorders, models, points, strict=True)
     ]
 
@@ -231,7 +231,9 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
-            recorder.evaluate(at.round, x, own | held_out.simulated(recorder.setup, x, at.round))
+            found = held_out.simulated(recorder.setup, x, at.round)
+            recorder.found_at_sites(found.scores)
+            recorder.evaluate(at.round, x, {**own, **found.columns})
     if checkpoints and checkpoints.due(at.round):
         checkpoints.save(at.round, checkpoint(at, cohort.seeds, recorders))
 

@@ -10,7 +10,16 @@ from twinflower.errors import require
 from twinflower.rounds import Outcome
 from twinflower.strategies import Round
 
-from ..results.checkpoint import Checkpoint, flatten, leaves_of, named, to_round, unflatten
+from ..results.checkpoint import (
+    Checkpoint,
+    flatten,
+    leaves_of,
+    named,
+    score_records,
+    to_round,
+    to_scores,
+    unflatten,
+)
 from ..results.record import Recorder
 
 
@@ -50,7 +59,14 @@ def checkpoint(at: Outcome, seeds: Sequence[int], recorders: Sequence[Recorder])
     arrays = named("server-", flatten(at.server)) | {"visited": visited}
     if states is not None:
         arrays |= named("state-", flatten(states))
-    records = [{"rows": r.rows, "rounds": [done._asdict() for done in r.rounds]} for r in recorders]
+    records = [
+        {
+            "rows": r.rows,
+            "rounds": [done._asdict() for done in r.rounds],
+            "scores": score_records(r.scores),
+        }
+        for r in recorders
+    ]
     return Checkpoint(arrays, {"round": at.round, "seeds": list(seeds), "recorders": records})
 
 
@@ -67,6 +83,6 @@ def take_up(
     if fields := leaves_of("state-", saved.arrays):
         start.states.restore(saved.arrays["visited"], unflatten(template, fields))
     for recorder, record in zip(recorders, saved.info["recorders"], strict=True):
-        recorder.take_up(record["rows"], map(to_round, record["rounds"]))
+        recorder.take_up(record["rows"], map(to_round, record["rounds"]), to_scores(record["scores"]))
     server = unflatten(start.server, leaves_of("server-", saved.arrays))
     return start._replace(round=int(saved.info["round"]), server=server)

@@ -59,7 +59,17 @@ def run_strategy(
             raise  # what resuming needs stays in the folder
         failure = str(error)
     seconds = time.perf_counter() - began
-    return Result(recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points)
+    return Result(
+        recorder.setup,
+        runtime,
+        recorder.rows,
+        seconds,
+        model,
+        failure,
+        strategy.rounds,
+        points,
+        recorder.scores,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,15 @@ class _After:
             sites = self.strategy.evaluation
             found = sites.metrics if sites.evaluates(round_) else {}
             row = held_out.row(self.recorder.setup, found)
+            self.recorder.found_at_sites(sites.scores)
             self.evaluator.begin(round_, self.strategy.server, row)
 
     def _save(self, round_: int) -> None:
         if self.checkpoints and self.checkpoints.due(round_):
             self.evaluator.wait()
-            self.checkpoints.save(round_, of_strategy(self.strategy.training, self.recorder.rows))
+            self.checkpoints.save(
+                round_, of_strategy(self.strategy.training, self.recorder.rows, self.recorder.scores)
+            )
 
 
 def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
@@ -104,8 +117,8 @@ def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Tra
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    training, rows = to_strategy(found, template)
-    recorder.take_up(rows, training.rounds)
+    training, rows, scores = to_strategy(found, template)
+    recorder.take_up(rows, training.rounds, scores)
     if training.ranges:
         recorder.scale(agreement.read(setup, training.ranges))
     return training

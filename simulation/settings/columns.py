@@ -1,9 +1,9 @@
-"""The columns of clients.csv and of metrics.csv, which experiment files use to say what their figures show."""
+"""The columns of clients.csv, scores.csv, and metrics.csv, which experiment files use to say what figures show."""
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.models.evaluation import INTERVAL
+from twinflower.models.evaluation import INTERVAL, SCORE_COLUMNS
 
 COLUMNS = (
     "round",
@@ -20,7 +20,8 @@ COLUMNS = (
     "seconds",
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
-SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL)
+SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
+SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,

@@ -262,6 +262,11 @@ def _check_evaluation(evaluation: Evaluation, privacy: NoPrivacy | Private, roun
         f"{evaluation.release_every} and {evaluation.loss_bound:g} without it",
     )
     require(
+        not evaluation.bins or evaluation.held_out > 0,
+        "evaluation.bins needs evaluation.held-out above 0, the part of every client's rows whose scores it counts; "
+        f"got {evaluation.bins} and {evaluation.held_out:g}",
+    )
+    require(
         evaluation.release_every <= rounds,
         f"evaluation.release-every must be at most the number of rounds, {rounds}; got {evaluation.release_every}",
     )

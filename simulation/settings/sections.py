@@ -9,6 +9,7 @@ algorithm, rounds, seed, start-scale, precision   top-level settings
 from dataclasses import dataclass
 from typing import Annotated
 
+from twinflower.models.discrimination import MOST_BINS
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.randomness import FIRST_ROUNDS
@@ -83,6 +84,16 @@ class Evaluation:
             at_least(0),
         ),
     ] = 0.0
+
+    bins: Annotated[
+        int,
+        Setting(
+            "clients count the scores of their held-out rows by class in so many bins, for the ROC curve and the "
+            "calibration; 0: none",
+            Rule(f"0 or an even number from 2 to {MOST_BINS}", lambda v: v % 2 == 0 and 0 <= v <= MOST_BINS),
+            "bins",
+        ),
+    ] = 0
 
     def released(self, rounds: int) -> list[int]:
         """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""

@@ -1,5 +1,6 @@
 """Evaluation of a model at the sites, on rows that never enter training, and the weighted mean over the sites."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,10 +8,16 @@ import numpy as np
 
 from ..arrays import Array
 from ..problems.interfaces import Batch, Objective
+from .discrimination import Bins, ScoreTable, log_odds
 from .intervals import share_interval
 
 COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")
+SCORE_COLUMNS = ("held_out_auc", "held_out_auc_low", "held_out_auc_high", "held_out_brier")
+NO_BINS = Bins(0)
+COUNT_WEIGHT = math.sqrt(2)
+"""By which a sum is multiplied that is released together with counts by bin. Replacing a record moves the counts by at
+most sqrt 2, and now the sum as well: each takes half of what the release costs."""
 
 
 class Evaluation(NamedTuple):
@@ -18,32 +25,59 @@ class Evaluation(NamedTuple):
 
     rows: m. loss: the mean loss, f_i of these rows. correct: for a classification, the number of correctly predicted
     rows, from 0 to m; replacing a record changes it by at most 1. For a regression it is m R^2, NaN where the labels
-    do not vary.
+    do not vary. scores: these rows by the bin of their score, None if they are not counted by bin.
     """
 
     rows: int
     loss: float
     correct: float
+    scores: ScoreTable | None = None
 
 
 class Released(NamedTuple):
     """What a private site reports: the sum of a number from 0 to 1 for each of m held-out rows, with noise.
 
-    rows: m. value: the noisy sum. sigma: the standard deviation of its noise, which is public.
+    rows: m. value: the noisy sum. sigma: the standard deviation of its noise, which is public. scores: the noisy counts
+    by bin of the score, None without them.
     """
 
     rows: int
     value: float
     sigma: float
+    scores: ScoreTable | None = None
+
+    @classmethod
+    def of(cls, values: Array, rows: int, sigma: float, bins: Bins) -> "Released":
+        """What the values of `privacy.counts.summed` say, whose noise has this deviation."""
+        if not bins.number:
+            return cls(rows, float(values[0]), sigma)
+        return cls.with_scores(rows, float(values[0]) / COUNT_WEIGHT, sigma / COUNT_WEIGHT, values[1:], bins)
+
+    @classmethod
+    def with_scores(cls, rows: int, value: float, sigma: float, counts: Array, bins: Bins) -> "Released":
+        """A sum that was released together with counts by bin, negatives first (2 bins.number,)."""
+        table = ScoreTable.noisy(counts.reshape(2, bins.number), bins.edges, sigma * COUNT_WEIGHT)
+        return cls(rows, value, sigma, table)
 
 
-def evaluate(objective: Objective, x: Array, rows: Batch) -> Evaluation:
-    """Evaluate the model x (d,) on a site's held-out rows, which may be none."""
+def evaluate(objective: Objective, x: Array, rows: Batch, bins: Bins = NO_BINS) -> Evaluation:
+    """Evaluate the model x (d,) on a site's held-out rows, which may be none, with counts by bin if there are bins."""
     size = len(rows.labels)
+    scores = bins.table(log_odds(objective, x, rows.features), rows.labels) if bins.number else None
     if not size:
-        return Evaluation(0, 0.0, 0.0)
+        return Evaluation(0, 0.0, 0.0, scores)
     with np.errstate(all="ignore"):  # a diverging model has an infinite loss
-        return Evaluation(size, float(objective.value(x, rows)), size * float(objective.score(x, rows)))
+        loss, score = float(objective.value(x, rows)), float(objective.score(x, rows))
+    return Evaluation(size, loss, size * score, scores)
+
+
+def discriminated(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:
+    """The `SCORE_COLUMNS` of all sites together; empty if they do not count by bin."""
+    tables = [site.scores for site in sites if site.scores is not None]
+    if not tables:
+        return {}
+    table = ScoreTable.together(tables)
+    return dict(zip(SCORE_COLUMNS, (*table.auc, table.brier), strict=True))
 
 
 def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
@@ -51,11 +85,11 @@ def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
 
     The accuracy leaves out sites where it is NaN; a mean over no rows is NaN. Sums run in the order of the sites.
     """
-    rows, loss, correct = np.array(sites, dtype=float).reshape(-1, 3).T
+    rows, loss, correct = np.array([site[:3] for site in sites], dtype=float).reshape(-1, 3).T
     scored = ~np.isnan(correct)
     with np.errstate(invalid="ignore"):
         means = (rows @ loss) / rows.sum(), correct[scored].sum() / rows[scored].sum()
-    return dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True))
+    return dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True)) | discriminated(sites)
 
 
 def private_columns(bound: float = 0.0) -> tuple[str, ...]:
@@ -77,4 +111,4 @@ def estimated(sites: Sequence[Released], bound: float = 0.0) -> dict[str, float]
     rows = sum(site.rows for site in sites)
     value, sigma = sum(site.value for site in sites), float(np.hypot.reduce([s.sigma for s in sites]))
     numbers = np.clip([value / rows, *share_interval(value, rows, sigma)], 0.0, 1.0) * (bound or 1.0)
-    return dict(zip(private_columns(bound), (*map(float, numbers), rows), strict=True))
+    return dict(zip(private_columns(bound), (*map(float, numbers), rows), strict=True)) | discriminated(sites)

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
+from ..data.columns import Category, Column
 from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
 from ..data.tables import read_features, similar
 from ..errors import DataError, cause
+from ..randomness import stream
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Inputs:
     def completed(self, plain: Array) -> Array:
         """The features with the column of ones and with limited row norms."""
         return completed(plain, self.bias, self.row_norm, longest=self._longest)
+
+    def reference(self, rows: int) -> Array:
+        """Public rows (rows, num_features) in the form that `encoded` has, drawn with a fixed seed and not from data:
+        numbers uniform in [-1, 1], and categories uniform among those of their column."""
+        draw = stream(0, "reference")
+        if self.schema is None:
+            return draw.uniform(-1.0, 1.0, (rows, self.num_features))
+        return np.hstack([_column(column, rows, draw) for column in self.schema.columns])
 
     @property
     def _longest(self) -> float:
@@ -147,6 +157,14 @@ class Inputs:
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
             row_scaling=str(document.get("row_scaling", EACH)),
         )  # fmt: skip
+
+
+def _column(column: Column, rows: int, draw: np.random.Generator) -> Array:
+    """Reference features of a column, (rows, its features)."""
+    size = len(column.features)
+    if isinstance(column, Category):
+        return np.eye(size)[draw.integers(size, size=rows)]
+    return np.hstack([draw.uniform(-1.0, 1.0, (rows, 1)), np.zeros((rows, size - 1))])
 
 
 def _plain(column: Any) -> Any:

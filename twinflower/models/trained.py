@@ -27,14 +27,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import special
 from ..arrays import Array
 from ..data.columns import Target
 from ..data.files import read_bytes
 from ..data.tables import read_rows
 from ..errors import DataError, TwinflowerError, cause, require
-from ..known_objectives import make_model
+from ..known_objectives import PROBABILISTIC, make_model
 from ..problems.interfaces import Batch
+from ..problems.losses import probabilities
 from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, LinearModel, score_of
 from .coefficients import Coefficient, table
@@ -208,13 +208,10 @@ class TrainedClassifier(TrainedModel):
     def predict_proba(self, rows: Any) -> Array:
         """Class probabilities (rows, classes); SettingError for a loss that does not define probabilities."""
         require(
-            self.objective in (*_PROBABLE, *NETWORKS),
+            self.objective in PROBABILISTIC,
             f"the scores of objective {self.objective} are no probabilities: train with softmax or logistic",
         )
-        scores = self.scores(rows)
-        if scores.shape[1] == 1:
-            return np.hstack([special.expit(-scores), special.expit(scores)])
-        return special.softmax(scores, axis=1)  # type: ignore[no-any-return]
+        return probabilities(self.scores(rows))
 
     def score(self, rows: Any, labels: Any = None) -> float:
         """Accuracy: the fraction of rows predicted correctly. For a table file, the labels are read from the file."""
@@ -257,6 +254,14 @@ class TrainedRegressor(TrainedModel):
             features, numbers = _labelled(self, rows)
             return float(self._model.score(self.x, Batch(features, numbers)))
         return float(score_of(self.predict(rows), Batch(np.empty(0), np.asarray(labels, float)), False))
+
+
+def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
+    """The scores (rows, outputs), the predicted labels and the labels (rows,) of a table file, as the objective has
+    them; DataError for a model without a schema, and for a table that does not fit it."""
+    features, labels = _labelled(model, rows)
+    scores = model._model.scores(model.x, features)
+    return scores, model._model.loss.predict(scores), labels
 
 
 def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
@@ -322,7 +327,7 @@ def predictions(
 ) -> tuple[list[str], Sequence[Sequence[Any]]]:
     """Column names and rows of a table of predictions, with class probabilities if the model defines them."""
     names, columns = ["prediction"], [model.predict(rows).tolist()]
-    if isinstance(model, TrainedClassifier) and model.objective in (*_PROBABLE, *NETWORKS):
+    if isinstance(model, TrainedClassifier) and model.objective in PROBABILISTIC:
         names += [f"probability of {name}" for name in model.classes]
         columns += model.predict_proba(rows).T.tolist()
     return names, list(zip(*columns, strict=True))

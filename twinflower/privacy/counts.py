@@ -5,6 +5,10 @@ most 1, and replacing k records by at most k. With Gaussian noise of deviation s
 mu^2. The numbers of rows are public, so the accuracy on all clients' rows follows from the counts without further cost.
 The same holds if a row counts its loss, clipped to [0, bound] and divided by the bound.
 
+For two classes the rows can also be counted by class and by bin of their score (`models.discrimination`). A row is in
+one cell, so replacing a record moves these counts by at most sqrt 2, and replacing k of them by k sqrt 2. They are
+released together with the sum, which is multiplied by sqrt 2: all these numbers together move by at most 2 k.
+
 Which rows are counted depends on the seed and on public numbers only. A record is therefore either trained on or
 counted. If it is trained on, it affects the counts only through what training releases, which pays for that; if it is
 counted, it does not affect training. So the costs of training and counting do not add up, and a record pays the larger
@@ -19,6 +23,8 @@ import numpy as np
 
 from ..arrays import Array, Index, within
 from ..errors import require
+from ..models.discrimination import Bins, log_odds
+from ..models.evaluation import COUNT_WEIGHT, NO_BINS
 from ..problems.interfaces import Batch, Objective, RowLosses
 from .release import Release
 from .unit import Unit
@@ -29,11 +35,21 @@ def correct(objective: Objective, x: Array, rows: Batch) -> Array:
     return np.array([float((objective.predict(x, rows.features) == rows.labels).sum())])
 
 
-def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0) -> Array:
+def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0, bins: Bins = NO_BINS) -> Array:
     """The sum over the rows (1,) of numbers from 0 to 1: those of `correct`, or with a bound min(loss, bound) / bound.
 
-    A loss that is not a number counts 1. Raises SettingError if a bound is given and the objective has no `losses`.
+    With bins (1 + 2 bins.number,): the sum times `COUNT_WEIGHT`, and the numbers of negatives and of positives in every
+    bin. A loss that is not a number counts 1. Raises SettingError if a bound is given and the objective has no
+    `losses`, and if bins are given and it has no scores.
     """
+    total = _total(objective, x, rows, bound)
+    if not bins.number:
+        return total
+    counts = bins.counts(log_odds(objective, x, rows.features), rows.labels)
+    return np.concatenate([COUNT_WEIGHT * total, counts.ravel()])
+
+
+def _total(objective: Any, x: Array, rows: Batch, bound: float) -> Array:
     with np.errstate(all="ignore"):  # a diverging model has infinite losses
         if not bound:
             return correct(objective, x, rows)
@@ -48,9 +64,9 @@ def paid_twice(unit: Unit) -> int:
     return 1 if unit.rows == 1 else 2
 
 
-def count_release(replaced: int, touched: int = 1) -> Release:
-    """The release of a client's count of which so many rows are replaced together."""
-    return Release(float(replaced), touched)
+def count_release(replaced: int, touched: int = 1, bins: int = 0) -> Release:
+    """The release of a client's `summed` numbers, of whose rows so many are replaced together."""
+    return Release(float(replaced) * (math.hypot(COUNT_WEIGHT, math.sqrt(2)) if bins else 1.0), touched)
 
 
 class Accuracy(NamedTuple):
@@ -72,7 +88,8 @@ class CountPlan:
 
     rounds: after which the model is evaluated, ascending. sizes (N,): the numbers of held-out rows. mu: what all
     evaluations together cost a client that holds out rows. unit: what is protected. bound: of a clipped loss, 0 for
-    counts of correct predictions.
+    counts of correct predictions. bins: the number of
+    bins of the score, 0 for none.
     """
 
     rounds: tuple[int, ...]
@@ -80,6 +97,7 @@ class CountPlan:
     mu: float
     unit: Unit
     bound: float = 0.0
+    bins: int = 0
 
     @property
     def multiplier(self) -> float:
@@ -89,11 +107,15 @@ class CountPlan:
     def release(self, client: int) -> Release:
         """The release of a client's count after a round."""
         rows = int(self.sizes[client])
-        return count_release(min(self.unit.rows or rows, rows))
+        return count_release(min(self.unit.rows or rows, rows), bins=self.bins)
+
+    def noise(self, client: int) -> float:
+        """The standard deviation of the noise in every number of a client's release."""
+        return self.multiplier * self.release(client).spread
 
     def sigma(self, client: int) -> float:
         """The standard deviation of the noise in a client's count."""
-        return self.multiplier * self.release(client).spread
+        return self.noise(client) / (COUNT_WEIGHT if self.bins else 1.0)
 
     def costs(self, last: int | None = None) -> Array:
         """mu^2 (N,) of the evaluations up to round `last`, by default of all."""

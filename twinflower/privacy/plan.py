@@ -161,14 +161,14 @@ class Plan:
         )  # fmt: skip
 
     def with_evaluation(
-        self, rounds: Sequence[int], sizes: Index, target: Target, bound: float = 0.0
+        self, rounds: Sequence[int], sizes: Index, target: Target, bound: float = 0.0, bins: int = 0
     ) -> "Plan":
         """The plan with evaluations after these rounds on so many held-out rows (N,) of the clients.
 
-        target: that of the plan; its evaluation_share is above 0. bound: see `CountPlan`.
+        target: that of the plan; its evaluation_share is above 0. bound, bins: see `CountPlan`.
         """
         share = target.evaluation_share / target.training_share
-        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, bound)
+        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, bound, bins)
         limit = float(counts.with_training(np.full(len(sizes), self.mu_limit**2)).max())
         return replace(self, evaluation=counts, mu_limit=math.sqrt(limit))
 

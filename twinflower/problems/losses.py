@@ -49,6 +49,13 @@ def _one_hot(labels: Labels, scores: Array) -> Array:
     return _identity(scores.shape[-1], scores.dtype).take(labels, axis=0)
 
 
+def probabilities(scores: Array) -> Array:
+    """The probabilities of the classes (..., classes) by a logistic model, with one score, or by softmax scores."""
+    if scores.shape[-1] == 1:
+        return np.concatenate([special.expit(-scores), special.expit(scores)], axis=-1)
+    return special.softmax(scores, axis=-1)  # type: ignore[no-any-return]
+
+
 class RowwiseLogistic:
     """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (Li 2024 (41), Li 2023 (25)).
 

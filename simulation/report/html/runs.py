@@ -23,6 +23,7 @@ from ..words import BITS, heading, words
 from .case import Case
 from .charts import Chart, chart
 from .coefficients import coefficients
+from .discrimination import discrimination
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
@@ -42,7 +43,7 @@ def page_of_run(folder: Path) -> Page:
     case = Case.of_folder(folder)
     sections = [
         *warned(summary["warnings"] or []), *_curves(rows, config), *_columns(folder, config), *coefficients(folder),
-        _sites(folder, summary),
+        *discrimination(folder, summary), _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(

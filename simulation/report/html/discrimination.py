@@ -1,0 +1,92 @@
+"""The section of a report on discrimination and calibration at the sites."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.models.discrimination import ScoreTable
+
+from ...results.reading import read_scores
+from .. import discrimination as text
+from ..series import Series
+from .charts import Chart, chart
+from .parts import Section, Table
+
+_MOST_SITES = 40
+_SITES = ("site", "rows", "positives", "area under the ROC curve", "95% interval", "Brier score")
+
+
+def discrimination(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
+    """What the sites' counts by bin say about the last model that was evaluated; nothing without them."""
+    sites = read_scores(folder)
+    if not sites:
+        return []
+    table = ScoreTable.together(sites.values())
+    parts = [
+        Section("Thresholds", tables=[Table(text.POINTS, text.points(table), _POINTS)]),
+        Section("Calibration", tables=[Table(text.GROUPS, text.groups(table))]),
+        Section("By site", tables=[_by_site(sites, summary["site_names"])]),
+    ]
+    charts = [_roc(table), _precision(table), _calibration(table)]
+    return [Section("Discrimination and calibration", _about(table), charts=charts, folded=parts)]
+
+
+_POINTS = "Positive: the predicted probability of the second class is above the threshold."
+
+
+def _about(table: ScoreTable) -> list[str]:
+    area = table.auc
+    if area.value != area.value:
+        found = "There is no area under the ROC curve: the counts do not show rows of both classes."
+    else:
+        found = f"The area under the ROC curve is {area.value:.4f} (95% interval {text.interval(area)})."
+    noise = (
+        f" Every count has noise of {table.sigma:.4g}, which the intervals include; a count can be negative."
+        if table.sigma
+        else ""
+    )
+    return [
+        f"{found} The Brier score is {text.number(table.brier)}. Both follow from how many held-out rows of each class "
+        f"have a score in each of {table.bins} public bins, over all sites.{noise} Intervals are for independent rows."
+    ]
+
+
+def _by_site(sites: Mapping[int, ScoreTable], names: Sequence[str] | None) -> Table:
+    rows = []
+    for client, own in sorted(sites.items())[:_MOST_SITES]:
+        counts, area = own.counts.sum(1), own.auc
+        name = f"{client}: {names[client]}" if names else f"{client}"
+        cells = f"{counts.sum():.0f}", f"{counts[1]:.0f}", text.number(area.value), text.interval(area)
+        rows.append((name, *cells, text.number(own.brier)))
+    remark = "" if len(rows) == len(sites) else f"{len(rows)} of {len(sites)}; the others are in scores.csv."
+    return Table(_SITES, rows, remark)
+
+
+def _line(label: str, x: Array, y: Array) -> Series:
+    return Series(label, "", x, y, y, y, seeds=1)
+
+
+def _roc(table: ScoreTable) -> Chart:
+    false, true = table.roc()
+    ends = np.array([0.0, 1.0])
+    lines = [_line("model", false[::-1], true[::-1]), _line("by chance", ends, ends)]
+    return chart("ROC curve: true positive rate", "false positive rate", lines)
+
+
+def _precision(table: ScoreTable) -> Chart:
+    points = [table.at(edge) for edge in table.edges]
+    recall = np.array([own.sensitivity.value for own in points])
+    precision = np.array([own.precision.value for own in points])
+    return chart("Precision", "recall (sensitivity)", [_line("model", recall, precision)])
+
+
+def _calibration(table: ScoreTable) -> Chart:
+    found = table.calibration()
+    predicted = np.array([own.predicted for own in found])
+    observed = np.array([own.observed.value for own in found])
+    ends = np.array([0.0, 1.0])
+    lines = [_line("model", predicted, observed), _line("calibrated", ends, ends)]
+    return chart("Calibration: share of positives", "mean score", lines)

@@ -1,0 +1,71 @@
+"""How well a trained model predicts the rows of a table with labels; the rows are read where the model is."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Labels
+from ..known_objectives import PROBABILISTIC
+from .discrimination import Bins, ScoreTable, ranked
+from .intervals import Share, share
+from .trained import TrainedClassifier, TrainedRegressor, scored
+
+_BINS = 100
+
+
+class Measure(NamedTuple):
+    """A measure, and the ends of its 95% interval, NaN if it has none."""
+
+    name: str
+    value: float
+    low: float = np.nan
+    high: float = np.nan
+
+
+class Assessment(NamedTuple):
+    """The measures of a model; of a classifier also the numbers of rows by true and by predicted class (classes,
+    classes); and of one with two classes and probabilities the rows by the bin of their score."""
+
+    measures: list[Measure]
+    confusion: Index | None = None
+    scores: ScoreTable | None = None
+
+
+def assess(model: TrainedClassifier | TrainedRegressor, path: str | Path) -> Assessment:
+    """Measure a model with a schema on a table; numeric labels are clipped to the schema's range, as in training.
+
+    DataError for a model without a schema, and for a table that does not fit it.
+    """
+    scores, predicted, labels = scored(model, path)
+    if isinstance(model, TrainedRegressor):
+        return Assessment(_of_regression(model.half * predicted, model.half * labels))
+    return _of_classes(model, scores, predicted, labels)
+
+
+def _of_regression(predicted: Array, labels: Array) -> list[Measure]:
+    """R^2 (NaN if the labels do not vary), and the mean absolute and the root mean squared error."""
+    errors, spread = predicted - labels, float(((labels - labels.mean()) ** 2).sum())
+    r2 = 1 - float((errors**2).sum()) / spread if spread else np.nan
+    mae, rmse = float(np.abs(errors).mean()), float(np.sqrt((errors**2).mean()))
+    return [
+        Measure("rows", len(labels)), Measure("R^2", r2), Measure("mean absolute error", mae),
+        Measure("root mean squared error", rmse),
+    ]  # fmt: skip
+
+
+def _of_classes(model: TrainedClassifier, scores: Array, predicted: Labels, labels: Labels) -> Assessment:
+    classes = len(model.classes)
+    right = int((predicted == labels).sum())
+    confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    measures = [Measure("rows", len(labels)), _named("accuracy", share(right, len(labels) - right))]
+    if classes != 2 or model.objective not in PROBABILISTIC:
+        return Assessment(measures, confusion)
+    odds = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+    table = Bins.around(_BINS, odds).table(odds, labels)
+    own = [_named("area under the ROC curve", ranked(odds, labels)), Measure("Brier score", table.brier)]
+    return Assessment([*measures, *own], confusion, table)
+
+
+def _named(name: str, own: Share) -> Measure:
+    return Measure(name, *own)

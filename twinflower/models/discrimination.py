@@ -1,0 +1,220 @@
+"""Discrimination and calibration of a classifier with two classes, from counts of its scores by class and by bin.
+
+The score p of a row is the predicted probability of the second class, the positive one. The bins are public. They lie
+around a centre c of the log odds with a width w: with B bins, edge k is where (log odds - c) / w is the log odds of
+(1 - cos(pi k / B)) / 2, which are equal steps of arcsin sqrt. So they are narrow near c, and there are some far away
+from it. Whoever asks for the counts chooses c and w from public numbers, so that the scores of a weak model or of a
+rare outcome do not all lie in one bin. The edge nearest to p = 1/2 is moved there. A bin holds the scores from its
+lower edge, exclusive, to its upper edge; the first one holds 0, too.
+
+From the counts follow the ROC curve and its area, the confusion matrix at every edge, the calibration curve and the
+Brier score. A pair of rows in one bin counts one half in the area, as ties do. Sites count without noise, or with
+Gaussian noise of a known deviation in every cell.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from .. import special
+from ..arrays import Array, Labels
+from ..errors import require
+from .intervals import Share, area, share
+
+MOST_BINS = 1000
+GROUPS = 10  # of the calibration curve
+_WIDTH = 0.6  # of the bins, in standard deviations of the log odds of reference rows
+_FARTHEST = 1e6  # the largest centre and width
+
+
+@runtime_checkable
+class Scores(Protocol):
+    """An objective whose model has scores, from which probabilities follow."""
+
+    def scores(self, x: Array, features: Array) -> Array:
+        """The scores (..., b, outputs)."""
+
+
+def log_odds(objective: Any, x: Array, features: Array) -> Array:
+    """The log odds (b,) of the second of two classes; minus infinity where they are not a number.
+
+    SettingError for an objective without `Scores`.
+    """
+    require(isinstance(objective, Scores), "this objective has no scores that could be counted by bin")
+    with np.errstate(all="ignore"):  # a diverging model
+        scores = objective.scores(x, features).astype(np.float64)
+        found = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+    return np.nan_to_num(found, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Public bins: their number, 0 for none, and the centre and the width in log odds."""
+
+    number: int
+    centre: float = 0.0
+    width: float = 1.0
+
+    @classmethod
+    def around(cls, number: int, reference: Array) -> "Bins":
+        """The bins for a model that has these log odds (rows,) on public reference rows."""
+        known = reference[np.isfinite(reference)]
+        if not known.size:
+            return cls(number)
+        centre, width = np.clip([known.mean(), _WIDTH * known.std()], -_FARTHEST, _FARTHEST)
+        return cls(number, float(centre), max(float(width), 1 / _FARTHEST))
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Centre and width."""
+        return self.centre, self.width
+
+    @property
+    def valid(self) -> bool:
+        """Whether centre and width are finite numbers of a size for which no edge is infinite."""
+        return abs(self.centre) <= _FARTHEST and 1 / _FARTHEST <= self.width <= _FARTHEST
+
+    @property
+    def log_odds(self) -> Array:
+        """The edges (number + 1,) in log odds, from minus to plus infinity."""
+        steps = (1 - np.cos(np.pi * np.arange(1, self.number) / self.number)) / 2
+        inner = self.centre + self.width * special.logit(steps)
+        inner[np.abs(inner).argmin()] = 0.0
+        return np.concatenate([[-np.inf], inner, [np.inf]])
+
+    @property
+    def edges(self) -> Array:
+        """The edges (number + 1,) as probabilities, from 0 to 1."""
+        return special.expit(self.log_odds)  # type: ignore[no-any-return]
+
+    def counts(self, odds: Array, labels: Labels) -> Array:
+        """The numbers of rows (2, number) with labels 0 and 1 by bin of their log odds (b,); a row is in one cell."""
+        return self._sums(np.ones((1, len(odds))), odds, labels)[0]  # type: ignore[no-any-return]
+
+    def table(self, odds: Array, labels: Labels) -> "ScoreTable":
+        """The table of rows with these log odds (b,) and labels 0 or 1 (b,)."""
+        scores = special.expit(odds)
+        sums = self._sums(np.stack([scores, (scores - labels) ** 2]), odds, labels)
+        return ScoreTable(np.concatenate([self.counts(odds, labels), sums.sum(1)]), self.edges)
+
+    def _sums(self, weights: Array, odds: Array, labels: Labels) -> Array:
+        """The sums of each of the weights (k, b) over the rows of every class and bin, (k, 2, number)."""
+        bins = np.clip(np.searchsorted(self.log_odds, odds) - 1, 0, self.number - 1)
+        places = bins + self.number * (labels == 1)
+        sums = [np.bincount(places, own, 2 * self.number).astype(np.float64) for own in weights]
+        return np.stack(sums).reshape(len(weights), 2, self.number)
+
+
+class Calibration(NamedTuple):
+    """A group of neighbouring bins: its ends, the mean score, and the share of positives with its interval."""
+
+    low: float
+    high: float
+    rows: float
+    predicted: float
+    observed: Share
+
+
+class Point(NamedTuple):
+    """The confusion matrix of predicting "positive" above a threshold, as numbers of rows and as shares."""
+
+    threshold: float
+    true_positives: float
+    false_positives: float
+    false_negatives: float
+    true_negatives: float
+    sensitivity: Share
+    specificity: Share
+    precision: Share
+    negative_value: Share
+
+
+class ScoreTable(NamedTuple):
+    """Rows counted by the bin of their score.
+
+    cells (4, bins): the numbers of negatives and of positives, the sum of the scores, and the sum of the squared errors
+    (p - y)^2. edges (bins + 1,): of the bins, from 0 to 1. sigma: the standard deviation of the noise in every count.
+    With noise the two sums follow from the counts and the middles of the bins.
+    """
+
+    cells: Array
+    edges: Array
+    sigma: float = 0.0
+
+    @classmethod
+    def noisy(cls, counts: Array, edges: Array, sigma: float) -> "ScoreTable":
+        """The table of noisy counts (2, bins)."""
+        middle = (edges[:-1] + edges[1:]) / 2
+        negatives, positives = counts
+        squared = negatives * middle**2 + positives * (1 - middle) ** 2
+        return cls(np.stack([negatives, positives, counts.sum(0) * middle, squared]), edges, sigma)
+
+    @classmethod
+    def together(cls, tables: Iterable["ScoreTable"]) -> "ScoreTable":
+        """The rows of all of these tables, at least one, with the same edges; sums run in their order."""
+        cells, edges, sigmas = zip(*tables, strict=True)
+        return cls(np.sum(cells, axis=0), edges[0], math.hypot(*sigmas))
+
+    @property
+    def counts(self) -> Array:
+        """The numbers of negatives and of positives, (2, bins)."""
+        return self.cells[:2]
+
+    @property
+    def bins(self) -> int:
+        """The number of bins."""
+        return int(self.cells.shape[1])
+
+    @property
+    def auc(self) -> Share:
+        """The area under the ROC curve with its interval (`intervals.area`), NaN unless there are both classes."""
+        return area(self.counts[0], self.counts[1], self.sigma)
+
+    @property
+    def brier(self) -> float:
+        """The mean of (p - y)^2, in [0, 1]; NaN without rows."""
+        rows = float(self.counts.sum())
+        return min(max(float(self.cells[3].sum()) / rows, 0.0), 1.0) if rows > 0 else math.nan
+
+    def roc(self) -> tuple[Array, Array]:
+        """The false and the true positive rates (bins + 1,) at all edges, from the lowest to the highest."""
+        above = np.cumsum(np.hstack([self.counts, np.zeros((2, 1))])[:, ::-1], axis=1)[:, ::-1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rates = np.clip(above / above[:, :1], 0.0, 1.0)
+        return rates[0], rates[1]
+
+    def at(self, threshold: float) -> Point:
+        """The confusion matrix at the edge that is nearest to the threshold."""
+        (negatives, positives), s = self.counts, self.sigma
+        k = int(np.abs(self.edges - threshold).argmin())
+        below, above = k, self.bins - k
+        tn, fn, fp, tp = (
+            float(own.sum()) for own in (negatives[:k], positives[:k], negatives[k:], positives[k:])
+        )
+        return Point(
+            float(self.edges[k]), tp, fp, fn, tn,
+            share(tp, fn, s, above, below), share(tn, fp, s, below, above),
+            share(tp, fp, s, above, above), share(tn, fn, s, below, below),
+        )  # fmt: skip
+
+    def calibration(self) -> list[Calibration]:
+        """The mean score and the share of positives in `GROUPS` groups of neighbouring bins, or fewer."""
+        ends = np.unique(np.linspace(0, self.bins, GROUPS + 1).round().astype(int))
+        return [self._group(a, b) for a, b in pairwise(ends.tolist())]
+
+    def _group(self, a: int, b: int) -> Calibration:
+        negatives, positives, predicted, _ = (float(own) for own in self.cells[:, a:b].sum(1))
+        rows, low, high = negatives + positives, float(self.edges[a]), float(self.edges[b])
+        mean = min(max(predicted / rows, low), high) if rows > 0 else math.nan
+        return Calibration(low, high, rows, mean, share(positives, negatives, self.sigma, b - a, b - a))
+
+
+def ranked(scores: Array, labels: Labels) -> Share:
+    """The exact area under the ROC curve of rows with these scores (b,) and labels 0 or 1 (b,), as in `ScoreTable`."""
+    values, places = np.unique(scores, return_inverse=True)
+    negatives, positives = (np.bincount(places[labels == own], minlength=len(values)) for own in (0, 1))
+    return area(negatives.astype(float), positives.astype(float))
