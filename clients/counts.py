@@ -88,6 +88,6 @@ class PrivateEvaluation:
         return loss, rows, metrics | ({"scores": packed(found.scores.counts)} if found.scores else {})
 
 
-def packed(cells: Array) -> bytes:
-    """The cells or counts of a `ScoreTable` for a reply, as little-endian doubles."""
-    return cells.astype("<f8").tobytes()
+def packed(array: Array) -> bytes:
+    """An array for the metrics of a reply, as little-endian doubles."""
+    return array.astype("<f8").tobytes()

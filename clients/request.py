@@ -12,6 +12,7 @@ from twinflower.errors import ReplyError, SettingError
 from twinflower.models.discrimination import Bins
 
 PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the bins of the score lie
+INFORMATION = "information"  # key of a request for the sums from which standard errors follow
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
 

@@ -25,18 +25,19 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, require
 from twinflower.models.evaluation import evaluate
+from twinflower.models.information import Information
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Objective
-from twinflower.problems.objectives import check_clipping
+from twinflower.problems.objectives import LinearModel, check_clipping
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
 from .counts import PrivateEvaluation, packed
 from .ranges import COUNTS_ROUND, PrivateColumns
-from .request import RequestReader, RoundRequest, bins_in
+from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
 from .store import CompletedRound, ContextStore, StateStore
 from .strict import StrictClient
@@ -57,7 +58,8 @@ class AlgorithmClient(NumPyClient):
     what a client with a guard needs to evaluate on them. columns: the columns with private ranges, if there are any;
     the client then releases counts in round 0, and scales its rows by the ranges that every further request carries.
     bins: the number of bins in which `evaluate` counts the scores of the held-out rows
-    (`twinflower.models.discrimination`), 0 for none; that of `evaluation`, if there is one.
+    (`twinflower.models.discrimination`), 0 for none; that of `evaluation`, if there is one. standard_errors: whether
+    a client without a guard sends the sums from which standard errors follow (`twinflower.models.information`).
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -79,6 +81,7 @@ class AlgorithmClient(NumPyClient):
         columns: PrivateColumns | None = None,
         evaluation: PrivateEvaluation | None = None,
         bins: int = 0,
+        standard_errors: bool = False,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -98,6 +101,7 @@ class AlgorithmClient(NumPyClient):
         self.guard = guard
         self.evaluation = evaluation
         self.bins = evaluation.bins if evaluation else bins
+        self.standard_errors = standard_errors
         self.store = store or ContextStore(context.state)
         self.columns = columns
         self._ranges = _NOT_SCALED
@@ -246,14 +250,15 @@ class AlgorithmClient(NumPyClient):
         """Evaluate the model, one array (d,), on the held-out rows; return the mean loss, the number of these rows, and
         the metrics `correct` and `accuracy` with the request's round; a private client as in `PrivateEvaluation`.
 
-        Changes no state of the training. Raises ReplyError if this client holds no rows out, or if the request is
-        malformed.
+        With "information" in config, the metrics are the sums over the training rows from which standard errors follow.
+        Changes no state of the training. Raises ReplyError if this client holds no rows out, does not send these sums,
+        or if the request is malformed.
         """
+        if config.get(INFORMATION) is True:
+            return self._information(parameters, config)
         if self.held_out is None or (self.guard and not self.evaluation):
             raise ReplyError("this client holds out no rows to evaluate on")
-        if len(parameters) != 1:
-            raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
-        x = checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
+        x = self._model(parameters)
         bins = bins_in(config, self.bins)
         if self.evaluation:
             round_, session = self.requests.evaluation(config)
@@ -263,3 +268,16 @@ class AlgorithmClient(NumPyClient):
         rows, loss, correct, scores = evaluate(self.objective, x, self.held_out, bins)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
         return loss, rows, metrics | ({"scores": packed(scores.cells)} if scores else {})
+
+    def _model(self, parameters: Arrays) -> NDArray[Any]:
+        """The model in a request to evaluate it."""
+        if len(parameters) != 1:
+            raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
+        return checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
+
+    def _information(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, Metrics]:
+        """The sums over the training rows from which standard errors follow."""
+        if not self.standard_errors or self.guard or not isinstance(self.objective, LinearModel):
+            raise ReplyError("this client sends no information matrix")
+        sums = Information.of(self.objective, self._model(parameters), self.shards.rows(self.client))
+        return 0.0, self._num_rows, {"round": config.get("round", 0), INFORMATION: packed(sums.packed)}

@@ -1,6 +1,6 @@
 """What the arguments of a command mean: the experiment to run, the settings over it, and where a text goes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from twinflower.errors import RunError, SettingError, expect, require
@@ -53,6 +53,37 @@ def deliver(text: str, out: Path | None, name: str) -> None:
     say(f"{name}: {out}")
 
 
+def show_names() -> None:
+    """Print the algorithms, data sets, experiments, and the other named values of settings."""
+    from twinflower.algorithms import ALGORITHMS
+    from twinflower.data.partitioners import PARTITIONERS
+    from twinflower.data.sets import DATASETS
+    from twinflower.known_objectives import OBJECTIVES
+    from twinflower.problems.regularisers import REGULARISERS
+    from twinflower.problems.topologies import TOPOLOGIES
+    from twinflower.sparsifiers import SPARSIFIERS
+
+    from .report.console import titled
+    from .runtimes import RUNTIMES
+    from .settings.experiment import title_of
+    from .settings.sections import PRIVACY
+
+    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
+    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
+    files = sorted(Path("experiments").glob("*.toml"))
+    titled("experiments", [(str(path), title_of(path)) for path in files])
+    words: dict[str, Iterable[str]] = {
+        "partition.name": PARTITIONERS,
+        "objective.name": OBJECTIVES,
+        "regulariser.name": REGULARISERS,
+        "privacy.mode": PRIVACY,
+        "topology.name": TOPOLOGIES,
+        "uplink": SPARSIFIERS,
+        "runtime": RUNTIMES,
+    }
+    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
+
+
 def check_tables(files: Sequence[Path], schema: Path) -> None:
     """Print how every table fits the schema; DataError with all problems of all tables if there are any."""
     from twinflower.data.checks import describe_fit, problems
@@ -71,20 +102,26 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
     expect(not found, "\n       ".join(found))
 
 
-def show_coefficients(model: Path, out: Path | None) -> None:
+def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     """Print the coefficients of a linear model as tables, or write them to a CSV file."""
-    from twinflower.models.trained import load
+    from twinflower.models.trained import inferred, load
 
-    from .report.coefficients import REMARKS, as_csv, headings, tables
+    from .report.coefficients import as_csv, headings, remarks, tables
     from .report.console import table
 
-    found = load(model).coefficients()
+    known = load(model)
+    require(
+        not robust or known.information is not None,
+        f"{model} has no standard errors: train with evaluation.standard-errors = true",
+    )
+    inference = inferred(known, robust)
+    found = inference.rows
     if out:
         deliver(as_csv(found), out, f"{len(found)} coefficients")
         return
     for title, rows in tables(found).items():
         table(headings(found), rows, title)
-    say(*REMARKS)
+    say(*remarks(inference))
 
 
 def show_assessment(model: Path, rows: Path, out: Path | None) -> None:

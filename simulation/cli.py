@@ -6,7 +6,6 @@ Each imports what it needs: Flower, matplotlib and the rest together take longer
 import csv
 import io
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -50,32 +49,9 @@ DataDir = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
-    from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partitioners import PARTITIONERS
-    from twinflower.data.sets import DATASETS
-    from twinflower.known_objectives import OBJECTIVES
-    from twinflower.problems.regularisers import REGULARISERS
-    from twinflower.problems.topologies import TOPOLOGIES
-    from twinflower.sparsifiers import SPARSIFIERS
+    from .arguments import show_names
 
-    from .report.console import titled
-    from .settings.experiment import title_of
-    from .settings.sections import PRIVACY
-
-    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
-    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
-    files = sorted(Path("experiments").glob("*.toml"))
-    titled("experiments", [(str(path), title_of(path)) for path in files])
-    words: dict[str, Iterable[str]] = {
-        "partition.name": PARTITIONERS,
-        "objective.name": OBJECTIVES,
-        "regulariser.name": REGULARISERS,
-        "privacy.mode": PRIVACY,
-        "topology.name": TOPOLOGIES,
-        "uplink": SPARSIFIERS,
-        "runtime": RUNTIMES,
-    }
-    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
+    show_names()
 
 
 @app.command()
@@ -301,11 +277,15 @@ def predict(
 def coefficients(
     model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
     out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="with the robust form of the standard errors (HC0)")
+    ] = False,
 ) -> None:
-    """Show a linear model's coefficients in the units of its columns, with odds ratios."""
+    """Show a linear model's coefficients in the units of its columns, with odds ratios and, if the run has asked for
+    them, standard errors."""
     from .arguments import show_coefficients
 
-    show_coefficients(model, out)
+    show_coefficients(model, out, robust)
 
 
 @app.command()

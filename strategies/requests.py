@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.records import record_of
-from twinflower.clients.request import PLACE
+from twinflower.clients.request import INFORMATION, PLACE
 from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
 from twinflower.models.discrimination import Bins
 from twinflower.models.evaluation import NO_BINS
@@ -40,6 +40,12 @@ def evaluate_request(
     place = dict(zip(PLACE, bins.place, strict=True)) if bins.number else {}
     content = _content(EVALUATE, model, {"round": round_, "session": session, **place})
     return Message(content, node, "evaluate", group_id=str(round_))
+
+
+def information_request(node: int, model: ArrayRecord, round_: int, session: str) -> Message:
+    """A message that asks a node for the sums from which standard errors of this model follow."""
+    config = {"round": round_, "session": session, INFORMATION: True}
+    return Message(_content(EVALUATE, model, config), node, "evaluate", group_id=str(round_))
 
 
 def _content(kind: str, arrays: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:

@@ -54,6 +54,8 @@ def require_equal(folder, config):
     with np.load(folder / "model.npz") as models:
         assert_array_equal(models["x"], ours.model)
         assert ("points" in models) == (ours.points is not None)
+        if ours.information:
+            assert_array_equal(models["information"], ours.information.packed)
         if ours.points is not None:
             assert_array_equal(models["points"], ours.points)
     assert list(map(without_time, read_rows(folder))) == list(map(without_time, ours.rows))
@@ -67,7 +69,8 @@ def require_equal(folder, config):
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
     """100 clients, 30 sampled, on Ray; then a run that must fail, one of sums under masks, one on a graph from a file
-    beside the user, and one whose clients count the scores of held-out rows."""
+    beside the user, and two whose clients count the scores of held-out rows or send
+    information matrices."""
     large = parse(
         {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
@@ -92,6 +95,8 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         flower.run(graph, tmp_path / "graph")
         counted = parse(two_classes(tmp_path) | COUNTED)
         flower.run(counted, tmp_path / "counted")
+        inferred = parse(two_classes(tmp_path) | {"evaluation.standard-errors": True})
+        flower.run(inferred, tmp_path / "inferred")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in told
     assert not (tmp_path / "bad" / "model.npz").exists()
@@ -99,6 +104,7 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         (large, "flower"),
         (graph, "graph"),
         (counted, "counted"),
+        (inferred, "inferred"),
         (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
     ):
         require_equal(tmp_path / name, config)

@@ -24,6 +24,8 @@ takes part in such runs, the fixed sentence also says what kind of error it is (
                                      run must protect at least as much. With a schema that names a group column, no
                                      value of this column may have more than group-size rows
     allow-non-private                true: runs without privacy may use the data-file
+    standard-error-rows              fewest rows of which it sends an information matrix, from which standard errors
+                                     follow, in runs without privacy; without this key it sends none
     ignore-keys                      comma-separated keys of other apps on the same node
 
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
@@ -118,6 +120,7 @@ class Site:
     protects: Annotated[str, one_of(KINDS)] = RECORD
     group_size: Annotated[int, at_least(0)] = 0
     allow_non_private: Annotated[bool, ANY] = False
+    standard_error_rows: Annotated[int | None, at_least(1)] = None
     ignore_keys: _Text = field(default="", compare=False)
 
     @property

@@ -5,35 +5,76 @@ import io
 from collections.abc import Sequence
 from itertools import groupby
 
-from twinflower.models.coefficients import INTERCEPT, PER_UNIT, Coefficient
+import numpy as np
 
-REMARKS = (
+from twinflower.models.coefficients import INTERCEPT, PER_UNIT, Coefficient
+from twinflower.models.inference import Inference
+
+_UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
-    "reference; a missing number counts as the middle of the range, and its term comes on top of that.",
-    "Used: whether the model's own weight is not zero. There are no confidence intervals: the estimates include the "
-    "noise of a private run, and the effect of a penalty.",
+    "reference; a missing number counts as the middle of the range, and its term comes on top of that."
 )
+_USED = "Used: whether the model's own weight is not zero."
+_NO_ERRORS = (
+    "There are no confidence intervals; the estimates include the noise of a private run, and the effect of a penalty. "
+    "Without both, evaluation.standard-errors = true gives intervals."
+)
+_ERRORS = (
+    "Intervals at 95% and p-values (of no effect) are Wald's, from the information matrix at the model, for "
+    "independent rows; robust: with the outer products of the rows' gradients (HC0)."
+)
+
+
+def remarks(found: Inference) -> list[str]:
+    """What a reader of the tables should know."""
+    errors = [_ERRORS] if _has_errors(found.rows) else []
+    return [
+        _UNITS,
+        f"{_USED} {'' if errors else _NO_ERRORS}".strip(),
+        *errors,
+        *map(_sentence, found.remarks),
+    ]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _has_errors(found: Sequence[Coefficient]) -> bool:
+    return any(row.std_error == row.std_error for row in found)
 
 
 def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     """The headings of the rows of `tables`."""
     effect = ("log odds", "odds ratio") if found[0].outcome else ("effect",)
-    return ("column", "term", *effect, "used")
+    if not _has_errors(found):
+        return ("column", "term", *effect, "used")
+    return ("column", "term", *effect, f"95% interval of the {effect[-1]}", "standard error", "p", "used")
 
 
 def tables(found: Sequence[Coefficient]) -> dict[str, list[tuple[str, ...]]]:
     """The rows of text of each outcome, by its title."""
-    groups = groupby(found, key=lambda row: (row.outcome, row.against))
-    return {_title(*outcome): list(map(_cells, rows)) for outcome, rows in groups}
+    groups, errors = groupby(found, key=lambda row: (row.outcome, row.against)), _has_errors(found)
+    return {_title(*outcome): [_cells(row, errors) for row in rows] for outcome, rows in groups}
 
 
 def _title(outcome: str, against: str) -> str:
     return f"odds of {outcome} against {against}" if outcome else "effects, in units of the label"
 
 
-def _cells(row: Coefficient) -> tuple[str, ...]:
+def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:
     odds = (f"{row.odds_ratio:.4g}",) if row.outcome else ()
-    return (row.column, _term(row), f"{row.estimate:.4g}", *odds, "yes" if row.selected else "no")
+    more = _errors(row) if errors else ()
+    return (row.column, _term(row), f"{row.estimate:.4g}", *odds, *more, "yes" if row.selected else "no")
+
+
+def _errors(row: Coefficient) -> tuple[str, str, str]:
+    """The interval, of the odds ratio if there is one, the standard error and the p-value; dashes if there are none."""
+    if row.std_error != row.std_error:
+        return ("-", "-", "-")
+    low, high = np.exp([row.low, row.high]) if row.outcome else (row.low, row.high)
+    p_value = "<0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
+    return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", p_value
 
 
 def _term(row: Coefficient) -> str:

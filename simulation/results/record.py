@@ -13,6 +13,7 @@ from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.models.discrimination import ScoreTable
+from twinflower.models.information import Information
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
@@ -178,7 +179,8 @@ class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
     points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`). scores:
-    the counts by bin of the last evaluation at the clients.
+    the counts by bin of the last evaluation at the clients. information: the sums of all clients from which standard
+    errors follow; missing: why there are none although the run asks for them.
     """
 
     setup: Setup
@@ -190,6 +192,8 @@ class Result:
     rounds: list[Round] = field(default_factory=list)
     points: Array | None = None
     scores: Mapping[int, ScoreTable] = field(default_factory=dict)
+    information: Information | None = None
+    missing: str = ""
 
     def privacy(self) -> dict[str, Any] | None:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
@@ -248,7 +252,8 @@ class Result:
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
-        return [*warnings(self.setup), *_risen(self.rows, self.setup.plan is not None)]
+        absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
+        return [*warnings(self.setup), *_risen(self.rows, self.setup.plan is not None), *absent]
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
@@ -320,7 +325,7 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 
 def trained_model(
-    setup: Setup, x: Array, privacy: Mapping[str, Any] | None
+    setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Information | None = None
 ) -> TrainedClassifier | TrainedRegressor | None:
     """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
     config, data = setup.config, setup.dataset
@@ -332,5 +337,11 @@ def trained_model(
     }  # fmt: skip
     hidden = config.objective.hidden_units if isinstance(config.objective, NetworkObjective) else 0
     return trained(
-        x, config.objective.name, setup.inputs, hidden_units=hidden, classes=data.class_names, origin=origin
+        x,
+        config.objective.name,
+        setup.inputs,
+        hidden_units=hidden,
+        classes=data.class_names,
+        origin=origin,
+        information=information,
     )

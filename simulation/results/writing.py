@@ -102,7 +102,7 @@ def _models(result: Result, x: Array) -> dict[str, Any]:
     what is needed to predict."""
     shapes = result.setup.objective.shapes
     own = {} if result.points is None else {"points": result.points}
-    model = trained_model(result.setup, x, result.privacy())
+    model = trained_model(result.setup, x, result.privacy(), result.information)
     return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
 
 

@@ -98,6 +98,7 @@ def client_of(
         columns,
         held_out.of_client(setup, number, guard),
         setup.config.evaluation.bins,
+        setup.config.evaluation.standard_errors,
     )
 
 

@@ -14,6 +14,7 @@ from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
+from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
@@ -189,4 +190,22 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     )  # fmt: skip
     algorithm = through_sums(method, plan, schedule, division.sizes)
     start = starting_point(config, objective)
-    return Setup(config, data, division, objective, algorithm, schedule, start, plan, held=held)
+    setup = Setup(config, data, division, objective, algorithm, schedule, start, plan, held=held)
+    if config.evaluation.standard_errors:
+        _check_standard_errors(setup)
+    return setup
+
+
+def _check_standard_errors(setup: Setup) -> None:
+    """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
+    d, rows = setup.objective.d, int(setup.partition.sizes.sum())
+    require(
+        setup.inputs.factor is not None,
+        "evaluation.standard-errors needs rows that are not divided by their own norms: set data.row-scaling to all, "
+        "or data.row-norm to 0",
+    )
+    require(
+        d <= MOST_PARAMETERS and d < rows,
+        f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
+        f"{rows}",
+    )

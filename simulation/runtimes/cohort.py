@@ -17,6 +17,7 @@ from twinflower.algorithms.abilities import DrawsSteps, client_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
+from twinflower.models.information import Information
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
@@ -29,7 +30,7 @@ from ..results.folder import curve_folder, run_folder
 from ..results.record import Progress, Recorder, Result, own_columns
 from ..results.resume import newest
 from ..results.writing import write_config
-from ..runs import held_out
+from ..runs import held_out, information
 from ..runs.agreement import simulated
 from ..runs.method import with_sizes
 from ..runs.setup import Setup, prepare_seeds
@@ -205,9 +206,13 @@ def _together(
         failure = str(error)
     seconds = time.perf_counter() - began
     return [
-        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own, r.scores)
+        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own, r.scores, _information(s, x))
         for s, r, x, own in zip(setups, recorders, models, points, strict=True)
     ]
+
+
+def _information(setup: Setup, x: Array | None) -> Information | None:
+    return None if x is None else information.simulated(setup, x)
 
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:

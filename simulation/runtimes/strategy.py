@@ -10,7 +10,9 @@ from flwr.serverapp import Grid
 from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
+from twinflower.models.information import Information
 from twinflower.strategies import StarStrategy
+from twinflower.strategies.information import collect
 from twinflower.strategies.rounds import Training
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
@@ -42,6 +44,7 @@ def run_strategy(
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
+    sums: tuple[Information | None, str] = None, ""
     try:
         with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
             strategy.start(
@@ -54,22 +57,16 @@ def run_strategy(
             )
         model = setup.algorithm.model(strategy.server)
         points = client_models(setup.method, setup.own(strategy.server))
+        if setup.config.evaluation.standard_errors:
+            sums = collect(strategy.exchange, model, setup.config.rounds, strategy.training.session)
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
             raise  # what resuming needs stays in the folder
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(
-        recorder.setup,
-        runtime,
-        recorder.rows,
-        seconds,
-        model,
-        failure,
-        strategy.rounds,
-        points,
-        recorder.scores,
-    )
+        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores, *sums
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed
 
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
+from .inference import check_standard_errors
 from .sections import Clients, Evaluation, Gradient, Local, NoPrivacy, Output, Private, Server
 
 DEFAULT_CLIENTS = 10  # used if clients.count is 0 and there are no Flower nodes to count
@@ -211,6 +212,8 @@ def check(config: Config) -> None:
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
     _check_evaluation(config.evaluation, config.privacy, config.rounds)
+    if config.evaluation.standard_errors:
+        check_standard_errors(config.objective, config.regulariser.name, config.privacy.mode)
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):

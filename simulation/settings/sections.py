@@ -95,6 +95,14 @@ class Evaluation:
         ),
     ] = 0
 
+    standard_errors: Annotated[
+        bool,
+        Setting(
+            "at the end clients send the information matrix of the model, for standard errors and p-values; without "
+            "privacy and penalties only"
+        ),
+    ] = False
+
     def released(self, rounds: int) -> list[int]:
         """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
         every = self.release_every or rounds

@@ -16,6 +16,7 @@ a softmax model, of which the first is the reference. A score is the logarithm o
 reference class, or for a regression the label in its own units.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -50,7 +51,9 @@ class Coefficient(NamedTuple):
     """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
 
     outcome, against: the class whose odds are meant, and the reference class; empty for a regression. odds_ratio:
-    exp(estimate), of the intercept the odds themselves; NaN for a regression.
+    exp(estimate), of the intercept the odds themselves; NaN for a regression. std_error, p_value (of the hypothesis
+    that the coefficient is 0), low, high (the ends of its 95% interval): NaN unless sites have sent what they follow
+    from (`models.inference`), and for a reference.
     """
 
     outcome: str
@@ -61,6 +64,10 @@ class Coefficient(NamedTuple):
     estimate: float
     odds_ratio: float
     selected: bool
+    std_error: float = math.nan
+    p_value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
 
 def table(inputs: Inputs, weights: Array, outcome: str = "", against: str = "") -> list[Coefficient]:

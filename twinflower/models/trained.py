@@ -19,7 +19,7 @@ import json
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ from ..problems.losses import probabilities
 from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, LinearModel, score_of
 from .coefficients import Coefficient, table
+from .inference import Inference, infer
+from .information import Information
 from .inputs import Inputs
 
 VERSION = 1
@@ -51,7 +53,8 @@ _PROBABLE = ("softmax", "logistic")
 class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
-    origin: how the model was trained (algorithm, rounds, seed, privacy), for information only.
+    origin: how the model was trained (algorithm, rounds, seed, privacy), for information only. information: what the
+    sites sent for standard errors, if they did.
     """
 
     x: Array
@@ -62,6 +65,7 @@ class TrainedModel(ABC):
     middle: float = 0.0  # middle of the range of a numeric label
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
+    information: Information | None = None
 
     def __repr__(self) -> str:
         found = f", classes={list(self.classes)}" if self.classes else ""
@@ -128,20 +132,26 @@ class TrainedModel(ABC):
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of the file model.npz, by name."""
-        return {"x": self.x, "description": np.array(json.dumps(self.document(), ensure_ascii=True))}
+        text = {"description": np.array(json.dumps(self.document(), ensure_ascii=True))}
+        return {"x": self.x} | text | ({"information": self.information.packed} if self.information else {})
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file that `load` can read."""
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
 
-    @abstractmethod
-    def coefficients(self) -> list[Coefficient]:
-        """The coefficients in the units of the columns (`models.coefficients`).
+    def coefficients(self, robust: bool = False) -> list[Coefficient]:
+        """The coefficients in the units of the columns (`models.coefficients`), with standard errors if sites have sent
+        what they follow from; robust: with the robust form of these (`models.inference`).
 
         SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
         own norms.
         """
+        return inferred(self, robust).rows
+
+    @abstractmethod
+    def _table(self) -> list[Coefficient]:
+        """The coefficients without standard errors."""
 
     def to_sklearn(self) -> Any:
         """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
@@ -168,8 +178,8 @@ class TrainedClassifier(TrainedModel):
         )
         return classifier(self.inputs, self._matrix, self.classes_)
 
-    def coefficients(self) -> list[Coefficient]:
-        """The coefficients in the units of the columns, for every class but the first."""
+    def _table(self) -> list[Coefficient]:
+        """The coefficients of every class but the first."""
         require(
             self.objective in _PROBABLE,
             f"coefficients are those of objective {' or '.join(_PROBABLE)}; got {self.objective}",
@@ -229,8 +239,8 @@ class TrainedRegressor(TrainedModel):
 
         return regression(self.inputs, self._matrix, self.half, self.middle)
 
-    def coefficients(self) -> list[Coefficient]:
-        """The coefficients in the units of the columns and of the label."""
+    def _table(self) -> list[Coefficient]:
+        """The coefficients in units of the label."""
         found = table(self.inputs, self._matrix[0] * self.half)
         return [found[0]._replace(estimate=found[0].estimate + self.middle), *found[1:]]
 
@@ -254,6 +264,17 @@ class TrainedRegressor(TrainedModel):
             features, numbers = _labelled(self, rows)
             return float(self._model.score(self.x, Batch(features, numbers)))
         return float(score_of(self.predict(rows), Batch(np.empty(0), np.asarray(labels, float)), False))
+
+
+def inferred(model: TrainedModel, robust: bool = False) -> Inference:
+    """The coefficients of a model and remarks on them; see `TrainedModel.coefficients`."""
+    found = model._table()
+    if model.information is None:
+        return Inference(found, [])
+    points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
+    constant, *columns = (np.array([row.estimate for row in own]) for own in points)
+    residuals = isinstance(model, TrainedRegressor)
+    return infer(found, np.stack(columns, axis=1) - constant[:, None], model.information, residuals, robust)
 
 
 def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
@@ -300,14 +321,18 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
                     f"{file} does not say how to predict: a PyTorch module is in model.pt beside it, for torch.load"
                 )
             x, text = arrays["x"], str(arrays["description"])
-        return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text))
+            sums = arrays.get("information")
+        known = Information.unpacked(sums.astype(np.float64), len(x)) if sums is not None else None
+        return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text), known)
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
         raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
 
 
-def _described(x: Array, document: Mapping[str, Any]) -> TrainedClassifier | TrainedRegressor:
+def _described(
+    x: Array, document: Mapping[str, Any], information: Information | None
+) -> TrainedClassifier | TrainedRegressor:
     if document["version"] != VERSION:
         raise ValueError(f"its format is {document['version']}, and this version reads {VERSION}")
     if document["objective"] not in (*LOSSES, *NETWORKS):
@@ -315,7 +340,7 @@ def _described(x: Array, document: Mapping[str, Any]) -> TrainedClassifier | Tra
     model = trained(
         x, document["objective"], Inputs.of(document["inputs"]), hidden_units=int(document["hidden_units"]),
         classes=tuple(document["classes"]), middle=float(document["middle"]), half=float(document["half"]),
-        origin=dict(document["origin"]),
+        origin=dict(document["origin"]), information=information,
     )  # fmt: skip
     if model._model.d != len(x) or not np.isfinite(x).all():
         raise ValueError("x")

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class Loss(Protocol):
 
     def predict(self, scores: Array) -> Array:
         """Predicted labels (..., b) from scores (..., b, outputs)."""
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """A loss that is minus a log likelihood, up to constants."""
+
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        """Second derivatives of the loss with respect to the scores, (b, outputs, outputs)."""
 
 
 @lru_cache
@@ -98,6 +106,10 @@ class Softmax:
         slopes -= _one_hot(labels, scores)
         return slopes
 
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        shares = probabilities(scores)
+        return shares[:, :, None] * (np.eye(scores.shape[-1]) - shares[:, None, :])
+
     def predict(self, scores: Array) -> Array:
         return scores.argmax(-1)
 
@@ -122,6 +134,9 @@ class Logistic:
         slopes *= flip
         return slopes
 
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        return (special.expit(scores) * special.expit(-scores))[..., None]
+
     def predict(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)
 
@@ -141,6 +156,9 @@ class Squared:
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         return scores - labels[..., None]
+
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        return np.ones((*scores.shape, 1))
 
     def predict(self, scores: Array) -> Array:
         return scores[..., 0]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twinflower.errors import DataError, SettingError
-from twinflower.models.trained import load
+from twinflower.models.trained import inferred, load
 from twinflower.problems.networks import NETWORKS
 
 from ...results import names
-from ..coefficients import REMARKS, headings, tables
+from ..coefficients import headings, remarks, tables
 from .parts import Section, Table
 
 _TITLE = "Coefficients"
@@ -23,7 +23,8 @@ def coefficients(folder: Path) -> list[Section]:
         model = load(folder)
         if model.inputs.schema is None or model.objective in NETWORKS:
             return []
-        found = model.coefficients()
+        known = inferred(model)
+        found = known.rows
     except DataError:  # a point alone, with which nothing can be predicted
         return []
     except SettingError as error:
@@ -32,8 +33,8 @@ def coefficients(folder: Path) -> list[Section]:
         Section(title, tables=[_shortened(headings(found), rows)]) for title, rows in tables(found).items()
     ]
     if len(parts) == 1:
-        return [Section(_TITLE, REMARKS, parts=parts)]
-    return [Section(_TITLE, REMARKS, folded=parts)]
+        return [Section(_TITLE, remarks(known), parts=parts)]
+    return [Section(_TITLE, remarks(known), folded=parts)]
 
 
 def _shortened(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -1,0 +1,30 @@
+"""Which runs can have standard errors."""
+
+from twinflower.errors import require
+from twinflower.known_objectives import TorchObjective
+from twinflower.problems.losses import Likelihood
+from twinflower.problems.objectives import LOSSES, LinearObjective
+
+_LIKELIHOODS = [name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)]
+
+
+def check_standard_errors(
+    objective: LinearObjective | TorchObjective, regulariser: str, privacy: str
+) -> None:
+    """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
+    require(
+        privacy == "none",
+        "evaluation.standard-errors must be false in a private run: the information matrix is an exact function of the "
+        "records, which no budget pays for, and no interval is offered that counts in the noise of the training; got "
+        f"true with privacy.mode {privacy}",
+    )
+    require(
+        objective.name in _LIKELIHOODS,
+        f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(_LIKELIHOODS)}; got "
+        f"{objective.name}",
+    )
+    require(
+        regulariser == "none" and not (objective.l2 or objective.nonconvex or objective.clip_norm),
+        "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
+        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0",
+    )

@@ -1,0 +1,358 @@
+"""Standard errors, p-values and intervals of coefficients against statsmodels on the pooled rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from flwr.app import ConfigRecord, Context, RecordDict
+from grids import Deployed, over_the_wire
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import small
+from typer.testing import CliRunner
+
+import twinflower
+from twinflower.clients.request import INFORMATION
+from twinflower.data.schema_file import read_schema
+from twinflower.errors import ReplyError, SettingError
+from twinflower.models.information import Information, packed_size
+from twinflower.models.trained import inferred
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import make_objective
+from twinflower.simulation import cli
+from twinflower.simulation.arguments import show_coefficients
+from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.results.record import trained_model
+from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs import information
+from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.strategies.requests import properties_request
+
+LABELS = {
+    "logistic": "classes = [0, 1]",
+    "softmax": "classes = [0, 1, 2]",
+    "least-squares": "range = [-20, 20]",
+}
+SCHEMA = """
+[label]
+column = "y"
+{label}
+[columns]
+age = {{ range = [20, 80] }}
+size = {{ range = [-4, 10] }}
+group = {{ categories = ["a", "b", "c"] }}
+"""
+GROUPS = np.array(["a", "b", "c"])
+
+
+def people(objective, seed, count):
+    """Ages, sizes, groups and labels of so many people."""
+    draw = np.random.default_rng(seed)
+    age, size, group = draw.uniform(20, 80, count), draw.normal(3, 2, count), draw.integers(3, size=count)
+    score = 0.04 * (age - 50) - 0.3 * size + 0.5 * (group == 2) + 0.2
+    if objective == "least-squares":
+        return age, size.clip(-4, 10), group, score * 3 + draw.normal(size=count) * (1 + 0.02 * age)
+    noise = draw.gumbel(size=(count, 3 if objective == "softmax" else 2))
+    noise[:, 1] += score
+    return age, size.clip(-4, 10), group, noise.argmax(1)
+
+
+def sites(folder, objective, sizes=(60, 90, 50)):
+    """The keys of a run on three sites' tables, and the pooled design (rows, 5) and labels."""
+    parts = []
+    for number, count in enumerate(sizes):
+        parts.append(people(objective, number, count))
+        rows = zip(*parts[-1], strict=True)
+        lines = [f"{float(a)!r},{float(s)!r},{GROUPS[g]},{y.item()!r}" for a, s, g, y in rows]
+        (folder / f"{number}.csv").write_text("\n".join(["age,size,group,y", *lines, ""]))
+    (folder / "schema.toml").write_text(SCHEMA.format(label=LABELS[objective]))
+    keys = {
+        "data.name": "tables", "data.files": str(folder / "*.csv"), "data.schema": str(folder / "schema.toml"),
+        "data.row-scaling": "all", "data.test-file": str(folder / "0.csv"), "objective.name": objective,
+        "regulariser.name": "none",
+        "algorithm": "fedavg", "rounds": 1, "local.max-steps": 1, "fedavg.step-size": 1e-3,
+        "clients.weighting": "rows", "evaluation.standard-errors": True,
+    }  # fmt: skip
+    age, size, group, labels = (np.concatenate(own) for own in zip(*parts, strict=True))
+    return keys, np.column_stack([np.ones(len(age)), age, size, group == 1, group == 2]), labels
+
+
+def at_maximum(setup):
+    """The run that starts at the maximum of the likelihood of all rows, found by Newton's method."""
+    x = setup.start
+    for _ in range(30):
+        sums = information.simulated(setup, x)
+        x = x - np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
+    return replace(setup, start=x)
+
+
+def by_statsmodels(objective, design, labels, robust):
+    """The result of statsmodels, and its parameters in our order: outcomes first, then columns."""
+    kind = {"cov_type": "HC0"} if robust else {}
+    if objective == "least-squares":
+        return sm.OLS(labels, design).fit(**kind)
+    model = sm.Logit(labels, design) if objective == "logistic" else sm.MNLogit(labels, design)
+    return model.fit(disp=0, method="newton", tol=1e-14, maxiter=100, **kind)
+
+
+def flat(values):
+    return np.asarray(values).T.ravel()
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("objective", LABELS)
+def test_errors_and_p_values_are_those_of_statsmodels(objective, robust, tmp_path):
+    keys, design, labels = sites(tmp_path, objective)
+    setup = at_maximum(prepare(parse(keys)))
+    (result,) = cohort.train([setup])
+    model = trained_model(setup, result.model, None, result.information)
+    found = inferred(model, robust)
+    assert found.remarks == []
+    rows = [row for row in found.rows if row.term != row.reference or not row.term]
+    known = by_statsmodels(objective, design, labels, robust)
+    assert_allclose([row.estimate for row in rows], flat(known.params), rtol=1e-8)
+    assert_allclose([row.std_error for row in rows], flat(known.bse), rtol=1e-8)
+    assert_allclose([row.p_value for row in rows], flat(known.pvalues), rtol=1e-7, atol=1e-12)
+    interval = np.asarray(known.conf_int()).reshape(-1, 2)
+    assert_allclose([[row.low, row.high] for row in rows], interval, rtol=1e-7)
+    references = [row for row in found.rows if row.term == row.reference and row.term]
+    assert np.isnan([row.std_error for row in references]).all()
+
+
+def test_the_matrix_and_the_gradient_are_derivatives():
+    rng = np.random.default_rng(0)
+    for name, classes in (("logistic", 2), ("softmax", 3), ("least-squares", 0)):
+        objective = make_objective(name, 3, classes)
+        labels = rng.integers(classes, size=8) if classes else rng.normal(size=8)
+        rows, x = Batch(rng.normal(size=(8, 3)), labels), rng.normal(size=objective.d)
+        found = Information.of(objective, x, rows)
+        assert_allclose(found.gradient, 8 * objective.grad(x, rows))
+        steps = 1e-5 * np.eye(objective.d)
+        slopes = [8 * (objective.grad(x + s, rows) - objective.grad(x - s, rows)) / 2e-5 for s in steps]
+        assert_allclose(found.matrix, slopes, atol=1e-8)
+        halves = [
+            Information.of(objective, x, Batch(rows.features[s], labels[s])) for s in (slice(3), slice(3, 8))
+        ]
+        for one, other in zip(Information.together(halves), found, strict=True):
+            assert_allclose(one, other)
+        assert len(found.packed) == packed_size(objective.d)
+        for one, other in zip(Information.unpacked(found.packed, objective.d), found, strict=True):
+            assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("objective", LABELS)
+def test_all_runtimes_send_the_same(objective, tmp_path):
+    """To the bit by messages, and up to the rounding of the model in the cohort."""
+    setup = prepare(parse(sites(tmp_path, objective)[0]))
+    direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
+    assert_array_equal(direct.information.packed, wired.information.packed)
+    assert_allclose(direct.information.packed, arrays.information.packed, rtol=1e-9, atol=1e-9)
+    assert direct.information.rows == 200
+
+
+def test_without_the_setting_nothing_is_sent(tmp_path):
+    keys = sites(tmp_path, "logistic")[0] | {"evaluation.standard-errors": False}
+    setup = prepare(parse(keys))
+    assert inprocess.train(setup).information is None
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
+    with pytest.raises(ReplyError, match="sends no information matrix"):
+        client.evaluate([setup.start], {"round": 1, INFORMATION: True})
+
+
+def test_a_private_client_sends_none_whatever_the_request():
+    setup = small("fedpdm-private")
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
+    client.standard_errors = True
+    with pytest.raises(ReplyError, match="sends no information matrix"):
+        client.evaluate([setup.start], {"round": 1, INFORMATION: True})
+    assert client.guard.ledger.charges() == []
+
+
+# ------------------------------------------------------------------------------------- what has no errors
+
+
+def trained_on(keys, point=None):
+    """The inference of a run without rounds that matter, from a point or from where it starts."""
+    setup = prepare(parse(keys))
+    setup = setup if point is None else replace(setup, start=point(setup))
+    (result,) = cohort.train([setup])
+    return inferred(trained_model(setup, result.model, None, result.information))
+
+
+def rewrite(folder, change):
+    """Change the cells of every row of all tables; change(age, size, group, y) gives the new row."""
+    for number in range(3):
+        path = folder / f"{number}.csv"
+        header, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([header, *(",".join(change(*row.split(","))) for row in rows), ""]))
+
+
+def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
+    (remark,) = trained_on(sites(tmp_path, "logistic")[0]).remarks
+    assert "standard errors from the maximum of the likelihood of all rows: train for more rounds" in remark
+
+
+def test_columns_that_never_vary_are_not_determined_and_the_others_are(tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    rewrite(tmp_path, lambda age, size, group, y: (age, "3", group, y))
+    found = trained_on(keys, lambda setup: at_maximum(setup).start)
+    (remark,) = found.remarks
+    assert (
+        remark
+        == "not determined, because columns are collinear or never vary: (intercept) (1), size per unit (1)"
+    )
+    by_name = {(row.column, row.term): row.std_error for row in found.rows}
+    assert np.isnan(by_name["size", "per unit"])
+    assert by_name["age", "per unit"] > 0
+
+
+def test_collinear_columns_are_not_determined(tmp_path):
+    keys = sites(tmp_path, "least-squares")[0]
+    rewrite(tmp_path, lambda age, size, group, y: (age, str(float(age) / 10 - 1), group, y))
+    found = trained_on(keys, lambda setup: at_maximum(setup).start)
+    assert "columns are collinear or never vary: (intercept), age per unit, size per unit" in found.remarks[0]
+    assert found.rows[-1].std_error > 0
+
+
+def old(age):
+    return float(age) > 50
+
+
+def apart(age):
+    """The age, moved so that nobody is between 30 and 70."""
+    return str(70 + (float(age) - 50) / 3 if old(age) else 20 + (float(age) - 20) / 3)
+
+
+@pytest.mark.parametrize("kind", ["one class", "separated"])
+def test_an_estimate_that_does_not_exist_is_said_not_to(kind, tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    rewrite(
+        tmp_path,
+        lambda age, size, group, y: (apart(age), size, group, str(int(old(age) or kind == "one class"))),
+    )
+    keys |= {"fedavg.step-size": 50.0, "rounds": 400}
+    (remark,) = trained_on(keys).remarks
+    assert "the rows have one class, or columns separate the classes" in remark
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (
+            {"privacy.mode": "gradient", "privacy.epsilon": 8.0},
+            "an exact function of the records, which no budget",
+        ),
+        (
+            {"objective.name": "rowwise-logistic"},
+            "needs a likelihood: set objective.name to softmax, logistic,",
+        ),
+        ({"regulariser.name": "l1"}, "which a penalty or clipping moves: set regulariser.name to none"),
+        ({"objective.l2": 0.1}, "which a penalty or clipping moves"),
+        ({"data.row-scaling": "each"}, "not divided by their own norms: set data.row-scaling to all"),
+    ],
+)
+def test_runs_without_standard_errors_are_refused_in_one_sentence(keys, why, tmp_path):
+    with pytest.raises(SettingError, match=why) as refused:
+        prepare(parse(sites(tmp_path, "logistic")[0] | keys))
+    assert "\n" not in str(refused.value)
+
+
+def test_more_parameters_than_rows_are_refused(tmp_path):
+    with pytest.raises(SettingError, match="fewer than rows; got 18 and 16"):
+        prepare(parse(sites(tmp_path, "softmax", (5, 5, 6))[0]))
+
+
+# ------------------------------------------------------------------------------------- faults and policies
+
+
+class Spoilt(InProcessGrid):
+    """A grid on which one site's sums are other numbers."""
+
+    def answer(self, message):
+        reply = super().answer(message)
+        config = message.content.config_records.get("evaluateins.config", {})
+        if config.get(INFORMATION) and message.metadata.dst_node_id == 2:
+            reply.content["evaluateres.metrics"] = ConfigRecord({"round": 1, INFORMATION: self.numbers})
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [(b"", "is 81 doubles"), (b"\xff" * 8 * packed_size(6), "must be finite"), (7, "is 81 doubles")],
+)
+def test_one_site_without_sums_leaves_a_model_without_errors_and_a_warning(numbers, why, tmp_path):
+    setup = prepare(parse(sites(tmp_path, "logistic")[0]))
+    grid = Spoilt(setup)
+    grid.numbers = numbers
+    result = run_strategy(setup, grid, "inprocess")
+    assert result.model is not None and result.information is None
+    (warning,) = [text for text in result.warnings() if "standard errors" in text]
+    assert "1 clients sent no information matrix (client 1: " in warning and why in warning
+
+
+def site_of(folder, number, **policy):
+    keys = {"data-file": str(folder / f"{number}.csv"), "schema": str(folder / "schema.toml")}
+    return (
+        keys | {"allow-non-private": True} | {key.replace("_", "-"): value for key, value in policy.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({}, "its node config has no standard-error-rows"),
+        ({"standard_error_rows": 61}, "of fewer than 61 rows; the run has 60"),
+        ({"standard_error_rows": 60}, ""),
+    ],
+)
+def test_a_site_decides_whether_it_sends_an_information_matrix(policy, why, tmp_path):
+    """Before the training: the reply to the first request says why not."""
+    keys, *_ = sites(tmp_path, "logistic")
+    kept = {key: keys[key] for key in keys if key not in ("data.files", "data.schema", "data.name")}
+    digest = read_schema(tmp_path / "schema.toml").digest
+    run = kept | {
+        "data.name": "own", "data.schema-digest": digest, "partition.name": "sizes", "partition.sizes": "60,90",
+        "clients.count": 2, "evaluation.held-out": 0.0, "data.file": str(tmp_path / "0.csv"),
+    }  # fmt: skip
+    del run["data.test-file"]
+    grid = Deployed(run, site_of(tmp_path, 0, **policy), site_of(tmp_path, 1, standard_error_rows=1))
+    reply = grid.answer(properties_request(1))
+    assert (why in str(reply.error.reason)) if why else not reply.has_error()
+
+
+# ------------------------------------------------------------------------------------- what users see
+
+
+def test_folder_command_and_report_show_the_errors(tmp_path):
+    setup = at_maximum(prepare(parse(sites(tmp_path, "logistic")[0])))
+    (result,) = cohort.train([setup])
+    folder = write_run(result, tmp_path / "run")
+    found = twinflower.load(folder).coefficients()
+    again = inferred(trained_model(setup, result.model, None, result.information)).rows
+    assert_array_equal([row[5:] for row in found], [row[5:] for row in again])
+    page = report_run(folder).read_text(encoding="utf-8")
+
+    def shown(*words):
+        return CliRunner().invoke(cli.app, ["coefficients", str(folder), *words]).output
+
+    for row in found:
+        if row.std_error == row.std_error:
+            assert f"{row.std_error:.4g}" in shown() and f"{row.std_error:.4g}" in page
+            assert f"{np.exp(row.low):.4g} to {np.exp(row.high):.4g}" in page
+    assert "95% interval of the odds ratio" in shown()
+    robust = twinflower.load(folder).coefficients(robust=True)
+    assert f"{robust[0].std_error:.4g}" in shown("--robust")
+    assert robust[0].std_error != found[0].std_error
+
+
+def test_robust_errors_need_a_run_that_has_asked_for_them(tmp_path):
+    keys = sites(tmp_path, "logistic")[0] | {"evaluation.standard-errors": False}
+    folder = write_run(cohort.train([prepare(parse(keys))])[0], tmp_path / "run")
+    with pytest.raises(SettingError, match="train with evaluation.standard-errors = true"):
+        show_coefficients(folder, None, robust=True)
+    assert all(row.std_error != row.std_error for row in twinflower.load(folder).coefficients())

@@ -1,0 +1,128 @@
+"""Standard errors, Wald intervals and p-values of coefficients, from the sums in `Information`.
+
+With the information matrix H, the covariance of the estimated point is H^-1, for least squares times the residual
+variance. The robust form (Huber 1967, White 1980; HC0) is H^-1 M H^-1 with M the outer products of the gradients. A row
+of the table of coefficients is T x + constant, so its variance is that of T x. Redundant entries of x, such as one-hot
+features beside a column of ones, make H singular; a row is determined if T x does not depend on the directions without
+information. Intervals are at 95%: normal, and for least squares without the robust form Student's t.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import special
+from ..arrays import Array
+from .coefficients import Coefficient
+from .information import Information
+from .intervals import LEVEL
+
+_EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
+_DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
+_FAR = 0.01  # standard errors between an estimate and the maximum of the likelihood that are worth a remark
+
+
+class Inference(NamedTuple):
+    """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth."""
+
+    rows: list[Coefficient]
+    remarks: list[str]
+
+
+class _Inverse(NamedTuple):
+    """The pseudo-inverse of an information matrix scaled by D to a unit diagonal: H^+ = D^-1 V diag(1/e) V^T D^-1.
+
+    root (d, rank): D^-1 V diag(e^-1/2). empty (d, d - rank): directions without information, in units of D x.
+    """
+
+    scale: Array
+    root: Array
+    empty: Array
+
+    @classmethod
+    def of(cls, matrix: Array) -> "_Inverse":
+        """The inverse of a symmetric matrix (d, d) without negative eigenvalues."""
+        scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+        scale[scale == 0] = 1.0
+        values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+        good = values > _EMPTY * max(values[-1], 0.0)
+        return cls(scale, vectors[:, good] / np.sqrt(values[good]) / scale[:, None], vectors[:, ~good])
+
+    @property
+    def rank(self) -> int:
+        """The number of directions with information."""
+        return self.root.shape[1]
+
+    def determines(self, rows: Array) -> Array:
+        """Whether each row (terms, d) of T is determined, (terms,)."""
+        scaled = rows / self.scale
+        outside = np.linalg.norm(scaled @ self.empty, axis=1)
+        return outside <= _DETERMINED * np.linalg.norm(scaled, axis=1)  # type: ignore[no-any-return]
+
+
+def infer(
+    found: list[Coefficient], rows: Array, information: Information, residuals: bool, robust: bool
+) -> Inference:
+    """The coefficients `found` with their errors. rows (terms, d): T. residuals: whether the variance of the labels is
+    estimated, as for least squares. robust: whether the covariance is robust."""
+    inverse = _Inverse.of(information.matrix)
+    freedom = information.rows - inverse.rank
+    rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
+    errors = _errors(rows, inverse, information, residuals, robust)
+    errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
+    exact = residuals and not robust
+    done = [
+        _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, errors, strict=True)
+    ]
+    return Inference(done, _remarks(done, rows, errors, inverse, information))
+
+
+def _errors(rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool) -> Array:
+    """The standard errors (terms,), NaN for what is not determined."""
+    parts = rows @ inverse.root  # (terms, rank), whose squares add up to the variances
+    if robust:
+        middle = inverse.root.T @ information.outer @ inverse.root
+        return np.sqrt(np.maximum(np.einsum("tr,rs,ts->t", parts, middle, parts), 0.0))
+    freedom = information.rows - inverse.rank
+    variance = 2 * information.loss / freedom if residuals and freedom > 0 else (np.nan if residuals else 1.0)
+    return np.sqrt(variance * (parts**2).sum(1))  # type: ignore[no-any-return]
+
+
+def _with_error(own: Coefficient, error: float, freedom: float) -> Coefficient:
+    """The coefficient with its error; freedom: of Student's t, 0 for the normal distribution."""
+    tail = (1 - LEVEL) / 2
+    z = abs(own.estimate / error)
+    p_value = 2 * float(special.stdtr(freedom, -z) if freedom else special.ndtr(-z))
+    reach = error * float(-special.stdtrit(freedom, tail) if freedom else -special.ndtri(tail))
+    return own._replace(
+        std_error=float(error), p_value=p_value, low=own.estimate - reach, high=own.estimate + reach
+    )
+
+
+def _remarks(
+    done: list[Coefficient], rows: Array, errors: Array, inverse: _Inverse, information: Information
+) -> list[str]:
+    """Sentences about estimates that do not exist, are not determined, or were not reached."""
+    loose = [_name(own) for own, row in zip(done, rows, strict=True) if np.isnan(row).any()]
+    texts = []
+    if loose:
+        texts.append(f"not determined, because columns are collinear or never vary: {', '.join(loose)}")
+    if done[0].outcome and not information.wrong:
+        return [
+            *texts,
+            "the model predicts every row correctly: the rows have one class, or columns separate the classes; then "
+            "the maximum of the likelihood does not exist, and these errors mean nothing",
+        ]
+    step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
+    far = float(np.nanmax(np.abs(step) / errors, initial=0.0))
+    if not far <= _FAR:
+        texts.append(
+            f"an estimate is up to {far:.2g} standard errors from the maximum of the likelihood of all rows: train for "
+            "more rounds, with clients.weighting = rows; if it stays so, columns may separate the classes"
+        )
+    return texts
+
+
+def _name(own: Coefficient) -> str:
+    name = f"{own.column} {own.term}".strip()
+    return f"{name} ({own.outcome})" if own.outcome else name

@@ -1,0 +1,83 @@
+"""What sites send about the likelihood of a linear model at its final point, from which standard errors follow.
+
+For rows a with labels y and scores s = X a, the loss is minus a log likelihood (up to constants, and for least squares
+with variance 1). A site sends sums over its rows: the information matrix, which is the Hessian of the loss in x; the
+outer products of the gradients; the gradient; the loss; and the number of rows that are predicted wrongly. Nothing is
+averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+from ..problems.interfaces import Batch
+from ..problems.losses import Likelihood
+from ..problems.objectives import LinearModel
+
+MOST_PARAMETERS = 1000
+_SCALARS = 3
+
+
+class Information(NamedTuple):
+    """Sums over rows at a point x (d,): their number, the losses, the wrong predictions, the gradient (d,), the
+    information matrix (d, d), and the outer products of the rows' gradients (d, d)."""
+
+    rows: float
+    loss: float
+    wrong: float
+    gradient: Array
+    matrix: Array
+    outer: Array
+
+    @classmethod
+    def of(cls, objective: LinearModel, x: Array, rows: Batch) -> "Information":
+        """The sums over these rows (b, features), without the penalty."""
+        x, features = x.astype(np.float64), rows.features.astype(np.float64)
+        scores = objective.scores(x, features)
+        assert isinstance(objective.loss, Likelihood)  # checked where the run is configured
+        slopes = objective.loss.slopes(scores, rows.labels)
+        gradients = (slopes[:, :, None] * features[:, None, :]).reshape(len(features), -1)
+        wrong = (objective.predict(x, features) != rows.labels).sum() if objective.loss.classifies else 0
+        return cls(
+            float(len(features)), float(objective.losses(x, rows._replace(features=features)).sum()), float(wrong),
+            gradients.sum(0), _matrix(features, objective.loss.hessians(scores, rows.labels)),
+            gradients.T @ gradients,
+        )  # fmt: skip
+
+    @classmethod
+    def together(cls, sites: Iterable["Information"]) -> "Information":
+        """The sums over the rows of all of these sites, at least one, in their order."""
+        return cls(*(sum(parts[1:], parts[0]) for parts in zip(*sites, strict=True)))
+
+    @property
+    def packed(self) -> Array:
+        """All numbers in one array, (3 + d + 2 d^2,)."""
+        return np.concatenate([np.ravel(part) for part in self])
+
+    @classmethod
+    def unpacked(cls, numbers: Array, d: int) -> "Information":
+        """Inverse of `packed`; ValueError for another number of numbers."""
+        rows, loss, wrong = numbers[:_SCALARS].tolist()
+        gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
+        matrix, outer = (part.reshape(d, d) for part in others)
+        if gradient.shape != (d,):
+            raise ValueError(f"{len(numbers)} numbers")
+        return cls(rows, loss, wrong, gradient, matrix, outer)
+
+
+def packed_size(d: int) -> int:
+    """The number of numbers in `Information.packed`."""
+    return _SCALARS + d + 2 * d * d
+
+
+def _matrix(features: Array, hessians: Array) -> Array:
+    """The sum of hessians (b, k, k) times a a^T over rows a (b, n), with the entries of x by output, (k n, k n)."""
+    outputs, columns = hessians.shape[-1], features.shape[1]
+    blocks = np.empty((outputs, columns, outputs, columns))
+    for k in range(outputs):
+        for other in range(k + 1):
+            block = (features * hessians[:, k, other, None]).T @ features
+            blocks[k, :, other], blocks[other, :, k] = block, block.T
+    return blocks.reshape(outputs * columns, outputs * columns)
