@@ -25,6 +25,7 @@ from twinflower.data.columns import REFUSE
 from twinflower.data.features import EACH, ROW_SCALINGS
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, SettingError, require
+from twinflower.known_objectives import COUNTING
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS, NetworkObjective
@@ -62,6 +63,7 @@ except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
         return estimator._validate_data(*arrays, **options)
 
 
+_OBJECTIVES = [*(name for name in LOSSES if name != COUNTING), *NETWORKS]
 _RHO = 0.1  # weight of the penalty that ties a site to the server, in units of the loss's curvature
 _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
@@ -141,7 +143,7 @@ class _Federated(Nested):  # type: ignore[misc]
             unscaled=raw.taken(order) if raw else None,
         )  # fmt: skip
         objective = self._objective(len(classes))
-        check_choice("objective", objective, {**LOSSES, **NETWORKS})
+        check_choice("objective", objective, _OBJECTIVES)
         keys = self._keys(objective, _curvature(features, sizes), seed)
         setup = prepare_rows(run_config(keys, self.settings or {}), data)
         (result,) = cohort.train([setup], self._progress(setup))

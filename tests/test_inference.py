@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.clients.request import INFORMATION
+from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import ReplyError, SettingError
 from twinflower.models.information import Information, packed_size
@@ -37,6 +38,7 @@ LABELS = {
     "logistic": "classes = [0, 1]",
     "softmax": "classes = [0, 1, 2]",
     "least-squares": "range = [-20, 20]",
+    "poisson": 'counts = 60\nexposure = "years"\nexposure-range = [0.1, 20]',
 }
 SCHEMA = """
 [label]
@@ -55,11 +57,18 @@ def people(objective, seed, count):
     draw = np.random.default_rng(seed)
     age, size, group = draw.uniform(20, 80, count), draw.normal(3, 2, count), draw.integers(3, size=count)
     score = 0.04 * (age - 50) - 0.3 * size + 0.5 * (group == 2) + 0.2
+    if objective == "poisson":
+        return age, size.clip(-4, 10), group, draw.poisson(np.exp(score) * years_of(seed, count))
     if objective == "least-squares":
         return age, size.clip(-4, 10), group, score * 3 + draw.normal(size=count) * (1 + 0.02 * age)
     noise = draw.gumbel(size=(count, 3 if objective == "softmax" else 2))
     noise[:, 1] += score
     return age, size.clip(-4, 10), group, noise.argmax(1)
+
+
+def years_of(seed, count):
+    """How long people were observed."""
+    return np.random.default_rng([seed, 1]).uniform(0.3, 6, count)
 
 
 def sites(folder, objective, sizes=(60, 90, 50)):
@@ -69,7 +78,13 @@ def sites(folder, objective, sizes=(60, 90, 50)):
         parts.append(people(objective, number, count))
         rows = zip(*parts[-1], strict=True)
         lines = [f"{float(a)!r},{float(s)!r},{GROUPS[g]},{y.item()!r}" for a, s, g, y in rows]
-        (folder / f"{number}.csv").write_text("\n".join(["age,size,group,y", *lines, ""]))
+        header = "age,size,group,y"
+        if objective == "poisson":
+            header += ",years"
+            lines = [
+                f"{own},{year!r}" for own, year in zip(lines, years_of(number, count).tolist(), strict=True)
+            ]
+        (folder / f"{number}.csv").write_text("\n".join([header, *lines, ""]))
     (folder / "schema.toml").write_text(SCHEMA.format(label=LABELS[objective]))
     keys = {
         "data.name": "tables", "data.files": str(folder / "*.csv"), "data.schema": str(folder / "schema.toml"),
@@ -94,6 +109,10 @@ def at_maximum(setup):
 def by_statsmodels(objective, design, labels, robust):
     """The result of statsmodels, and its parameters in our order: outcomes first, then columns."""
     kind = {"cov_type": "HC0"} if robust else {}
+    if objective == "poisson":
+        offset = np.log(np.concatenate([years_of(0, 60), years_of(1, 90), years_of(2, 50)]))
+        model = sm.GLM(labels, design, family=sm.families.Poisson(), offset=offset)
+        return model.fit(tol=1e-14, maxiter=100, **kind)
     if objective == "least-squares":
         return sm.OLS(labels, design).fit(**kind)
     model = sm.Logit(labels, design) if objective == "logistic" else sm.MNLogit(labels, design)
@@ -126,9 +145,10 @@ def test_errors_and_p_values_are_those_of_statsmodels(objective, robust, tmp_pat
 
 def test_the_matrix_and_the_gradient_are_derivatives():
     rng = np.random.default_rng(0)
-    for name, classes in (("logistic", 2), ("softmax", 3), ("least-squares", 0)):
+    for name, classes in (("logistic", 2), ("softmax", 3), ("least-squares", 0), ("poisson", 0)):
         objective = make_objective(name, 3, classes)
         labels = rng.integers(classes, size=8) if classes else rng.normal(size=8)
+        labels = packed(rng.integers(4, size=8), labels) if name == "poisson" else labels
         rows, x = Batch(rng.normal(size=(8, 3)), labels), rng.normal(size=objective.d)
         found = Information.of(objective, x, rows)
         assert_allclose(found.gradient, 8 * objective.grad(x, rows))

@@ -11,11 +11,20 @@ from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 
+from twinflower.count_labels import packed
 from twinflower.errors import SettingError
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, majority_baseline, make_objective
 
-CLASSES = {"softmax": 4, "rowwise-logistic": 4, "logistic": 2, "least-squares": 0, "huber": 0, "absolute": 0}
+CLASSES = {
+    "softmax": 4,
+    "rowwise-logistic": 4,
+    "logistic": 2,
+    "least-squares": 0,
+    "huber": 0,
+    "absolute": 0,
+    "poisson": 0,
+}
 PENALTIES = [{}, {"l2": 0.3}, {"nonconvex": 0.7}, {"l2": 0.3, "nonconvex": 0.7}]
 ROWS, FEATURES = 9, 5
 
@@ -28,6 +37,8 @@ def draw_batch(rng, name, leading=(), weighted=False, rows=ROWS):
     """Random rows, which nobody may write to."""
     shape = (*leading, rows)
     labels = rng.integers(CLASSES[name], size=shape) if CLASSES[name] else rng.normal(size=shape)
+    if name == "poisson":
+        labels = packed(rng.integers(5, size=shape), labels)
     weights = rng.dirichlet(np.ones(rows), leading) if weighted else None
     batch = Batch(rng.normal(size=(*shape, FEATURES)), labels, weights)
     for array in batch[: 2 + weighted]:
@@ -243,7 +254,11 @@ def test_score_is_accuracy_or_r2(name, weighted):
     objective, rows = build(name), draw_batch(rng, name, weighted=weighted)
     x = rng.normal(size=objective.d)
     oracle = accuracy_score if CLASSES[name] else r2_score
-    wanted = oracle(rows.labels, objective.predict(x, rows.features), sample_weight=rows.weights)
+    predicted, observed = objective.loss.compared(objective.scores(x, rows.features), rows.labels)
+    if name != "poisson":  # whose labels hold an offset, too
+        assert_array_equal(observed, rows.labels)
+        assert_array_equal(predicted, objective.predict(x, rows.features))
+    wanted = oracle(observed, predicted, sample_weight=rows.weights)
     assert_allclose(objective.score(x, rows), wanted, rtol=1e-13)
 
 

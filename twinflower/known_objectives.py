@@ -25,6 +25,7 @@ class TorchObjective(Penalties):
         return load_objective(self.name, num_classes, **penalties)
 
 
+COUNTING = "poisson"
 PROBABILISTIC = ("softmax", "logistic", *NETWORKS)  # their scores are those of probabilities
 TORCH = "torch:FILE.py:NAME"
 OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {

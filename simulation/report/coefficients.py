@@ -46,7 +46,9 @@ def _has_errors(found: Sequence[Coefficient]) -> bool:
 
 def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     """The headings of the rows of `tables`."""
-    effect = ("log odds", "odds ratio") if found[0].outcome else ("effect",)
+    effect: tuple[str, ...] = ("effect",)
+    if found[0].outcome:
+        effect = ("log odds", "odds ratio") if found[0].against else ("log rate", "rate ratio")
     if not _has_errors(found):
         return ("column", "term", *effect, "used")
     return ("column", "term", *effect, f"95% interval of the {effect[-1]}", "standard error", "p", "used")
@@ -59,7 +61,9 @@ def tables(found: Sequence[Coefficient]) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _title(outcome: str, against: str) -> str:
-    return f"odds of {outcome} against {against}" if outcome else "effects, in units of the label"
+    if against:
+        return f"odds of {outcome} against {against}"
+    return f"rate of {outcome}" if outcome else "effects, in units of the label"
 
 
 def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from twinflower.algorithms import Algorithm
 from twinflower.arrays import Array
-from twinflower.data.columns import Range
+from twinflower.data.columns import Counts, Range
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
+from twinflower.known_objectives import COUNTING
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.privacy.plan import Plan
@@ -182,6 +183,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
+    _check_counts(config, data)
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
     plan = make_plan(
@@ -194,6 +196,26 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     if config.evaluation.standard_errors:
         _check_standard_errors(setup)
     return setup
+
+
+def _check_counts(config: Config, data: Dataset) -> None:
+    """Raise SettingError if the objective is for counts and the labels are not, or the other way round.
+
+    In a private run the labels themselves are not looked at, because an error would reveal something about one; there
+    a negative number is a count of 0.
+    """
+    counts = config.objective.name == COUNTING
+    if data.schema:
+        require(
+            counts == isinstance(data.schema.label, Counts),
+            f"objective '{COUNTING}' and a schema whose label has counts belong together; got "
+            f"'{config.objective.name}'",
+        )
+    elif counts and config.privacy.mode == "none":
+        require(
+            not data.num_classes and not (data.labels < 0).any(),
+            f"objective '{COUNTING}' needs counts, numbers from 0 on; this data set has other labels",
+        )
 
 
 def _check_standard_errors(setup: Setup) -> None:

@@ -14,7 +14,7 @@ from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
-from twinflower.known_objectives import TorchObjective
+from twinflower.known_objectives import COUNTING, TorchObjective
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.regularisers import Penalty
@@ -233,6 +233,10 @@ def _check_single(config: Config) -> None:
         not isinstance(config.objective, TorchObjective),
         "precision must be double with a PyTorch module, which computes in a type of its own: convert the module by "
         "module.float(); got single",
+    )
+    require(
+        config.objective.name != COUNTING,
+        f"precision must be double with objective {COUNTING}, whose labels hold a count and an offset; got single",
     )
     require(
         config.rounds < _MOST_SINGLE_ROUNDS,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
-from .columns import Category, CellError, Cells, Column, listed, numbers, texts
+from .columns import Category, CellError, Cells, Column, Counts, listed, numbers, texts
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
@@ -80,6 +80,9 @@ def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
 
     checks = {column.name: of_column(column) for column in schema.columns}
     checks[schema.label.column] = lambda cells: schema.label.encode(cells, schema.absent)
+    if isinstance(schema.label, Counts):
+        offsets = schema.label.offsets
+        checks[schema.exposure] = lambda cells: offsets(cells, schema.absent)
     checks[schema.group] = lambda cells: _check_people(cells, schema.absent)
     return checks
 

@@ -183,6 +183,29 @@ class Target:
         return values
 
 
+@dataclass(frozen=True)
+class Counts:
+    """A label that is a count from 0 to `most`; with an exposure its column and public range, else an empty name."""
+
+    column: str
+    most: int
+    exposure: str = ""
+    exposures: Range = Range(1.0, 1.0)
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The counts (rows,), at most `most`."""
+        values = numbers(cells, absent)
+        _refuse(np.isnan(values), _NO_LABEL)
+        _refuse((values < 0) | (values != np.rint(values)), "a count must be a whole number from 0 on")
+        return np.minimum(values, self.most)
+
+    def offsets(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The logarithms of the exposures (rows,), which are clipped to their range."""
+        values = numbers(cells, absent)
+        _refuse(np.isnan(values) | (values <= 0), "an exposure must be a number above 0: leave the row out")
+        return np.log(np.clip(values, self.exposures.low, self.exposures.high))
+
+
 # ------------------------------------------------------------------------------------ cells as numbers
 
 

@@ -8,12 +8,16 @@
 
     [label]
     column = "num"
-    classes = { healthy = ["0"], ill = ["1", "2", "3"] }   # or a list of values, or range = [0, 90] for a number
+    classes = { healthy = ["0"], ill = ["1", "2", "3"] }   # or a list of values, or range = [0, 90] for a number, or
+                                                           # counts = 50 for a count of at most 50
 
     [columns]
     age = { range = [20, 80] }
     dose = { range = "private" }
     pain = { categories = ["none", "mild", "severe"], missing = "indicator" }
+
+A count can have an exposure, such as the years in which events were counted: `exposure = "years"` names its column and
+`exposure-range = [0.1, 10]` its public range, to which it is clipped.
 
 A number becomes one feature, (value - middle) / half the width of its range, clipped to [-1, 1]. A range is public, or
 "private": then the clients of a run release noisy counts first, from which its range follows (`ranges`). A category
@@ -38,7 +42,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import REFUSE, CellError, Cells, Classes, Column, Floats, Number, Range, Target, as_text
+from ..count_labels import packed
+from .columns import REFUSE, CellError, Cells, Classes, Column, Counts, Floats, Number, Range, Target, as_text
 from .csv_tables import PLAIN, Dialect
 
 VERSION = 1
@@ -52,7 +57,7 @@ class Schema:
     dialect: how CSV files are written."""
 
     columns: tuple[Column, ...]
-    label: Classes | Target
+    label: Classes | Target | Counts
     ignore: tuple[str, ...] = ()
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     source: str = field(default="", compare=False)  # the file that it was read from
@@ -66,8 +71,14 @@ class Schema:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Names of all columns that are read: those of the features, the label, and the group if there is one."""
-        return (*self.names, self.label.column, *filter(None, [self.group]))
+        """Names of all columns that are read: those of the features, the label, and its exposure and the group if
+        there are any."""
+        return (*self.names, self.label.column, *filter(None, [self.exposure, self.group]))
+
+    @property
+    def exposure(self) -> str:
+        """The name of the column of the exposure, empty without one."""
+        return self.label.exposure if isinstance(self.label, Counts) else ""
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -128,9 +139,14 @@ class Schema:
         return out
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
-        """The labels (rows,): class indices, or numbers scaled to [-1, 1]."""
+        """The labels (rows,): class indices, numbers in [-1, 1], or counts with their offsets (`count_labels`)."""
         with _named(self.label.column):
-            return self.label.encode(cells[self.label.column], self.absent)
+            labels = self.label.encode(cells[self.label.column], self.absent)
+        if not (isinstance(self.label, Counts) and self.label.exposure):
+            return labels
+        with _named(self.label.exposure):
+            offsets = self.label.offsets(cells[self.label.exposure], self.absent)
+        return packed(labels.astype(np.float64), offsets)
 
     @cached_property
     def digest(self) -> str:
@@ -165,7 +181,11 @@ def _named(column: str) -> Iterator[None]:
         raise CellError(error.row, f"column '{column}': {error.text}") from None
 
 
-def _label_table(label: Classes | Target) -> dict[str, Any]:
+def _label_table(label: Classes | Target | Counts) -> dict[str, Any]:
+    if isinstance(label, Counts):
+        ends = [label.exposures.low, label.exposures.high]
+        own = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}
+        return {"column": label.column, "counts": label.most, **own}
     if isinstance(label, Target):
         return {"column": label.column, "range": [label.range.low, label.range.high]}
     plain = all((as_text(name),) == own for name, own in zip(label.names, label.values, strict=True))

@@ -1,17 +1,21 @@
 """The file of a schema: `read_schema` validates it, `to_toml` writes it. What it says: see `schema`."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..count_labels import FARTHEST
 from ..errors import DataError, expect
 from ..settings import LARGEST, nearest
-from .columns import MISSING, REFUSE, Category, Classes, Column, Number, Range, Target, as_text
+from .columns import MISSING, REFUSE, Category, Classes, Column, Counts, Number, Range, Target, as_text
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
 
+_KINDS = ("classes", "range", "counts")
+_MOST_COUNT = 2**16
 _KEYS = ("version", "label", "columns", "ignore", "group", "missing-values", *Dialect._fields)
 
 
@@ -79,16 +83,40 @@ def _column(name: str, table: Any) -> Column:
     return Category(name, _values(f"{place}: categories", table["categories"]), missing)
 
 
-def _label(table: Any) -> Classes | Target:
-    expect(isinstance(table, dict), "needs a table [label] with column and either classes or range")
-    _check_keys("label", table, ("column", "classes", "range"))
+def _label(table: Any) -> Classes | Target | Counts:
+    expect(isinstance(table, dict), "needs a table [label] with column and one of classes, range and counts")
+    _check_keys("label", table, ("column", *_KINDS, "exposure", "exposure-range"))
     column = table.get("column")
     expect(isinstance(column, str) and bool(column), f"label needs the name of its column; got {column!r}")
-    expect(("range" in table) != ("classes" in table), "label needs either classes or range")
+    expect(sum(kind in table for kind in _KINDS) == 1, f"label needs one of {', '.join(_KINDS)}")
+    exposed = "exposure" in table or "exposure-range" in table
+    expect("counts" in table or not exposed, "label: exposure and exposure-range belong to counts")
     if "classes" in table:
         return _classes(column, table["classes"])
+    if "counts" in table:
+        return _counts(column, table)
     expect(table["range"] != PRIVATE, "the range of a label must be public, [low, high]; it has no counts")
     return Target(column, _range("label", table["range"]))
+
+
+def _counts(column: str, table: Mapping[str, Any]) -> Counts:
+    most, exposure = table["counts"], table.get("exposure", "")
+    expect(
+        type(most) is int and 0 < most < _MOST_COUNT,
+        f"label: counts must be the largest count, a whole number from 1 to {_MOST_COUNT - 1}; got {most!r}",
+    )
+    expect(isinstance(exposure, str), f"label: exposure must be the name of a column; got {exposure!r}")
+    expect(
+        bool(exposure) == ("exposure-range" in table), "label: exposure and exposure-range belong together"
+    )
+    if not exposure:
+        return Counts(column, most)
+    own = _range("label: exposure-range", table["exposure-range"])
+    good = own.low > 0 and max(-math.log(own.low), math.log(own.high)) < FARTHEST
+    expect(
+        good, f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}"
+    )
+    return Counts(column, most, exposure, own)
 
 
 def _classes(column: str, classes: Any) -> Classes:

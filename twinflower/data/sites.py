@@ -156,6 +156,7 @@ def schema_to_read(data: TableData) -> Schema:
     """The schema of tables that may also have the column of the sites; SettingError if it is used otherwise."""
     schema, column = schema_of(data), data.site_column
     used = {**dict.fromkeys(schema.names, "a feature"), schema.label.column: "the label"}
+    used |= {schema.exposure: "the exposure"} if schema.exposure else {}
     require(
         column not in used,
         f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot be both",

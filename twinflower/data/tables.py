@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, cause, expect
-from .columns import CellError, Cells, Floats, Number, Target, listed, texts
+from .columns import CellError, Cells, Classes, Floats, Number, listed, texts
 from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
 from .schema import Schema
@@ -127,8 +127,9 @@ def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece
 
 def numeric_columns(schema: Schema) -> set[str]:
     """The names of the columns that hold numbers."""
-    label = [schema.label.column] if isinstance(schema.label, Target) else []
-    return {*label, *(column.name for column in schema.columns if isinstance(column, Number))}
+    own = [] if isinstance(schema.label, Classes) else [schema.label.column]
+    exposure = [schema.exposure] if schema.exposure else []
+    return {*own, *exposure, *(column.name for column in schema.columns if isinstance(column, Number))}
 
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:

@@ -50,8 +50,9 @@ class Term(NamedTuple):
 class Coefficient(NamedTuple):
     """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
 
-    outcome, against: the class whose odds are meant, and the reference class; empty for a regression. odds_ratio:
-    exp(estimate), of the intercept the odds themselves; NaN for a regression. std_error, p_value (of the hypothesis
+    outcome, against: the class whose odds are meant, and the reference class; of counts their column and "", and both
+    empty for a regression. odds_ratio: exp(estimate), of the intercept the odds themselves, of counts the ratio of
+    rates; NaN for a regression. std_error, p_value (of the hypothesis
     that the coefficient is 0), low, high (the ends of its 95% interval): NaN unless sites have sent what they follow
     from (`models.inference`), and for a reference.
     """

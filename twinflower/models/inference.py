@@ -107,7 +107,7 @@ def _remarks(
     texts = []
     if loose:
         texts.append(f"not determined, because columns are collinear or never vary: {', '.join(loose)}")
-    if done[0].outcome and not information.wrong:
+    if done[0].against and not information.wrong:
         return [
             *texts,
             "the model predicts every row correctly: the rows have one class, or columns separate the classes; then "
@@ -125,4 +125,4 @@ def _remarks(
 
 def _name(own: Coefficient) -> str:
     name = f"{own.column} {own.term}".strip()
-    return f"{name} ({own.outcome})" if own.outcome else name
+    return f"{name} ({own.outcome})" if own.against else name

@@ -32,7 +32,7 @@ from ..data.columns import Target
 from ..data.files import read_bytes
 from ..data.tables import read_rows
 from ..errors import DataError, TwinflowerError, cause, require
-from ..known_objectives import PROBABILISTIC, make_model
+from ..known_objectives import COUNTING, PROBABILISTIC, make_model
 from ..problems.interfaces import Batch
 from ..problems.losses import probabilities
 from ..problems.networks import NETWORKS
@@ -237,10 +237,18 @@ class TrainedRegressor(TrainedModel):
     def _pipeline(self) -> Any:
         from .pipeline import regression  # scikit-learn is slow to import
 
+        require(
+            self.objective != COUNTING,
+            "scikit-learn's Poisson regression has no offset and no scaling like this model's: use predict of this "
+            "object",
+        )
         return regression(self.inputs, self._matrix, self.half, self.middle)
 
     def _table(self) -> list[Coefficient]:
-        """The coefficients in units of the label."""
+        """The coefficients in units of the label, of counts the logarithms of their rates."""
+        if self.objective == COUNTING:
+            own = self.inputs.schema
+            return table(self.inputs, self._matrix[0], own.label.column if own else "count")
         found = table(self.inputs, self._matrix[0] * self.half)
         return [found[0]._replace(estimate=found[0].estimate + self.middle), *found[1:]]
 
@@ -255,8 +263,8 @@ class TrainedRegressor(TrainedModel):
         return super().intercept_[0] * self.half + self.middle
 
     def predict(self, rows: Any) -> Array:
-        """Predicted values (rows,)."""
-        return self.middle + self.half * self.scores(rows)[:, 0]
+        """Predicted values (rows,); of counts the expected ones at an exposure of 1."""
+        return self.middle + self.half * self._model.loss.predict(self.scores(rows))
 
     def score(self, rows: Any, labels: Any = None) -> float:
         """R^2. For a table file, the labels are read from the file and clipped to their range, as in the run."""
@@ -273,7 +281,7 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
         return Inference(found, [])
     points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
     constant, *columns = (np.array([row.estimate for row in own]) for own in points)
-    residuals = isinstance(model, TrainedRegressor)
+    residuals = isinstance(model, TrainedRegressor) and model.objective != COUNTING
     return infer(found, np.stack(columns, axis=1) - constant[:, None], model.information, residuals, robust)
 
 
@@ -282,7 +290,7 @@ def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray
     them; DataError for a model without a schema, and for a table that does not fit it."""
     features, labels = _labelled(model, rows)
     scores = model._model.scores(model.x, features)
-    return scores, model._model.loss.predict(scores), labels
+    return scores, *model._model.loss.compared(scores, labels)
 
 
 def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:

@@ -1,6 +1,7 @@
 """Losses of linear scores: values, slopes and predictions."""
 
 import math
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from .. import special
 from ..arrays import Array, Labels
+from ..count_labels import unpacked
 from ..errors import require
 
 
@@ -30,6 +32,20 @@ class Loss(Protocol):
 
     def predict(self, scores: Array) -> Array:
         """Predicted labels (..., b) from scores (..., b, outputs)."""
+
+    def compared(self, scores: Array, labels: Labels) -> tuple[Array, Labels]:
+        """What is predicted and what is observed (..., b), in the same unit."""
+
+
+class _Compares(ABC):
+    """A loss whose labels are what it predicts."""
+
+    @abstractmethod
+    def predict(self, scores: Array) -> Array:
+        """See `Loss`."""
+
+    def compared(self, scores: Array, labels: Labels) -> tuple[Array, Labels]:
+        return self.predict(scores), labels
 
 
 @runtime_checkable
@@ -64,7 +80,7 @@ def probabilities(scores: Array) -> Array:
     return special.softmax(scores, axis=-1)  # type: ignore[no-any-return]
 
 
-class RowwiseLogistic:
+class RowwiseLogistic(_Compares):
     """ln(1 + exp(-<X[y], a>)): each row of X is trained on its own class only (Li 2024 (41), Li 2023 (25)).
 
     The papers call it logistic regression and predict the argmax of X a. Nothing decreases the scores of the
@@ -87,7 +103,7 @@ class RowwiseLogistic:
         return scores.argmax(-1)
 
 
-class Softmax:
+class Softmax(_Compares):
     """Multinomial logistic regression: logsumexp(X a) - <X[y], a>."""
 
     classifies = True
@@ -114,7 +130,7 @@ class Softmax:
         return scores.argmax(-1)
 
 
-class Logistic:
+class Logistic(_Compares):
     """Binary logistic regression ln(1 + exp(-s <x, a>)) with s = +1 for label 1 and -1 for label 0."""
 
     classifies = True
@@ -141,7 +157,7 @@ class Logistic:
         return (scores[..., 0] > 0).astype(np.int64)
 
 
-class Squared:
+class Squared(_Compares):
     """Least squares (<x, a> - y)^2 / 2 for real labels."""
 
     classifies = False
@@ -164,7 +180,7 @@ class Squared:
         return scores[..., 0]
 
 
-class Absolute:
+class Absolute(_Compares):
     """Least absolute deviation |<x, a> - y| for real labels; its slope at the kink is 0."""
 
     classifies = False
@@ -184,7 +200,7 @@ class Absolute:
         return scores[..., 0]
 
 
-class Huber:
+class Huber(_Compares):
     """r^2 / 2 up to |r| = 1 and |r| - 1/2 beyond, r = <x, a> - y, for real labels."""
 
     classifies = False
@@ -202,3 +218,45 @@ class Huber:
 
     def predict(self, scores: Array) -> Array:
         return scores[..., 0]
+
+
+class Poisson:
+    """Poisson regression exp(t) - y t, t = <x, a> + o, for counts y with offsets o (`count_labels`).
+
+    Above t = 20, a rate of 5e8, the loss continues linearly, so that nothing overflows. Its slope has no bound below
+    that; a private run clips the gradients.
+    """
+
+    classifies = False
+    slope_bound, curvature_bound, vector_slopes = math.inf, math.inf, False
+    _highest = 20.0
+
+    def outputs(self, num_classes: int) -> int:
+        require(num_classes == 0, "objective 'poisson' needs counts; this data set has classes")
+        return 1
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        counts, offsets = unpacked(labels)
+        t = scores[..., 0] + offsets
+        low = np.minimum(t, self._highest)
+        return np.exp(low) * (1.0 + t - low) - counts * t
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        counts, offsets = unpacked(labels)
+        return (self._rates(scores, offsets) - counts)[..., None]
+
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        _, offsets = unpacked(labels)
+        return self._rates(scores, offsets)[..., None, None]
+
+    def predict(self, scores: Array) -> Array:
+        """The expected counts of rows with offset 0."""
+        return self._rates(scores, np.zeros(()))
+
+    def compared(self, scores: Array, labels: Labels) -> tuple[Array, Labels]:
+        counts, offsets = unpacked(labels)
+        return self._rates(scores, offsets), counts
+
+    def _rates(self, scores: Array, offsets: Array) -> Array:
+        rates: Array = np.exp(np.minimum(scores[..., 0] + offsets, self._highest))
+        return rates

@@ -20,7 +20,7 @@ from ..errors import require
 from ..norms import norms, outer_norms
 from ..settings import Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
-from .losses import Absolute, Huber, Logistic, Loss, RowwiseLogistic, Softmax, Squared
+from .losses import Absolute, Huber, Logistic, Loss, Poisson, RowwiseLogistic, Softmax, Squared
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
@@ -29,6 +29,7 @@ LOSSES: dict[str, Loss] = {
     "least-squares": Squared(),
     "huber": Huber(),
     "absolute": Absolute(),
+    "poisson": Poisson(),
 }
 
 
@@ -151,7 +152,8 @@ class LinearModel(Penalised, ScaledGrads):
 
     def score(self, x: Array, rows: Batch) -> Array:
         """Accuracy, or R^2 for regression, (...,); see `score_of`."""
-        return score_of(self.predict(x, rows.features), rows, self.loss.classifies)
+        predicted, observed = self.loss.compared(self.scores(x, rows.features), rows.labels)
+        return score_of(predicted, rows._replace(labels=observed), self.loss.classifies)
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""

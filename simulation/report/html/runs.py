@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.columns import Category, Classes, Column, Range
+from twinflower.data.columns import Category, Classes, Column, Counts, Range, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
 from twinflower.models.intervals import LEVEL
@@ -209,10 +209,18 @@ def _columns(folder: Path, config: Config) -> list[Section]:
         return []
     label = schema.label
     texts = [f"Files: {config.data.files}"] if isinstance(config.data, TableData) else []
-    kind = f"classes {_listed(label.names)}" if isinstance(label, Classes) else _span(label.range)
-    texts.append(f"Predicted: {label.column}, {kind}")
+    texts.append(f"Predicted: {label.column}, {_kind(label)}")
     rows = [(own.name, _content(own), own.missing) for own in schema.columns]
     return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
+
+
+def _kind(label: Classes | Target | Counts) -> str:
+    if isinstance(label, Classes):
+        return f"classes {_listed(label.names)}"
+    if isinstance(label, Target):
+        return _span(label.range)
+    exposed = f" per unit of {label.exposure}, {_span(label.exposures)}" if label.exposure else ""
+    return f"a count of at most {label.most}{exposed}"
 
 
 def _content(column: Column) -> str:
