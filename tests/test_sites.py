@@ -286,6 +286,38 @@ def test_a_rehearsal_gives_every_node_its_file(sites, tmp_path, scaling):
             at_sites(prepare(parse(sites | change)))
 
 
+class PublicNodes(InProcessGrid):
+    """Nodes with tables of their own that take part without privacy and send information matrices."""
+
+    def __init__(self, setup, folder):
+        super().__init__(setup)
+        self.folder = folder
+
+    def new_client(self, node, context):
+        context.node_config |= {
+            "data-file": str(self.folder / f"site-{node - 1}.csv"),
+            "schema": self.setup.config.data.schema,
+            "allow-non-private": True,
+            "standard-error-rows": 30,
+        }
+        context.run_config = run_config(self.setup.config.items())
+        return client_app.client_fn(context).numpy_client
+
+
+def test_deployed_sites_send_what_they_would_in_a_simulation(sites, tmp_path):
+    """Information matrices, and counts of scores without noise."""
+    sites |= {"data.row-scaling": "all", "evaluation.standard-errors": True}
+    sites |= {"evaluation.held-out": 0.2, "evaluation.bins": 10}
+    config, _ = at_sites(prepare(parse(sites | {"data.test-file": ""})))
+    setup = prepare(config)
+    result = run_strategy(setup, PublicNodes(setup, tmp_path), "deployment")
+    known = inprocess.train(prepare(parse(sites)))
+    np.testing.assert_allclose(result.information.packed, known.information.packed, rtol=1e-9, atol=1e-9)
+    assert result.information.rows == 120
+    for site, table in result.scores.items():
+        np.testing.assert_allclose(table.counts, known.scores[site].counts)
+
+
 class PrivateNodes(InProcessGrid):
     """Private nodes with tables, ledgers and secret noise of their own; the server has no rows."""
 
@@ -310,6 +342,7 @@ class PrivateNodes(InProcessGrid):
 def test_a_server_without_rows_reports_what_the_private_sites_release(sites, tmp_path):
     """The estimate is the test accuracy, and every site has charged it to its ledger."""
     share = {"evaluation.held-out": 0.2, "privacy.evaluation-share": 0.5, "data.test-file": ""}
+    share |= {"evaluation.bins": 10}
     config, _ = at_sites(prepare(parse(sites | PRIVATE | share)))
     assert (config.data.file, config.partition.sizes) == ("", "40, 60, 50")
     setup = prepare(config)
@@ -326,6 +359,8 @@ def test_a_server_without_rows_reports_what_the_private_sites_release(sites, tmp
         charges = read_ledger(ledger).charges
         assert [charge.round for charge in charges] == [*range(1, 21), -20]
         np.testing.assert_allclose(total_cost(charges), gdp_mu(4.0, 1e-4) ** 2)
+    assert sorted(result.scores) == [0, 1, 2]
+    assert all(table.sigma == setup.plan.evaluation.noise(site) for site, table in result.scores.items())
     write_run(result, tmp_path / "run")
     draw_run(tmp_path / "run")
     text = report_run(tmp_path / "run").read_text(encoding="utf-8")
