@@ -24,6 +24,10 @@ def check_standard_errors(
         f"{objective.name}",
     )
     require(
+        not (isinstance(objective, LinearObjective) and objective.class_weights),
+        "evaluation.standard-errors needs a likelihood, and one with objective.class-weights is none: leave them out",
+    )
+    require(
         regulariser == "none" and not (objective.l2 or objective.nonconvex or objective.clip_norm),
         "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
         "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0",

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -260,3 +261,38 @@ class Poisson:
     def _rates(self, scores: Array, offsets: Array) -> Array:
         rates: Array = np.exp(np.minimum(scores[..., 0] + offsets, self._highest))
         return rates
+
+
+class ClassWeighted:
+    """The loss of a classification in which a row counts with the weight of its class, weights (classes,) above 0.
+
+    A row's gradient is at most the largest weight times as long as without, so this weight is in the bounds.
+    """
+
+    classifies = True
+
+    def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
+        self.loss, self.weights, most = loss, np.array(weights, dtype=np.float64), max(weights)
+        self.slope_bound, self.curvature_bound = most * loss.slope_bound, most * loss.curvature_bound
+        self.vector_slopes = loss.vector_slopes
+
+    def outputs(self, num_classes: int) -> int:
+        known = len(self.weights)
+        require(known == num_classes, f"objective.class-weights needs {num_classes} numbers; got {known}")
+        return self.loss.outputs(num_classes)
+
+    def values(self, scores: Array, labels: Labels) -> Array:
+        return self.loss.values(scores, labels) * self._of(labels, scores)
+
+    def slopes(self, scores: Array, labels: Labels) -> Array:
+        return self.loss.slopes(scores, labels) * self._of(labels, scores)[..., None]
+
+    def predict(self, scores: Array) -> Array:
+        return self.loss.predict(scores)
+
+    def compared(self, scores: Array, labels: Labels) -> tuple[Array, Labels]:
+        return self.loss.compared(scores, labels)
+
+    def _of(self, labels: Labels, scores: Array) -> Array:
+        """The weights of rows with these labels, in the precision of the scores."""
+        return self.weights.astype(scores.dtype).take(labels)

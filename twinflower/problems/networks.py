@@ -182,7 +182,7 @@ class NetworkObjective(LinearObjective):
 
     def build(self, num_features: int, num_classes: int) -> Model:
         """The network for rows of num_features entries, with softmax loss; SettingError for regression labels."""
-        linear = self.linear(LOSSES["softmax"], num_features, num_classes)
+        linear = self.linear(self.weighted(LOSSES["softmax"]), num_features, num_classes)
         return Network(
             linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
             l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,

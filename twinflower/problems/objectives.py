@@ -18,9 +18,9 @@ import numpy as np
 from ..arrays import Array, Labels
 from ..errors import require
 from ..norms import norms, outer_norms
-from ..settings import Setting, at_least, check_choice, check_settings, one_of
+from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
-from .losses import Absolute, Huber, Logistic, Loss, Poisson, RowwiseLogistic, Softmax, Squared
+from .losses import Absolute, ClassWeighted, Huber, Logistic, Loss, Poisson, RowwiseLogistic, Softmax, Squared
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
@@ -253,15 +253,42 @@ class Penalties:
         )
 
 
+def _weights(text: str) -> list[float] | None:
+    """The comma-separated numbers in a text; None unless all are from 1e-6 to 1e6."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        return None
+    return found if all(1e-6 <= weight <= 1e6 for weight in found) else None
+
+
 @dataclass(frozen=True)
 class LinearObjective(Penalties):
     """The settings of a linear model's objective."""
 
     name: str = "softmax"
+    class_weights: Annotated[
+        str,
+        Setting(
+            "weights of the rows' losses by class, comma-separated, such as 1,4; empty: all 1",
+            Rule("numbers from 1e-6 to 1e6", lambda text: not text or _weights(text) is not None),
+        ),
+    ] = ""
 
     def build(self, num_features: int, num_classes: int) -> Model:
         """The objective for rows of num_features entries; SettingError for labels that the loss does not accept."""
-        return self.linear(LOSSES[self.name], num_features, num_classes)
+        return self.linear(self.weighted(LOSSES[self.name]), num_features, num_classes)
+
+    def weighted(self, loss: Loss) -> Loss:
+        """The loss with `class_weights`, if there are any; SettingError for those of a regression."""
+        weights = _weights(self.class_weights) if self.class_weights else None
+        if weights is None:
+            return loss
+        require(
+            loss.classifies,
+            f"objective.class-weights needs classes, and objective '{self.name}' has none: leave it out",
+        )
+        return ClassWeighted(loss, weights)
 
     def linear(self, loss: Loss, num_features: int, num_classes: int) -> LinearModel:
         """The linear model with this loss and these settings; SettingError if the labels do not fit the loss."""
