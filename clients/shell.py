@@ -265,9 +265,10 @@ class AlgorithmClient(NumPyClient):
             self.requests.bind(session)
             known = self.store.evaluations
             return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known, bins)
-        rows, loss, correct, scores = evaluate(self.objective, x, self.held_out, bins)
+        rows, loss, correct, scores, errors = evaluate(self.objective, x, self.held_out, bins)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
-        return loss, rows, metrics | ({"scores": packed(scores.cells)} if scores else {})
+        metrics |= {"scores": packed(scores.cells)} if scores else {}
+        return loss, rows, metrics | ({"errors": packed(np.array(errors))} if errors else {})
 
     def _model(self, parameters: Arrays) -> NDArray[Any]:
         """The model in a request to evaluate it."""

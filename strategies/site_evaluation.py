@@ -14,7 +14,7 @@ from twinflower.arrays import Array
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.models.discrimination import Bins, ScoreTable
-from twinflower.models.evaluation import NO_BINS, Evaluation, Released, estimated, pooled
+from twinflower.models.evaluation import NO_BINS, Errors, Evaluation, Released, estimated, pooled
 from twinflower.wire import from_npy
 
 from .replies import sort_replies
@@ -124,7 +124,16 @@ def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Eval
         raise ReplyError(f"the loss must be a finite number; got {loss!r}")
     if type(correct) is not float or correct > rows or correct == -math.inf:
         raise ReplyError(f"the number of correct rows must be at most {rows}; got {correct!r}")
-    return Evaluation(rows, loss, correct, _table(metrics, rows, bins) if bins.number else None)
+    table = _table(metrics, rows, bins) if bins.number else None
+    return Evaluation(rows, loss, correct, table, _errors(metrics) if "errors" in metrics else None)
+
+
+def _errors(metrics: ConfigRecord) -> Errors:
+    """The sums of a regression's errors in a reply."""
+    found = Errors(*_numbers(metrics, len(Errors._fields), "errors").tolist())
+    if min(found.absolute, found.squared, found.squares) < 0:
+        raise ReplyError("sums of errors must not be negative")
+    return found
 
 
 def _table(metrics: ConfigRecord, rows: int, bins: Bins) -> ScoreTable:
@@ -137,14 +146,14 @@ def _table(metrics: ConfigRecord, rows: int, bins: Bins) -> ScoreTable:
     return ScoreTable(cells, bins.edges)
 
 
-def _numbers(metrics: ConfigRecord, size: int) -> Array:
-    """The numbers (size,) in a reply's counts by bin; ReplyError if there are others."""
-    content = metrics.get("scores")
+def _numbers(metrics: ConfigRecord, size: int, name: str = "scores") -> Array:
+    """The numbers (size,) in a metric of a reply; ReplyError if there are others."""
+    content = metrics.get(name)
     if not isinstance(content, bytes) or len(content) != 8 * size:
-        raise ReplyError(f"the counts by bin must be {size} doubles; does the client count in as many bins?")
+        raise ReplyError(f"its {name} must be {size} doubles; has the client the same number of bins?")
     numbers = np.frombuffer(content, "<f8").astype(np.float64)
     if not np.isfinite(numbers).all():
-        raise ReplyError("the counts by bin must be finite numbers")
+        raise ReplyError(f"its {name} must be finite numbers")
     return numbers
 
 

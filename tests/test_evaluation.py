@@ -8,13 +8,24 @@ from flwr.app import Context, RecordDict
 from grids import over_the_wire, with_content
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
+from site_files import three_sites
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from twinflower.clients.records import record_of
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
-from twinflower.models.evaluation import COLUMNS, Evaluation, evaluate, pooled
+from twinflower.models.evaluation import (
+    COLUMNS,
+    ERROR_COLUMNS,
+    Errors,
+    Evaluation,
+    evaluate,
+    mistaken,
+    pooled,
+)
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
+from twinflower.simulation.report.sentences import row_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.parties import client_of, strategy_of
 from twinflower.simulation.runs.rows import held_rows
@@ -193,6 +204,77 @@ def test_a_regression_reports_r_squared_where_the_labels_vary():
     assert pooled([site, constant])["held_out_rows"] == 6
 
 
+REGRESSION = """
+version = 1
+[label]
+column = "y"
+range = [-10, 30]
+[columns]
+a = { range = [-3, 3] }
+"""
+
+
+def some_numbers(seed, rows):
+    draw = np.random.default_rng(seed)
+    a = draw.normal(size=rows)
+    lines = [f"{x:.4f},{5 + 4 * x + draw.normal():.4f}" for x in a]
+    return "\n".join(["a,y", *lines, ""])
+
+
+@pytest.fixture
+def regression(tmp_path):
+    keys = three_sites(tmp_path, REGRESSION, some_numbers, (40, 80, 60, 50))
+    keys |= {"algorithm": "fedavg", "objective.name": "least-squares", "fedavg.step-size": 0.5, "rounds": 4}
+    return keys | {"evaluation.held-out": 0.3}
+
+
+def test_a_regression_reports_errors_of_all_rows_together_in_units_of_the_label(regression):
+    setup = prepare(parse(regression))
+    direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
+    rows = setup.held.rows
+    predicted = 20 * setup.objective.predict(direct.model, setup.dataset.features[rows])
+    observed = 20 * setup.dataset.labels[rows]
+    known = r2_score(observed, predicted), mean_absolute_error(observed, predicted)
+    known = *known, np.sqrt(mean_squared_error(observed, predicted))
+    found = [[result.rows[-1][name] for name in ERROR_COLUMNS] for result in (direct, wired, arrays)]
+    assert_allclose(found[0], known)
+    assert found[0] == found[1]
+    assert_allclose(found[0], found[2], rtol=1e-9)
+    assert direct.summary()["held_out_rmse"] == found[0][2]
+    assert f"RMSE {found[0][2]:.4g}" in row_line(direct.rows[-1], "R^2")
+
+
+@pytest.mark.parametrize("name", ["huber", "absolute"])
+def test_other_regressions_report_errors_too_and_private_ones_do_not(regression, name):
+    result = inprocess.train(prepare(parse(regression | {"objective.name": name})))
+    assert result.rows[-1]["held_out_rmse"] > 0
+    private = {"privacy.mode": "gradient", "privacy.epsilon": 8.0, "privacy.evaluation-share": 0.5}
+    private |= {"evaluation.loss-bound": 1.0, "objective.clip-norm": 1.0, "objective.name": name}
+    result = inprocess.train(prepare(parse(regression | private)))
+    assert not set(ERROR_COLUMNS) & result.rows[-1].keys()
+
+
+def test_labels_that_do_not_vary_have_no_r_squared():
+    site = Evaluation(2, 0.0, 0.0, errors=Errors.of(np.array([1.0, 2.0]), np.array([3.0, 3.0])))
+    found = mistaken([site, site])
+    assert np.isnan(found["held_out_r2"])
+    assert (found["held_out_mae"], found["held_out_rmse"]) == (1.5, np.sqrt(2.5))
+    assert mistaken([site, Evaluation(2, 0.0, 0.0)]) == {} == mistaken([])
+
+
+@pytest.mark.parametrize("errors", [b"", b"\xff" * 32, np.full(4, -1.0).tobytes(), 3])
+def test_a_site_with_other_sums_of_errors_is_left_out(regression, errors):
+    class Spoilt(InProcessGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            wrong = [r.metadata.message_type == "evaluate" and r.metadata.src_node_id == 3 for r in replies]
+            return [spoilt(errors=errors)(r) if bad else r for r, bad in zip(replies, wrong, strict=True)]
+
+    setup = prepare(parse(regression))
+    result = run_strategy(setup, Spoilt(setup), "inprocess")
+    assert result.rows[-1]["held_out_rows"] == setup.held.sizes[:2].sum()
+
+
 # ------------------------------------------------------------------------------------- faults and refusals
 
 
@@ -202,7 +284,7 @@ def spoilt(**metrics):
     def fault(reply):
         content = RecordDict(dict(reply.content.items()))
         for name, value in metrics.items():
-            record = f"evaluateres.{'metrics' if name in ('correct', 'round') else name}"
+            record = f"evaluateres.{'metrics' if name in ('correct', 'round', 'errors') else name}"
             content[record] = type(content[record])({**content[record], name: value})
         return with_content(reply, content)
 

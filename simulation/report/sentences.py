@@ -32,8 +32,16 @@ def measured(row: Mapping[str, Any], score: str = "accuracy") -> str:
         value, low, high = (row.get(f"held_out_{key}") for key in (column, "low", "high"))
         if value is not None and math.isfinite(value):
             interval = "" if low is None else f" ({LEVEL:.0%} interval {low:.4f} to {high:.4f})"
-            return f"held-out {name} {value:.4f}{interval}{_area(row)}"
+            return f"held-out {name} {value:.4f}{interval}{_area(row)}{_errors(row)}"
     return ""
+
+
+def _errors(row: Mapping[str, Any]) -> str:
+    """The errors of a regression in a row of metrics.csv or a summary; empty if they were not measured."""
+    mae, rmse = (row.get(f"held_out_{name}") for name in ("mae", "rmse"))
+    if mae is None or rmse is None or not math.isfinite(rmse):
+        return ""
+    return f", mean absolute error {mae:.4g}, RMSE {rmse:.4g}"
 
 
 def _area(row: Mapping[str, Any]) -> str:

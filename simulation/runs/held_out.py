@@ -10,9 +10,11 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
+from twinflower.data.columns import Target
 from twinflower.models.discrimination import Bins, ScoreTable, log_odds
 from twinflower.models.evaluation import (
     COLUMNS,
+    ERROR_COLUMNS,
     NO_BINS,
     SCORE_COLUMNS,
     Evaluation,
@@ -57,15 +59,22 @@ def columns(setup: Setup) -> Sequence[str]:
     if setup.held is None:
         return ()
     own = setup.config.evaluation
-    return (
-        *(private_columns(own.loss_bound) if setup.plan else COLUMNS),
-        *(SCORE_COLUMNS if own.bins else ()),
-    )
+    scores = SCORE_COLUMNS if own.bins else ()
+    if setup.plan:
+        return (*private_columns(own.loss_bound), *scores)
+    return (*COLUMNS, *scores, *(() if setup.dataset.num_classes else ERROR_COLUMNS))
 
 
 def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
-    """The values of `columns`, NaN for those that were not found in this round."""
-    return {name: found.get(name, np.nan) for name in columns(setup)}
+    """The values of `columns`, NaN for those that were not found in this round; errors in units of the label."""
+    units = dict.fromkeys(ERROR_COLUMNS[1:], _unit(setup))
+    return {name: found.get(name, np.nan) * units.get(name, 1) for name in columns(setup)}
+
+
+def _unit(setup: Setup) -> float:
+    """What the labels are divided by: half the width of the range in a schema, else 1."""
+    label = setup.dataset.schema.label if setup.dataset.schema else None
+    return label.range.half if isinstance(label, Target) else 1.0
 
 
 def bins(setup: Setup, x: Array) -> Bins:

@@ -3,7 +3,7 @@
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.models.evaluation import INTERVAL, SCORE_COLUMNS
+from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, SCORE_COLUMNS
 
 COLUMNS = (
     "round",
@@ -21,7 +21,7 @@ COLUMNS = (
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
-SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS)
+SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,

@@ -7,17 +7,34 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..problems.interfaces import Batch, Objective
+from ..problems.interfaces import Batch, Compares, Objective
 from .discrimination import Bins, ScoreTable, log_odds
 from .intervals import share_interval
 
 COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")
 SCORE_COLUMNS = ("held_out_auc", "held_out_auc_low", "held_out_auc_high", "held_out_brier")
+ERROR_COLUMNS = ("held_out_r2", "held_out_mae", "held_out_rmse")
 NO_BINS = Bins(0)
+_ROUNDING = 1e-12  # of a sum of squares, relative
 COUNT_WEIGHT = math.sqrt(2)
 """By which a sum is multiplied that is released together with counts by bin. Replacing a record moves the counts by at
 most sqrt 2, and now the sum as well: each takes half of what the release costs."""
+
+
+class Errors(NamedTuple):
+    """Sums over the rows of a regression: of |error|, error^2, label, and label^2."""
+
+    absolute: float
+    squared: float
+    labels: float
+    squares: float
+
+    @classmethod
+    def of(cls, predicted: Array, observed: Array) -> "Errors":
+        """The sums of rows with these predictions and labels (b,)."""
+        errors = predicted.astype(np.float64) - observed
+        return cls(*(float(part.sum()) for part in (np.abs(errors), errors**2, observed, observed**2)))
 
 
 class Evaluation(NamedTuple):
@@ -25,13 +42,15 @@ class Evaluation(NamedTuple):
 
     rows: m. loss: the mean loss, f_i of these rows. correct: for a classification, the number of correctly predicted
     rows, from 0 to m; replacing a record changes it by at most 1. For a regression it is m R^2, NaN where the labels
-    do not vary. scores: these rows by the bin of their score, None if they are not counted by bin.
+    do not vary. scores: these rows by the bin of their score, None if they are not counted by bin. errors: of a
+    regression, None for a classification.
     """
 
     rows: int
     loss: float
     correct: float
     scores: ScoreTable | None = None
+    errors: Errors | None = None
 
 
 class Released(NamedTuple):
@@ -64,11 +83,33 @@ def evaluate(objective: Objective, x: Array, rows: Batch, bins: Bins = NO_BINS) 
     """Evaluate the model x (d,) on a site's held-out rows, which may be none, with counts by bin if there are bins."""
     size = len(rows.labels)
     scores = bins.table(log_odds(objective, x, rows.features), rows.labels) if bins.number else None
-    if not size:
-        return Evaluation(0, 0.0, 0.0, scores)
     with np.errstate(all="ignore"):  # a diverging model has an infinite loss
+        errors = _errors(objective, x, rows) if rows.labels.dtype.kind == "f" else None
+        if not size:
+            return Evaluation(0, 0.0, 0.0, scores, errors)
         loss, score = float(objective.value(x, rows)), float(objective.score(x, rows))
-    return Evaluation(size, loss, size * score, scores)
+    return Evaluation(size, loss, size * score, scores, errors)
+
+
+def _errors(objective: Objective, x: Array, rows: Batch) -> Errors:
+    if isinstance(objective, Compares):
+        return Errors.of(*objective.compared(x, rows))
+    return Errors.of(objective.predict(x, rows.features), rows.labels)
+
+
+def mistaken(sites: Sequence[Evaluation]) -> dict[str, float]:
+    """The `ERROR_COLUMNS` of the rows of all sites together, in units of the labels as the objective has them; empty
+    unless every site has sums of errors. R^2 is NaN where the labels do not vary."""
+    known = [site.errors for site in sites if site.errors is not None]
+    if not known or len(known) < len(sites):
+        return {}
+    rows = sum(site.rows for site in sites)
+    absolute, squared, labels, squares = np.array(known).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = squares - labels**2 / rows
+        r2 = 1 - squared / spread if spread > _ROUNDING * squares else np.nan
+        found = float(r2), float(absolute / rows), float(np.sqrt(squared / rows))
+    return dict(zip(ERROR_COLUMNS, found, strict=True))
 
 
 def discriminated(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:
@@ -89,7 +130,8 @@ def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
     scored = ~np.isnan(correct)
     with np.errstate(invalid="ignore"):
         means = (rows @ loss) / rows.sum(), correct[scored].sum() / rows[scored].sum()
-    return dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True)) | discriminated(sites)
+    found = dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True))
+    return found | discriminated(sites) | mistaken(sites)
 
 
 def private_columns(bound: float = 0.0) -> tuple[str, ...]:

@@ -75,6 +75,14 @@ class RowLosses(Protocol):
         """Data loss of each row, (..., b); `value` is their mean plus the penalty."""
 
 
+@runtime_checkable
+class Compares(Protocol):
+    """An objective whose labels hold more than what it predicts."""
+
+    def compared(self, x: Array, rows: Batch) -> tuple[Array, Labels]:
+        """What is predicted and what is observed (..., b), in the same unit."""
+
+
 class ScaledGrads(ABC):
     """An objective whose `grad` can return a multiple of the gradient, which saves a pass over (..., d) in every local
     step: up to 3 % of a round of `benchmarks/yardstick.py`. It stays because results depend on it in their last bit."""

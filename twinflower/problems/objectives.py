@@ -150,9 +150,13 @@ class LinearModel(Penalised, ScaledGrads):
         """Predicted labels (..., b)."""
         return self.loss.predict(self.scores(x, features))
 
+    def compared(self, x: Array, rows: Batch) -> tuple[Array, Labels]:
+        """See `Compares`."""
+        return self.loss.compared(self.scores(x, rows.features), rows.labels)
+
     def score(self, x: Array, rows: Batch) -> Array:
         """Accuracy, or R^2 for regression, (...,); see `score_of`."""
-        predicted, observed = self.loss.compared(self.scores(x, rows.features), rows.labels)
+        predicted, observed = self.compared(x, rows)
         return score_of(predicted, rows._replace(labels=observed), self.loss.classifies)
 
     def bounds(self, row_norm: float) -> Bounds:

@@ -108,6 +108,8 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
+    if summary["held_out_rmse"] is not None:
+        yield _errors(summary)
     yield Fact("Objective", number(summary["objective"], ".5g"), place)
     yield Fact("Nonzero weights", number(summary["nonzeros"], ",.0f"), f"of {summary['parameters']:,}")
     yield _budget(summary["privacy"])
@@ -134,6 +136,15 @@ def _measured(summary: Mapping[str, Any]) -> Fact:
     )
     value = summary[f"held_out_{'loss' if name == 'Clipped loss' else 'accuracy'}"]
     return Fact(f"{name} at the sites", number(value, ".4f"), remark)
+
+
+def _errors(summary: Mapping[str, Any]) -> Fact:
+    """The errors of a regression on the rows that the sites hold out."""
+    remark = (
+        f"mean absolute error {summary['held_out_mae']:.4g}, R^2 {number(summary['held_out_r2'], '.4f')}, on "
+        f"{summary['held_out_rows']:,} held-out rows; with a schema, labels are clipped to their range"
+    )
+    return Fact("RMSE at the sites", number(summary["held_out_rmse"], ".4g"), remark)
 
 
 def _budget(privacy: Mapping[str, Any] | None) -> Fact:
