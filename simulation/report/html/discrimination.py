@@ -49,8 +49,9 @@ def _about(table: ScoreTable) -> list[str]:
         else ""
     )
     return [
-        f"{found} The Brier score is {text.number(table.brier)}. Both follow from how many held-out rows of each class "
-        f"have a score in each of {table.bins} public bins, over all sites.{noise} Intervals are for independent rows."
+        f"{found} The Brier score is {text.number(table.brier)}.",
+        f"What is shown here follows from how many held-out rows of each class have a score in each of {table.bins} "
+        f"public bins, over all sites.{noise} Intervals are for independent rows.",
     ]
 
 

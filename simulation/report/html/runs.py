@@ -108,6 +108,11 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
+    if summary["held_out_auc"] is not None:
+        remark = (
+            f"{LEVEL:.0%} interval {summary['held_out_auc_low']:.4f} to {summary['held_out_auc_high']:.4f}"
+        )
+        yield Fact("ROC area at the sites", number(summary["held_out_auc"], ".4f"), remark)
     if summary["held_out_rmse"] is not None:
         yield _errors(summary)
     yield Fact("Objective", number(summary["objective"], ".5g"), place)
