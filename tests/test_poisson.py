@@ -18,6 +18,7 @@ from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
 from twinflower.privacy.audit import replay
+from twinflower.privacy.counts import summed
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
@@ -80,9 +81,21 @@ def test_the_loss_is_minus_the_log_likelihood_up_to_constants():
     counts, offsets, features = rng.integers(9, size=20), rng.normal(size=20), rng.normal(size=(20, 2))
     losses = objective.losses(x, Batch(features, packed(counts, offsets)))
     rates = np.exp(features @ x + offsets)
-    constants = [math.lgamma(n + 1) for n in counts]
-    assert_allclose(losses, -poisson.logpmf(counts, rates) - constants, rtol=1e-9)
+    assert_allclose(losses, poisson.logpmf(counts, counts) - poisson.logpmf(counts, rates), atol=1e-12)
+    assert (losses >= 0).all()
     assert_allclose(objective.predict(x, features), np.exp(features @ x))
+
+
+def test_a_better_model_has_a_smaller_clipped_loss():
+    """What a private run with evaluation.loss-bound releases; the loss without its constant would be below 0."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 2))
+    rows = Batch(features, rng.poisson(np.exp(features @ [0.5, -0.3] + 1.5)).astype(float))
+    rows = Batch(np.column_stack([features, np.ones(200)]), rows.labels)
+    objective = make_objective("poisson", 3, 0)
+    good, none = (float(summed(objective, np.array(x), rows, 5.0)[0]) for x in ([0.5, -0.3, 1.5], [0.0] * 3))
+    assert 0.05 < good / 200 < 0.2  # half the deviance of a row is about 1/2
+    assert none > 2 * good
 
 
 def test_the_loss_goes_on_linearly_where_rates_would_overflow():

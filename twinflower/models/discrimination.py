@@ -8,7 +8,7 @@ rare outcome do not all lie in one bin. The edge nearest to p = 1/2 is moved the
 lower edge, exclusive, to its upper edge; the first one holds 0, too.
 
 From the counts follow the ROC curve and its area, the confusion matrix at every edge, the calibration curve and the
-Brier score. A pair of rows in one bin counts one half in the area, as ties do. Sites count without noise, or with
+Brier score. A pair of rows in one bin counts one half in the area, as ties do, and widens its interval. Sites count without noise, or with
 Gaussian noise of a known deviation in every cell.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from .. import special
 from ..arrays import Array, Labels
 from ..errors import require
-from .intervals import Share, area, share
+from .intervals import Share, area, binned_area, share
 
 MOST_BINS = 1000
 GROUPS = 10  # of the calibration curve
@@ -171,8 +171,8 @@ class ScoreTable(NamedTuple):
 
     @property
     def auc(self) -> Share:
-        """The area under the ROC curve with its interval (`intervals.area`), NaN unless there are both classes."""
-        return area(self.counts[0], self.counts[1], self.sigma)
+        """The area under the ROC curve with its interval (`intervals.binned_area`), NaN unless there are both classes."""
+        return binned_area(self.counts[0], self.counts[1], self.sigma)
 
     @property
     def brier(self) -> float:

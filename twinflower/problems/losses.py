@@ -222,9 +222,9 @@ class Huber(_Compares):
 
 
 class Poisson:
-    """Poisson regression exp(t) - y t, t = <x, a> + o, for counts y with offsets o (`count_labels`).
+    """Poisson regression exp(t) - y t - (y - y ln y), t = <x, a> + o, for counts y with offsets o (`count_labels`).
 
-    Above t = 20, a rate of 5e8, the loss continues linearly, so that nothing overflows. Its slope has no bound below
+    This is half the deviance, which is at least 0, so that it can be clipped to a bound. Above t = 20, a rate of 5e8, the loss continues linearly, so that nothing overflows. Its slope has no bound below
     that; a private run clips the gradients.
     """
 
@@ -240,7 +240,8 @@ class Poisson:
         counts, offsets = unpacked(labels)
         t = scores[..., 0] + offsets
         low = np.minimum(t, self._highest)
-        return np.exp(low) * (1.0 + t - low) - counts * t
+        least = counts - special.xlogy(counts, counts)
+        return np.exp(low) * (1.0 + t - low) - counts * t - least  # type: ignore[no-any-return]
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         counts, offsets = unpacked(labels)
