@@ -1,5 +1,6 @@
 """Requests to a client: what their configs hold, and which session a Flower run belongs to."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -15,6 +16,7 @@ PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the 
 INFORMATION = "information"  # key of a request for the sums from which standard errors follow
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _SESSION = "twinflower.session"  # record of context.state
+_ANSWERED = "twinflower.answered"  # beginning of the names of records of context.state
 
 
 class RoundRequest(NamedTuple):
@@ -68,6 +70,21 @@ class RequestReader:
         if _SESSION in self.state and cast(ConfigRecord, self.state[_SESSION])["session"] != session:
             raise ReplyError("the request belongs to another session than this run's")
         return session
+
+    def once(self, kind: str, config: Mapping[str, Any], asked: bytes, rounds: range) -> int:
+        """The round of a request for exact sums of this kind, which is noted with what is asked, so that one answer of
+        a round leaves this Flower run. ReplyError if the round is not one of these, or if another question was answered
+        in it, or one in a later round. To be called before the answer is computed: a question may be asked again."""
+        round_, digest, name = _round_in(config, 0), hashlib.sha256(asked).hexdigest(), f"{_ANSWERED}-{kind}"
+        if round_ not in rounds:
+            raise ReplyError(f"nothing exact is sent about the rows after round {round_}")
+        session = self.session(config)
+        last = self.state[name] if name in self.state else ConfigRecord({"round": -1})
+        if round_ < cast(int, last["round"]) or (round_ == last["round"] and digest != last["asked"]):
+            raise ReplyError("another model was evaluated after this round or a later one, and only one is")
+        self.bind(session)
+        self.state[name] = ConfigRecord({"round": round_, "asked": digest})
+        return round_
 
     def bind(self, session: str) -> None:
         """Bind this Flower run to the session; to be called only for a request whose form was checked."""

@@ -24,18 +24,17 @@ from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, require
-from twinflower.models.evaluation import evaluate
-from twinflower.models.information import Information
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Objective
-from twinflower.problems.objectives import LinearModel, check_clipping
+from twinflower.problems.objectives import check_clipping
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
-from .counts import PrivateEvaluation, packed
+from .counts import PrivateEvaluation
+from .exact import NOTHING, ExactAnswers
 from .ranges import COUNTS_ROUND, PrivateColumns
 from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
@@ -57,9 +56,7 @@ class AlgorithmClient(NumPyClient):
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
     what a client with a guard needs to evaluate on them. columns: the columns with private ranges, if there are any;
     the client then releases counts in round 0, and scales its rows by the ranges that every further request carries.
-    bins: the number of bins in which `evaluate` counts the scores of the held-out rows
-    (`twinflower.models.discrimination`), 0 for none; that of `evaluation`, if there is one. standard_errors: whether
-    a client without a guard sends the sums from which standard errors follow (`twinflower.models.information`).
+    exact: what a client without a guard sends about its rows without noise.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -80,8 +77,7 @@ class AlgorithmClient(NumPyClient):
         held_out: Batch | None = None,
         columns: PrivateColumns | None = None,
         evaluation: PrivateEvaluation | None = None,
-        bins: int = 0,
-        standard_errors: bool = False,
+        exact: ExactAnswers = NOTHING,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -100,8 +96,7 @@ class AlgorithmClient(NumPyClient):
         self.seed = seed
         self.guard = guard
         self.evaluation = evaluation
-        self.bins = evaluation.bins if evaluation else bins
-        self.standard_errors = standard_errors
+        self.exact = exact
         self.store = store or ContextStore(context.state)
         self.columns = columns
         self._ranges = _NOT_SCALED
@@ -251,34 +246,27 @@ class AlgorithmClient(NumPyClient):
         the metrics `correct` and `accuracy` with the request's round; a private client as in `PrivateEvaluation`.
 
         With "information" in config, the metrics are the sums over the training rows from which standard errors follow.
-        Changes no state of the training. Raises ReplyError if this client holds no rows out, does not send these sums,
-        or if the request is malformed.
+        Changes no state of the training. Raises ReplyError if this client holds no rows out, does not send these sums
+        (`ExactAnswers`), or if the request is malformed.
         """
         if config.get(INFORMATION) is True:
-            return self._information(parameters, config)
+            if self.guard:
+                raise ReplyError("this client sends no information matrix")
+            x, rows = self._model(parameters), self.shards.rows(self.client)
+            return self.exact.information(self.requests, self.objective, x, rows, config)
         if self.held_out is None or (self.guard and not self.evaluation):
             raise ReplyError("this client holds out no rows to evaluate on")
         x = self._model(parameters)
-        bins = bins_in(config, self.bins)
+        bins = bins_in(config, self.evaluation.bins if self.evaluation else self.exact.bins)
         if self.evaluation:
             round_, session = self.requests.evaluation(config)
             self.requests.bind(session)
             known = self.store.evaluations
             return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known, bins)
-        rows, loss, correct, scores, errors = evaluate(self.objective, x, self.held_out, bins)
-        metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(rows, 1)}
-        metrics |= {"scores": packed(scores.cells)} if scores else {}
-        return loss, rows, metrics | ({"errors": packed(np.array(errors))} if errors else {})
+        return self.exact.evaluation(self.requests, self.objective, x, self.held_out, config, bins)
 
     def _model(self, parameters: Arrays) -> NDArray[Any]:
         """The model in a request to evaluate it."""
         if len(parameters) != 1:
             raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
         return checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
-
-    def _information(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, Metrics]:
-        """The sums over the training rows from which standard errors follow."""
-        if not self.standard_errors or self.guard or not isinstance(self.objective, LinearModel):
-            raise ReplyError("this client sends no information matrix")
-        sums = Information.of(self.objective, self._model(parameters), self.shards.rows(self.client))
-        return 0.0, self._num_rows, {"round": config.get("round", 0), INFORMATION: packed(sums.packed)}

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
-from grids import over_the_wire, with_content
+from flwr.app import ConfigRecord, Context, RecordDict
+from grids import Deployed, over_the_wire, with_content
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binomtest, norm
 from site_files import two_classes
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from twinflower.clients.counts import PrivateEvaluation
 from twinflower.clients.store import ContextStore
-from twinflower.errors import SettingError
+from twinflower.errors import ReplyError, SettingError
 from twinflower.models.discrimination import (
     Bins,
     ScoreTable,
@@ -39,11 +39,14 @@ from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores, read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.forecast import forecast
+from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies.requests import properties_request
 
 BINS = {"evaluation.held-out": 0.4, "evaluation.bins": 20}
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0, "privacy.evaluation-share": 0.8}
@@ -354,6 +357,43 @@ def test_the_sum_has_half_of_the_cost_and_the_noise_that_the_plan_states():
     assert (found.value, found.sigma) == (0.0, both.sigma(0))
     assert_allclose(found.scores.sigma, both.noise(0))
     assert_array_equal(found.scores.counts, np.arange(1.0, 21.0).reshape(2, 10))
+
+
+# ------------------------------------------------------------------------------------- without noise, at a site
+
+
+def test_a_client_counts_the_scores_of_one_model_after_each_round(keys):
+    setup = prepare(parse(keys | {"rounds": 2}))
+    client, x = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {})), setup.start
+    asked = {"round": 1, "session": "one", "centre": 0.0, "width": 1.0}
+    first = client.evaluate([x], asked)
+    assert client.evaluate([x], asked) == first
+    for model, change in ((x + 1, {}), (x, {"centre": 0.5}), (x, {"round": 0})):
+        with pytest.raises(ReplyError, match="another model was evaluated after this round or a later one"):
+            client.evaluate([model], asked | change)
+    client.evaluate([x + 1], asked | {"round": 2})
+    with pytest.raises(ReplyError, match="nothing exact is sent about the rows after round 3"):
+        client.evaluate([x], asked | {"round": 3})
+    with pytest.raises(ReplyError, match="another session"):
+        client.evaluate([x], asked | {"round": 2, "session": "two"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({}, "this site counts no scores: its node config has no score-rows"),
+        (
+            {"score-rows": 17},
+            "of at least 17 held-out rows in at most 20 bins; the run has 16 rows in 20 bins",
+        ),
+        ({"score-rows": 16, "score-bins": 18}, "in at most 18 bins; the run has 16 rows in 20 bins"),
+        ({"score-rows": 16}, ""),
+    ],
+)
+def test_a_site_decides_whether_it_counts_without_noise(policy, why, keys, tmp_path):
+    config, nodes = at_sites(prepare(parse(keys)))
+    reply = Deployed(config.items(), *(own | policy for own in nodes)).answer(properties_request(1))
+    assert (why in str(reply.error.reason)) if why else not reply.has_error()
 
 
 # ------------------------------------------------------------------------------------- runtimes

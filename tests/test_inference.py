@@ -12,6 +12,7 @@ from problems import small
 from typer.testing import CliRunner
 
 import twinflower
+from twinflower.clients.exact import ExactAnswers
 from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
@@ -21,6 +22,7 @@ from twinflower.models.trained import inferred
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation import cli
+from twinflower.simulation.app.exact import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.record import trained_model
@@ -187,7 +189,7 @@ def test_without_the_setting_nothing_is_sent(tmp_path):
 def test_a_private_client_sends_none_whatever_the_request():
     setup = small("fedpdm-private")
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    client.standard_errors = True
+    client.exact = ExactAnswers(0, True, setup.config.rounds)
     with pytest.raises(ReplyError, match="sends no information matrix"):
         client.evaluate([setup.start], {"round": 1, INFORMATION: True})
     assert client.guard.ledger.charges() == []
@@ -326,8 +328,9 @@ def site_of(folder, number, **policy):
     ("policy", "why"),
     [
         ({}, "its node config has no standard-error-rows"),
-        ({"standard_error_rows": 61}, "of fewer than 61 rows; the run has 60"),
-        ({"standard_error_rows": 60}, ""),
+        ({"standard_error_rows": 61}, "of fewer than 61 rows, 3 for each of 6 parameters or its"),
+        ({"standard_error_rows": 60}, "a category or class has fewer rows than its standard-error-rows"),
+        ({"standard_error_rows": 10}, ""),
     ],
 )
 def test_a_site_decides_whether_it_sends_an_information_matrix(policy, why, tmp_path):
@@ -343,6 +346,30 @@ def test_a_site_decides_whether_it_sends_an_information_matrix(policy, why, tmp_
     grid = Deployed(run, site_of(tmp_path, 0, **policy), site_of(tmp_path, 1, standard_error_rows=1))
     reply = grid.answer(properties_request(1))
     assert (why in str(reply.error.reason)) if why else not reply.has_error()
+
+
+def test_the_smallest_cell_is_that_of_a_category_or_a_class():
+    features = np.zeros((6, 4))
+    features[:, 1], features[:, 2], features[0, 3] = 1.0, np.arange(6), 0.5
+    labels = np.array([0, 0, 1, 1, 1, 1])
+    assert smallest_cell(Batch(features, labels), 2) == 1
+    assert smallest_cell(Batch(features[:, :3], labels), 2) == 2
+    assert smallest_cell(Batch(features[:, :3], labels / 1.0), 0) == np.inf
+
+
+def test_a_client_sends_one_matrix_of_a_run_after_its_last_round(tmp_path):
+    setup = prepare(parse(sites(tmp_path, "logistic")[0] | {"rounds": 3}))
+    client, x = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {})), setup.start
+    for round_ in (1, 2, 4, None, True):
+        with pytest.raises(ReplyError, match=r"nothing exact is sent|must carry its round"):
+            client.evaluate([x], {"round": round_, INFORMATION: True})
+    asked = {"round": 3, "session": "one", INFORMATION: True}
+    first = client.evaluate([x], asked)
+    assert client.evaluate([x], asked) == first
+    with pytest.raises(ReplyError, match="another model was evaluated after this round"):
+        client.evaluate([x + 1], asked)
+    with pytest.raises(ReplyError, match="another session"):
+        client.evaluate([x], asked | {"session": "two"})
 
 
 # ------------------------------------------------------------------------------------- what users see

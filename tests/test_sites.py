@@ -298,7 +298,8 @@ class PublicNodes(InProcessGrid):
             "data-file": str(self.folder / f"site-{node - 1}.csv"),
             "schema": self.setup.config.data.schema,
             "allow-non-private": True,
-            "standard-error-rows": 30,
+            "standard-error-rows": 3,
+            "score-rows": 5,
         }
         context.run_config = run_config(self.setup.config.items())
         return client_app.client_fn(context).numpy_client
@@ -306,7 +307,7 @@ class PublicNodes(InProcessGrid):
 
 def test_deployed_sites_send_what_they_would_in_a_simulation(sites, tmp_path):
     """Information matrices, and counts of scores without noise."""
-    sites |= {"data.row-scaling": "all", "evaluation.standard-errors": True}
+    sites |= {"data.row-scaling": "all", "evaluation.standard-errors": True, "objective.name": "logistic"}
     sites |= {"evaluation.held-out": 0.2, "evaluation.bins": 10}
     config, _ = at_sites(prepare(parse(sites | {"data.test-file": ""})))
     setup = prepare(config)

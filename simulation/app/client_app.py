@@ -35,6 +35,7 @@ from ..runs.rows import at_site
 from ..runs.setup import Setup, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
+from .exact import check_exact
 from .rehearsed import rehearsed
 from .site import PARTITION, Site, discreet, read_site, refusing, simulated
 
@@ -120,9 +121,8 @@ def _check_policy(setup: Setup, site: Site) -> None:
     """Raise SettingError for a plan that violates the site's policy or that no ledger can account for."""
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
-    if setup.config.evaluation.standard_errors:
-        _check_information(setup, site)
     if plan is None:
+        check_exact(setup, site)
         return
     if setup.sums:
         site.check_sums(setup.sums.honest)
@@ -151,21 +151,6 @@ def _check_policy(setup: Setup, site: Site) -> None:
         site.max_epsilon_alone or inf,
     )
     policy.check(plan.least_multiplier(site.partition_id), plan.budget, plan.mu_limit_alone)
-
-
-def _check_information(setup: Setup, site: Site) -> None:
-    """Raise SettingError if the site does not send an information matrix of its training rows."""
-    least, rows = site.standard_error_rows, int(setup.partition.sizes[site.partition_id])
-    require(
-        least is not None and rows >= least,
-        "this site sends no information matrix"
-        + (
-            f" of fewer than {least} rows; the run has {rows}"
-            if least
-            else ": its node config has no standard-error-rows"
-        )
-        + " (evaluation.standard-errors = false trains without)",
-    )
 
 
 def _ledger(site: Site) -> FileLedger:

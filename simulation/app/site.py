@@ -24,8 +24,11 @@ takes part in such runs, the fixed sentence also says what kind of error it is (
                                      run must protect at least as much. With a schema that names a group column, no
                                      value of this column may have more than group-size rows
     allow-non-private                true: runs without privacy may use the data-file
-    standard-error-rows              fewest rows of which it sends an information matrix, from which standard errors
-                                     follow, in runs without privacy; without this key it sends none
+    standard-error-rows              fewest rows, in all and in every category, of which it sends an information matrix,
+                                     from which standard errors follow, in runs without privacy; without this key it
+                                     sends none
+    score-rows, score-bins           fewest held-out rows, and most bins (default 20), of which it sends counts of
+                                     scores without noise, in runs without privacy; without score-rows it sends none
     ignore-keys                      comma-separated keys of other apps on the same node
 
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
@@ -64,6 +67,7 @@ from ..settings import PATHS, Config, parse_run_config
 PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
+_DEFAULT_BINS = 20
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 _LOG = "the site's own log says why"
 _DETAILS = "the site's own log has the details"
@@ -121,6 +125,8 @@ class Site:
     group_size: Annotated[int, at_least(0)] = 0
     allow_non_private: Annotated[bool, ANY] = False
     standard_error_rows: Annotated[int | None, at_least(1)] = None
+    score_rows: Annotated[int | None, at_least(1)] = None
+    score_bins: Annotated[int, at_least(2)] = _DEFAULT_BINS
     ignore_keys: _Text = field(default="", compare=False)
 
     @property
@@ -303,6 +309,10 @@ def _check_promises(site: Site) -> None:
             getattr(site, snake(delta)) == _DEFAULT_DELTA or given,
             f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing",
         )
+    require(
+        site.score_bins == _DEFAULT_BINS or site.score_rows is not None,
+        "node config score-bins needs score-rows: without it the site sends no counts",
+    )
 
 
 def _checked(values: dict[str, Any]) -> Site:

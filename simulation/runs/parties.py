@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
+from twinflower.clients.exact import ExactAnswers
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import ContextStore, FileStore
 from twinflower.clients.sums import Masks
@@ -81,7 +82,7 @@ def client_of(
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    columns = agreement.columns_of(setup, number)
+    columns, own = agreement.columns_of(setup, number), setup.config.evaluation
     return kind(
         context,
         setup.algorithm,
@@ -97,8 +98,7 @@ def client_of(
         held_rows(setup, number),
         columns,
         held_out.of_client(setup, number, guard),
-        setup.config.evaluation.bins,
-        setup.config.evaluation.standard_errors,
+        ExactAnswers(own.bins, own.standard_errors, setup.config.rounds),
     )
 
 

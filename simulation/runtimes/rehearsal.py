@@ -62,9 +62,18 @@ def node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
     if plan:
         own = {"lifetime-epsilon": 1.001 * plan.epsilon_limit, "lifetime-delta": plan.delta}
         own |= {"protects": plan.unit.kind, "group-size": plan.unit.size}
+    else:
+        own = _exact_answers(config)
     if isinstance(config.data, Data) and config.data.dir:
         own["data-dir"] = str(Path(config.data.dir).absolute())
     return own
+
+
+def _exact_answers(config: Config) -> dict[str, Value]:
+    """The entries of a node config that allow what a run without privacy asks for."""
+    asked = config.evaluation
+    scores: dict[str, Value] = {"score-rows": 1, "score-bins": asked.bins} if asked.bins else {}
+    return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 
 def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:

@@ -8,8 +8,8 @@ rare outcome do not all lie in one bin. The edge nearest to p = 1/2 is moved the
 lower edge, exclusive, to its upper edge; the first one holds 0, too.
 
 From the counts follow the ROC curve and its area, the confusion matrix at every edge, the calibration curve and the
-Brier score. A pair of rows in one bin counts one half in the area, as ties do, and widens its interval. Sites count without noise, or with
-Gaussian noise of a known deviation in every cell.
+Brier score. A pair of rows in one bin counts one half in the area, as ties do, and widens its interval. Sites count
+without noise, or with Gaussian noise of a known deviation in every cell.
 """
 
 import math
@@ -171,7 +171,7 @@ class ScoreTable(NamedTuple):
 
     @property
     def auc(self) -> Share:
-        """The area under the ROC curve with its interval (`intervals.binned_area`), NaN unless there are both classes."""
+        """The area under the ROC curve, NaN without one of the classes, with its interval (`intervals.binned_area`)."""
         return binned_area(self.counts[0], self.counts[1], self.sigma)
 
     @property

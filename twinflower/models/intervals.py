@@ -122,8 +122,8 @@ def binned_area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share
 def _hidden(negatives: Array, positives: Array, sigma: float) -> float:
     """An estimate of how far ties in bins move the area, at most; with noise it is exceeded in one of 40 cases.
 
-    The noise in sum n_k p_k has the variance sigma^2 sum (n_k^2 + p_k^2) + bins sigma^4 at the true counts. Noisy counts
-    in its first part overestimate it.
+    The noise in sum n_k p_k has the variance sigma^2 sum (n_k^2 + p_k^2) + bins sigma^4 at the true counts. Its first
+    part at the noisy counts overestimates this.
     """
     noise = _Z * sigma * math.sqrt(negatives @ negatives + positives @ positives)
     pairs = 2 * float(negatives.sum() * positives.sum())

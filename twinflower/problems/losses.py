@@ -224,8 +224,9 @@ class Huber(_Compares):
 class Poisson:
     """Poisson regression exp(t) - y t - (y - y ln y), t = <x, a> + o, for counts y with offsets o (`count_labels`).
 
-    This is half the deviance, which is at least 0, so that it can be clipped to a bound. Above t = 20, a rate of 5e8, the loss continues linearly, so that nothing overflows. Its slope has no bound below
-    that; a private run clips the gradients.
+    This is half the deviance, which is at least 0, so that it can be clipped to a bound. Above t = 20, a rate of 5e8,
+    the loss continues linearly, so that nothing overflows. Its slope has no bound below that; a private run clips the
+    gradients.
     """
 
     classifies = False

@@ -1,0 +1,66 @@
+"""What a client without a guard sends about its rows without noise: metrics, counts by bin, and information matrices.
+
+Answers about many models of a server's choice, in bins of its choice, can add up to the rows themselves. So a client
+answers about one model after each round of a run, and sends an information matrix only after the last round. The same
+request gets the same answer again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.errors import ReplyError
+from twinflower.models.discrimination import Bins
+from twinflower.models.evaluation import evaluate
+from twinflower.models.information import Information
+from twinflower.problems.interfaces import Batch
+from twinflower.problems.objectives import LinearModel
+
+from .counts import packed
+from .request import INFORMATION, RequestReader
+
+Reply = tuple[float, int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ExactAnswers:
+    """Which sums a client sends without noise.
+
+    bins: the number of bins in which it counts the scores of held-out rows (`twinflower.models.discrimination`), 0 for
+    none. standard_errors: whether it sends the sums from which standard errors follow. rounds: the number of the last
+    round of the run.
+    """
+
+    bins: int = 0
+    standard_errors: bool = False
+    rounds: int = 0
+
+    def evaluation(
+        self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: Bins
+    ) -> Reply:  # fmt: skip
+        """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to count scores,
+        for another model or other bins in the same round, and for a round that the run does not have."""
+        if bins.number:
+            requests.once("counts", config, x.tobytes() + repr(bins).encode(), range(self.rounds + 1))
+        count, loss, correct, scores, errors = evaluate(objective, x, rows, bins)
+        metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(count, 1)}
+        metrics |= {"scores": packed(scores.cells)} if scores else {}
+        return loss, count, metrics | ({"errors": packed(np.array(errors))} if errors else {})
+
+    def information(
+        self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any]
+    ) -> Reply:
+        """The reply to a request for the sums over the training rows from which standard errors follow. ReplyError for
+        a client that sends none, before the last round, and for another model after it."""
+        if not self.standard_errors or not isinstance(objective, LinearModel):
+            raise ReplyError("this client sends no information matrix")
+        round_ = requests.once(INFORMATION, config, x.tobytes(), range(self.rounds, self.rounds + 1))
+        sums = Information.of(objective, x, rows)
+        return 0.0, len(rows.labels), {"round": round_, INFORMATION: packed(sums.packed)}
+
+
+NOTHING = ExactAnswers()
+"""No counts by bin and no information matrix."""

@@ -1,0 +1,69 @@
+"""A site's policy on what it sends about its rows without noise, in runs without privacy.
+
+Whether an information matrix is refused depends on the site's rows, so the refusal says something about them. It is
+therefore no part of a private run, which has neither of these sums.
+"""
+
+import numpy as np
+
+from twinflower.errors import require
+from twinflower.problems.interfaces import Batch
+
+from ..runs.setup import Setup
+from .site import Site
+
+_ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
+
+
+def check_exact(setup: Setup, site: Site) -> None:
+    """Raise SettingError for a run without privacy that asks for exact sums which the site's policy does not allow."""
+    own = setup.config.evaluation
+    if own.bins and setup.held is not None:
+        _check_scores(site, own.bins, int(setup.held.sizes[site.partition_id]))
+    if own.standard_errors:
+        _check_information(setup, site)
+
+
+def _check_scores(site: Site, bins: int, rows: int) -> None:
+    least, most, remedy = site.score_rows, site.score_bins, "(evaluation.bins = 0 trains without)"
+    require(least is not None, f"this site counts no scores: its node config has no score-rows {remedy}")
+    require(
+        rows >= (least or 0) and bins <= most,
+        f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
+        f"rows in {bins} bins {remedy}",
+    )
+
+
+def _check_information(setup: Setup, site: Site) -> None:
+    least, rows, d = (
+        site.standard_error_rows,
+        int(setup.partition.sizes[site.partition_id]),
+        setup.objective.d,
+    )
+    what, remedy = (
+        "this site sends no information matrix",
+        "(evaluation.standard-errors = false trains without)",
+    )
+    require(least is not None, f"{what}: its node config has no standard-error-rows {remedy}")
+    least = max(least or 0, _ROWS_PER_PARAMETER * d)
+    require(
+        rows >= least,
+        f"{what} of fewer than {least} rows, {_ROWS_PER_PARAMETER} for each of {d} parameters or its "
+        f"standard-error-rows; the run has {rows} {remedy}",
+    )
+    training = setup.shards.rows(site.partition_id)
+    require(
+        smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
+        f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
+    )
+
+
+def smallest_cell(rows: Batch, classes: int) -> float:
+    """The smallest number of rows, above 0, in which a feature with two values has one of them, or the label is one of
+    so many classes; infinity without such features and classes."""
+    low, high = rows.features.min(0), rows.features.max(0)
+    ends = [(rows.features == own).sum(0) for own in (low, high)]
+    binary = (ends[0] + ends[1] == len(rows.features)) & (low < high)
+    counts = np.bincount(rows.labels) if classes else np.empty(0)
+    cells = np.concatenate([*(own[binary] for own in ends), counts])
+    return float(min(cells[cells > 0], default=np.inf))
