@@ -16,7 +16,7 @@ from twinflower.clients.exact import ExactAnswers
 from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
-from twinflower.errors import ReplyError, SettingError
+from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.models.information import Information, packed_size
 from twinflower.models.trained import inferred
 from twinflower.problems.interfaces import Batch
@@ -99,10 +99,10 @@ def sites(folder, objective, sizes=(60, 90, 50)):
     return keys, np.column_stack([np.ones(len(age)), age, size, group == 1, group == 2]), labels
 
 
-def at_maximum(setup):
+def at_maximum(setup, steps=30):
     """The run that starts at the maximum of the likelihood of all rows, found by Newton's method."""
     x = setup.start
-    for _ in range(30):
+    for _ in range(steps):
         sums = information.simulated(setup, x)
         x = x - np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
     return replace(setup, start=x)
@@ -263,6 +263,22 @@ def test_an_estimate_that_does_not_exist_is_said_not_to(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("objective", "label", "unit"), [("logistic", "1", "log odds"), ("poisson", "0", "log rate")]
+)
+def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
+    """Its estimate grows for ever, and its standard error grows faster."""
+    keys = sites(tmp_path, objective)[0]
+    rewrite(
+        tmp_path,
+        lambda age, size, group, y, *rest: (age, size, group, label if group == GROUPS[2] else y, *rest),
+    )
+    (remark,) = trained_on(keys, lambda setup: at_maximum(setup, 12).start).remarks
+    term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
+    assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
+    assert "columns may separate the classes, or a category may have no events" in remark
+
+
+@pytest.mark.parametrize(
     ("keys", "why"),
     [
         (
@@ -395,6 +411,30 @@ def test_folder_command_and_report_show_the_errors(tmp_path):
     robust = twinflower.load(folder).coefficients(robust=True)
     assert f"{robust[0].std_error:.4g}" in shown("--robust")
     assert robust[0].std_error != found[0].std_error
+
+
+def test_whoever_gets_the_model_does_not_get_the_sums(tmp_path):
+    (result,) = cohort.train([prepare(parse(sites(tmp_path, "logistic")[0]))])
+    folder = write_run(result, tmp_path / "run")
+    with np.load(folder / "model.npz") as model:
+        assert set(model.files) == {"x", "shape", "shapes", "description"}
+    alone = (folder / "model.npz").rename(tmp_path / "model.npz")
+    assert twinflower.load(alone).information is None
+    write_run(result, folder)
+    assert twinflower.load(folder).information is not None
+    write_run(replace(result, model=result.model + 1, information=None), folder)
+    assert not (folder / "information.npz").exists()
+
+
+def test_sums_beside_another_model_are_not_its_own(tmp_path):
+    (result,) = cohort.train([prepare(parse(sites(tmp_path, "logistic")[0]))])
+    folder = write_run(result, tmp_path / "run")
+    other = trained_model(result.setup, result.model + 1, None)
+    other.save(folder / "model.npz")
+    assert twinflower.load(folder).information is None
+    (folder / "information.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match="is not a model of this version"):
+        twinflower.load(folder)
 
 
 def test_robust_errors_need_a_run_that_has_asked_for_them(tmp_path):

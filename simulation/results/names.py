@@ -7,6 +7,7 @@ A folder holds
     summary.json, environment.json         the results and the versions; a run with a summary has ended
     clients.csv                            what each client took part in and spent
     scores.csv                             the clients' held-out rows by the bin of their score, if they are counted
+    information.npz                        what the sites sent for standard errors: exact sums, not for every reader
     model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
     report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs
@@ -19,5 +20,18 @@ CONFIG, EXPERIMENT = "config.toml", "experiment.toml"
 METRICS, ROUNDS, CLIENTS, SCORES = "metrics.csv", "rounds.jsonl", "clients.csv", "scores.csv"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
+INFORMATION = "information.npz"
 CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
-DIGESTED = (EXPERIMENT, CONFIG, SUMMARY, METRICS, CLIENTS, SCORES, ROUNDS, ENVIRONMENT, MODEL, MODULE)
+DIGESTED = (
+    EXPERIMENT,
+    CONFIG,
+    SUMMARY,
+    METRICS,
+    CLIENTS,
+    SCORES,
+    ROUNDS,
+    ENVIRONMENT,
+    MODEL,
+    INFORMATION,
+    MODULE,
+)

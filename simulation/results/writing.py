@@ -81,13 +81,21 @@ def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, 
 
 
 def _write_model(result: Result, folder: Path) -> None:
+    for name in (names.MODEL, names.MODULE, names.INFORMATION):
+        (folder / name).unlink(missing_ok=True)
     if result.model is None:
-        for name in (names.MODEL, names.MODULE):
-            (folder / name).unlink(missing_ok=True)
         return
-    with replacing(folder / names.MODEL) as path, path.open("wb") as binary:
-        np.savez(binary, **_models(result, result.model))
+    _write_arrays(folder / names.MODEL, _models(result, result.model))
+    if result.information:
+        _write_arrays(
+            folder / names.INFORMATION, {"x": result.model, "information": result.information.packed}
+        )
     _write_named(result.setup.objective, result.model, folder / names.MODULE)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as binary:
+        np.savez(binary, **arrays)
 
 
 def _write_named(objective: Model, x: Array, path: Path) -> None:
@@ -102,7 +110,7 @@ def _models(result: Result, x: Array) -> dict[str, Any]:
     what is needed to predict."""
     shapes = result.setup.objective.shapes
     own = {} if result.points is None else {"points": result.points}
-    model = trained_model(result.setup, x, result.privacy(), result.information)
+    model = trained_model(result.setup, x, result.privacy())
     return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
 
 

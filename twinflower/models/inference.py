@@ -19,7 +19,9 @@ from .intervals import LEVEL
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
-_FAR = 0.01  # standard errors between an estimate and the maximum of the likelihood that are worth a remark
+_FAR = (
+    0.01  # standard errors, log odds or log rates between an estimate and the maximum that are worth a remark
+)
 
 
 class Inference(NamedTuple):
@@ -74,7 +76,9 @@ def infer(
     done = [
         _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, errors, strict=True)
     ]
-    return Inference(done, _remarks(done, rows, errors, inverse, information))
+    step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
+    far = _far(done, step, errors, "" if residuals else ("log odds" if found[0].against else "log rate"))
+    return Inference(done, _remarks(done, rows, information, far))
 
 
 def _errors(rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool) -> Array:
@@ -99,26 +103,37 @@ def _with_error(own: Coefficient, error: float, freedom: float) -> Coefficient:
     )
 
 
-def _remarks(
-    done: list[Coefficient], rows: Array, errors: Array, inverse: _Inverse, information: Information
-) -> list[str]:
+def _far(done: list[Coefficient], step: Array, errors: Array, unit: str) -> str:
+    """How far the estimates are from the maximum by one step of Newton's method, (terms,), if that is far.
+
+    Where columns almost separate the classes, or a category has no events, the step is a small part of an enormous
+    standard error, but not in log odds or log rates. unit: these, empty for least squares.
+    """
+    most = float(np.nanmax(np.abs(step) / errors, initial=0.0))
+    sizes = np.nan_to_num(np.abs(step)) if unit else np.zeros(len(step))
+    worst = int(sizes.argmax())
+    texts = [] if most <= _FAR else [f"an estimate is up to {most:.2g} standard errors"]
+    if sizes[worst] > _FAR:
+        texts.append(f"the estimate of {_name(done[worst])} is {sizes[worst]:.2g} in {unit}")
+    return " and ".join(texts)
+
+
+def _remarks(done: list[Coefficient], rows: Array, information: Information, far: str) -> list[str]:
     """Sentences about estimates that do not exist, are not determined, or were not reached."""
     loose = [_name(own) for own, row in zip(done, rows, strict=True) if np.isnan(row).any()]
     texts = []
     if loose:
         texts.append(f"not determined, because columns are collinear or never vary: {', '.join(loose)}")
     if done[0].against and not information.wrong:
-        return [
-            *texts,
-            "the model predicts every row correctly: the rows have one class, or columns separate the classes; then "
-            "the maximum of the likelihood does not exist, and these errors mean nothing",
-        ]
-    step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
-    far = float(np.nanmax(np.abs(step) / errors, initial=0.0))
-    if not far <= _FAR:
         texts.append(
-            f"an estimate is up to {far:.2g} standard errors from the maximum of the likelihood of all rows: train for "
-            "more rounds, with clients.weighting = rows; if it stays so, columns may separate the classes"
+            "the model predicts every row correctly: the rows have one class, or columns separate the classes; then "
+            "the maximum of the likelihood does not exist, and these errors mean nothing"
+        )
+    elif far:
+        texts.append(
+            f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
+            "rows; if it stays so, columns may separate the classes, or a category may have no events; then the "
+            "maximum does not exist, and these errors mean nothing"
         )
     return texts
 

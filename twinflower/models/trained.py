@@ -6,7 +6,8 @@
 A file model.npz holds the point `x` (d,) and a JSON text, `description`, with everything needed to turn rows into
 predictions: the objective, the schema of the tables or the scaling of the columns, whether a column of ones is added,
 the limit on row norms, the classes, and the origin of the model. It contains no pickled objects, so files from others
-can be opened safely.
+can be opened safely. What sites sent for standard errors (`Information`) is in a file information.npz beside it, so
+that whoever gets the model does not get exact sums about the sites' rows.
 
 Attributes have the names of scikit-learn. `coef_` and `intercept_` refer to the model's features
 (`get_feature_names_out`), in which numbers are scaled to [-1, 1], not to the columns of a table; `coefficients()` has
@@ -43,6 +44,7 @@ from .information import Information
 from .inputs import Inputs
 
 VERSION = 1
+_INFORMATION = "information.npz"
 _PROBABLE = ("softmax", "logistic")
 
 
@@ -133,10 +135,10 @@ class TrainedModel(ABC):
     def arrays(self) -> dict[str, Any]:
         """The arrays of the file model.npz, by name."""
         text = {"description": np.array(json.dumps(self.document(), ensure_ascii=True))}
-        return {"x": self.x} | text | ({"information": self.information.packed} if self.information else {})
+        return {"x": self.x} | text
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file that `load` can read."""
+        """Write the model, without `information`, to a file that `load` can read."""
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
 
@@ -329,13 +331,22 @@ def load(path: str | Path) -> TrainedClassifier | TrainedRegressor:
                     f"{file} does not say how to predict: a PyTorch module is in model.pt beside it, for torch.load"
                 )
             x, text = arrays["x"], str(arrays["description"])
-            sums = arrays.get("information")
-        known = Information.unpacked(sums.astype(np.float64), len(x)) if sums is not None else None
+        known = _information(file.with_name(_INFORMATION), x)
         return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text), known)
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
         raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
+
+
+def _information(file: Path, x: Array) -> Information | None:
+    """What the sites sent for the standard errors of the model x (d,), from this file beside the model if it is there;
+    ValueError for a damaged file."""
+    if not file.exists():
+        return None
+    with np.load(io.BytesIO(read_bytes(file)), allow_pickle=False) as arrays:
+        own = np.array_equal(arrays["x"], x)
+        return Information.unpacked(arrays["information"].astype(np.float64), len(x)) if own else None
 
 
 def _described(
