@@ -322,9 +322,22 @@ class Spoilt(InProcessGrid):
         return reply
 
 
+def numbers_of(rows, corner):
+    """The sums of so many rows, which are 0 but for one entry of the matrix."""
+    numbers = np.zeros(packed_size(6))
+    numbers[0], numbers[10] = rows, corner
+    return numbers.astype("<f8").tobytes()
+
+
 @pytest.mark.parametrize(
     ("numbers", "why"),
-    [(b"", "is 81 doubles"), (b"\xff" * 8 * packed_size(6), "must be finite"), (7, "is 81 doubles")],
+    [
+        (b"", "is 81 doubles"),
+        (b"\xff" * 8 * packed_size(6), "must be finite"),
+        (7, "is 81 doubles"),
+        (numbers_of(1e9, 0.0), "must be that of 90 rows; it says 1e+09"),
+        (numbers_of(90, 1.0), "must be symmetric"),
+    ],
 )
 def test_one_site_without_sums_leaves_a_model_without_errors_and_a_warning(numbers, why, tmp_path):
     setup = prepare(parse(sites(tmp_path, "logistic")[0]))

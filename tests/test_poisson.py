@@ -1,7 +1,6 @@
 """Poisson regression of counts with an exposure: labels, schema, guarantee, runtimes and predictions."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +65,13 @@ def test_a_label_holds_a_count_and_an_offset():
     assert_array_equal(found[0], counts)
     assert_allclose(found[1], offsets, atol=1e-13)
     assert_array_equal(packed(counts, np.zeros(6)), counts)
-    assert_array_equal(unpacked(np.array([-3.0, -0.1]))[0], [0, 0])
+
+
+def test_any_label_is_a_count_with_a_bounded_offset():
+    labels = np.array([-3.0, -0.1, 2.26, 2.9, 1e100])
+    counts, offsets = unpacked(labels)
+    assert_array_equal(counts, [0, 0, 2, 2, 1e100])
+    assert_allclose(offsets, [0, 0, 64 * (0.26 - 0.5), 16, 0])
 
 
 def test_large_counts_keep_their_offset():
@@ -247,13 +252,19 @@ def test_a_model_predicts_rates_and_is_measured_on_counts(keys, tmp_path):
         model.to_sklearn()
 
 
-def test_without_an_exposure_every_row_counts_alike(keys, tmp_path):
-    plain = SCHEMA.replace('exposure = "years"\n', "").replace("exposure-range = [0.5, 8]\n", "x = 0\n")
-    plain = plain.replace("x = 0\n", "").replace("[label]", 'ignore = ["years"]\n[label]')
-    (tmp_path / "schema.toml").write_text(plain)
-    setup = prepare(parse(keys))
-    assert (setup.dataset.labels == setup.dataset.labels.round()).all()
-    assert not cohort.train([replace(setup)])[0].failure
+def test_without_an_exposure_the_model_is_that_of_an_exposure_of_one(keys, tmp_path):
+    """And differs from the one with exposures, which it would fit if the column were used."""
+    plain = SCHEMA.replace('exposure = "years"\nexposure-range = [0.5, 8]\n', "")
+    (tmp_path / "plain.toml").write_text(plain.replace("[label]", 'ignore = ["years"]\n[label]'))
+    (tmp_path / "ones").mkdir()
+    for path in tmp_path.glob("site-*.csv"):
+        header, *rows = path.read_text().splitlines()
+        lines = [f"{age},{frail},1,{falls}" for age, frail, _, falls in (row.split(",") for row in rows)]
+        (tmp_path / "ones" / path.name).write_text("\n".join([header, *lines, ""]))
+    changes = {}, {"data.schema": str(tmp_path / "plain.toml")}, {"data.files": str(tmp_path / "ones/*.csv")}
+    rates, counts, ones = (cohort.train([prepare(parse(keys | own))])[0].model for own in changes)
+    assert_array_equal(counts, ones)
+    assert abs(counts - rates).max() > 0.5
 
 
 def test_estimators_do_not_offer_it():

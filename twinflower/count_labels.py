@@ -19,7 +19,9 @@ def packed(counts: Array, offsets: Array) -> Array:
 
 
 def unpacked(labels: Array) -> tuple[Array, Array]:
-    """The counts and the offsets (...) of labels (...); a negative label is a count of 0."""
+    """The counts and the offsets (...) of any labels (...): a negative one is a count of 0 with offset 0, and an offset
+    beyond `FARTHEST` is clipped to it."""
+    labels = np.maximum(labels, 0.0)
     counts = np.floor(labels)
     shares = labels - counts
-    return np.maximum(counts, 0.0), _STEP * np.where(shares > 0.25, shares - 0.5, shares)
+    return counts, np.clip(_STEP * np.where(shares > 0.25, shares - 0.5, shares), -FARTHEST, FARTHEST)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from twinflower.algorithms import Algorithm
-from twinflower.arrays import Array
+from twinflower.arrays import Array, Labels
 from twinflower.data.columns import Counts, Range
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
@@ -202,7 +202,7 @@ def _check_counts(config: Config, data: Dataset) -> None:
     """Raise SettingError if the objective is for counts and the labels are not, or the other way round.
 
     In a private run the labels themselves are not looked at, because an error would reveal something about one; there
-    a negative number is a count of 0.
+    a negative number is a count of 0, and the fraction of another one is read as an exposure.
     """
     counts = config.objective.name == COUNTING
     if data.schema:
@@ -213,9 +213,13 @@ def _check_counts(config: Config, data: Dataset) -> None:
         )
     elif counts and config.privacy.mode == "none":
         require(
-            not data.num_classes and not (data.labels < 0).any(),
-            f"objective '{COUNTING}' needs counts, numbers from 0 on; this data set has other labels",
+            not data.num_classes and _whole(data.labels),
+            f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels",
         )
+
+
+def _whole(labels: Labels) -> bool:
+    return bool(((labels >= 0) & (labels == labels.round())).all())
 
 
 def _check_standard_errors(setup: Setup) -> None:

@@ -58,7 +58,8 @@ def run_strategy(
         model = setup.algorithm.model(strategy.server)
         points = client_models(setup.method, setup.own(strategy.server))
         if setup.config.evaluation.standard_errors:
-            sums = collect(strategy.exchange, model, setup.config.rounds, strategy.training.session)
+            asked = setup.config.rounds, strategy.training.session
+            sums = collect(strategy.exchange, model, *asked, setup.partition.sizes)
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
             raise  # what resuming needs stays in the folder

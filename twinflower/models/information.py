@@ -38,12 +38,11 @@ class Information(NamedTuple):
         scores = objective.scores(x, features)
         assert isinstance(objective.loss, Likelihood)  # checked where the run is configured
         slopes = objective.loss.slopes(scores, rows.labels)
-        gradients = (slopes[:, :, None] * features[:, None, :]).reshape(len(features), -1)
         wrong = (objective.predict(x, features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
             float(len(features)), float(objective.losses(x, rows._replace(features=features)).sum()), float(wrong),
-            gradients.sum(0), _matrix(features, objective.loss.hessians(scores, rows.labels)),
-            gradients.T @ gradients,
+            (slopes.T @ features).ravel(), _matrix(features, objective.loss.hessians(scores, rows.labels)),
+            _matrix(features, slopes[:, :, None] * slopes[:, None, :]),
         )  # fmt: skip
 
     @classmethod
