@@ -118,5 +118,7 @@ def test_weights_that_fit_no_classes_are_refused(keys, why):
 
 def test_standard_errors_are_refused_with_weights(tmp_path):
     keys = two_classes(tmp_path, **{"objective.class-weights": "1,3", "evaluation.standard-errors": True})
-    with pytest.raises(SettingError, match="one with objective.class-weights is none: leave them out"):
+    with pytest.raises(
+        SettingError, match="a weighted loss is not a likelihood: remove objective.class-weights"
+    ):
         prepare(parse(keys))

@@ -22,7 +22,7 @@ from twinflower.models.discrimination import (
     log_odds,
     ranked,
 )
-from twinflower.models.evaluation import SCORE_COLUMNS, Evaluation, Released, discriminated
+from twinflower.models.evaluation import SCORE_COLUMNS, Evaluation, Released, score_columns
 from twinflower.models.intervals import LEVEL, area, binned_area, share
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import total_cost
@@ -151,7 +151,7 @@ def test_rows_of_one_class_have_no_area_and_the_brier_score_stays(label):
     assert math.isnan(table.auc.value)
     assert table.auc[1:] == (0.0, 1.0)
     assert_allclose(table.brier, np.mean((np.array([0.2, 0.8]) - label) ** 2))
-    columns = discriminated([Evaluation(2, 0.0, 0.0, table)])
+    columns = score_columns([Evaluation(2, 0.0, 0.0, table)])
     assert list(columns) == list(SCORE_COLUMNS)
 
 

@@ -19,8 +19,8 @@ from twinflower.models.evaluation import (
     ERROR_COLUMNS,
     Errors,
     Evaluation,
+    error_columns,
     evaluate,
-    mistaken,
     pooled,
 )
 from twinflower.problems.interfaces import Batch
@@ -256,10 +256,10 @@ def test_other_regressions_report_errors_too_and_private_ones_do_not(regression,
 
 def test_labels_that_do_not_vary_have_no_r_squared():
     site = Evaluation(2, 0.0, 0.0, errors=Errors.of(np.array([1.0, 2.0]), np.array([3.0, 3.0])))
-    found = mistaken([site, site])
+    found = error_columns([site, site])
     assert np.isnan(found["held_out_r2"])
     assert (found["held_out_mae"], found["held_out_rmse"]) == (1.5, np.sqrt(2.5))
-    assert mistaken([site, Evaluation(2, 0.0, 0.0)]) == {} == mistaken([])
+    assert error_columns([site, Evaluation(2, 0.0, 0.0)]) == {} == error_columns([])
 
 
 @pytest.mark.parametrize("errors", [b"", b"\xff" * 32, np.full(4, -1.0).tobytes(), 3])

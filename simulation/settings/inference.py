@@ -25,7 +25,7 @@ def check_standard_errors(
     )
     require(
         not (isinstance(objective, LinearObjective) and objective.class_weights),
-        "evaluation.standard-errors needs a likelihood, and one with objective.class-weights is none: leave them out",
+        "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
     )
     require(
         regulariser == "none" and not (objective.l2 or objective.nonconvex or objective.clip_norm),

@@ -97,7 +97,7 @@ def _errors(objective: Objective, x: Array, rows: Batch) -> Errors:
     return Errors.of(objective.predict(x, rows.features), rows.labels)
 
 
-def mistaken(sites: Sequence[Evaluation]) -> dict[str, float]:
+def error_columns(sites: Sequence[Evaluation]) -> dict[str, float]:
     """The `ERROR_COLUMNS` of the rows of all sites together, in units of the labels as the objective has them; empty
     unless every site has sums of errors. R^2 is NaN where the labels do not vary."""
     known = [site.errors for site in sites if site.errors is not None]
@@ -112,7 +112,7 @@ def mistaken(sites: Sequence[Evaluation]) -> dict[str, float]:
     return dict(zip(ERROR_COLUMNS, found, strict=True))
 
 
-def discriminated(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:
+def score_columns(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:
     """The `SCORE_COLUMNS` of all sites together; empty if they do not count by bin."""
     tables = [site.scores for site in sites if site.scores is not None]
     if not tables:
@@ -131,7 +131,7 @@ def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
     with np.errstate(invalid="ignore"):
         means = (rows @ loss) / rows.sum(), correct[scored].sum() / rows[scored].sum()
     found = dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True))
-    return found | discriminated(sites) | mistaken(sites)
+    return found | score_columns(sites) | error_columns(sites)
 
 
 def private_columns(bound: float = 0.0) -> tuple[str, ...]:
@@ -153,4 +153,4 @@ def estimated(sites: Sequence[Released], bound: float = 0.0) -> dict[str, float]
     rows = sum(site.rows for site in sites)
     value, sigma = sum(site.value for site in sites), float(np.hypot.reduce([s.sigma for s in sites]))
     numbers = np.clip([value / rows, *share_interval(value, rows, sigma)], 0.0, 1.0) * (bound or 1.0)
-    return dict(zip(private_columns(bound), (*map(float, numbers), rows), strict=True)) | discriminated(sites)
+    return dict(zip(private_columns(bound), (*map(float, numbers), rows), strict=True)) | score_columns(sites)

@@ -61,8 +61,6 @@ class Information(NamedTuple):
         rows, loss, wrong = numbers[:_SCALARS].tolist()
         gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
         matrix, outer = (part.reshape(d, d) for part in others)
-        if gradient.shape != (d,):
-            raise ValueError(f"{len(numbers)} numbers")
         return cls(rows, loss, wrong, gradient, matrix, outer)
 
 
