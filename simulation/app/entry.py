@@ -9,10 +9,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from twinflower import __version__
-
-from ..runtimes.progress import say
-
 # Ray starts after this module is imported. By default it starts workers of its own, which compete with Flower's.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
@@ -36,6 +32,10 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the app in `server_app`, and say so at once: its imports take a second, and waiting for nodes longer."""
+    from twinflower import __version__
+
+    from ..runtimes.progress import say
+
     say(f"Twinflower {__version__} prepares the run")
     from .server_app import app
 
