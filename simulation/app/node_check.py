@@ -26,7 +26,8 @@ def check_node(text: str, run_config: dict[str, Any] | None = None) -> tuple[lis
     """What is right about a node, and what is not.
 
     text: as for `flower-supernode --node-config`, KEY=VALUE pairs or a TOML file. run_config: of a run that the node
-    is to take part in, which is looked at if the rest is right. Raises SettingError for a node config that cannot be read or is invalid.
+    is to take part in, which is looked at if the rest is right. Raises SettingError for a node config that cannot be
+    read or is invalid.
     """
     site = read_site(_read(text))
     right, wrong = _findings(site, _config, _table, _people, _state, _budget, _identity)
