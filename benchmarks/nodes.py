@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -42,7 +43,7 @@ def stock(nodes: Deployment, config: Config, folder: Path) -> list[float]:
     times, words = folder / "times.json", stock_words(config, folder / "times.json")
     nodes.flwr(*words[: words.index("--federation-config")])
     marks = json.loads(times.read_text())
-    return [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
+    return [end - begin for begin, end in pairwise(marks)]
 
 
 def ours(nodes: Deployment, config: Config, folder: Path) -> list[float]:
@@ -84,7 +85,7 @@ def main() -> None:
     arguments = parser.parse_args()
     own = {
         "clients.count": NODES,
-        "clients.per-round": 0,
+        "clients.per-round": NODES,
         "rounds": arguments.rounds,
         "evaluation.every": arguments.rounds,
     }
