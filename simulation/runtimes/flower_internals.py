@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from flwr.app import Message
-from flwr.common.config import parse_config_args
 from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -51,4 +50,6 @@ def date_log() -> None:
 
 def node_config(text: str) -> dict[str, Any]:
     """What `flower-supernode` makes of its `--node-config`: KEY=VALUE pairs, or the path of a TOML file."""
+    from flwr.common.config import parse_config_args  # costs 30 ms, which no message to a node should
+
     return parse_config_args([text])
