@@ -377,12 +377,20 @@ def ledger(
     folder: Annotated[
         Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
     ],
+    openmetrics: Annotated[
+        Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
+    ] = None,
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
     from .report import books
     from .report.console import table
+    from .report.openmetrics import of_books
+    from .results.files import write_text
 
     found = books.read_books(folder.expanduser())
+    if openmetrics:
+        write_text(openmetrics.expanduser(), of_books(found))
+        return
     table(books.HEADINGS, books.accounts(found))
     table(books.RUN_HEADINGS, books.runs(found))
 
