@@ -10,6 +10,7 @@ from twinflower.errors import require
 
 from .report.html.write import report_begun, report_experiment
 from .report.present import present_experiment
+from .report.tracking import tracker
 from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
 from .results.writing import write_experiment
@@ -106,6 +107,8 @@ def rehearse(plan: Experiment, folder: Path, observer: Observer, secure: bool) -
 def _check(plan: Experiment, runtime: str) -> None:
     """Raise SettingError for a plan that cannot run here, or with settings that have no effect on this runtime."""
     _check_rows(plan)
+    for curve in plan.curves:
+        tracker(curve.config.output.tracker)
     if runtime == "cohort":
         _check_messages(plan)
 

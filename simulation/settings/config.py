@@ -38,7 +38,7 @@ PATHS = (
 )  # files and folders that a run reads or writes
 _MOST_SINGLE_ROUNDS = 2**24
 INCIDENTAL = {
-    *PATHS, "data.download", "output.checkpoint-every", "server.node-timeout", "server.round-timeout",
+    *PATHS, "data.download", "output.checkpoint-every", "output.tracker", "server.node-timeout", "server.round-timeout",
 }  # fmt: skip
 
 

@@ -244,3 +244,6 @@ class Output:
         int, Setting("rounds between checkpoints; 0: no checkpoints", at_least(0), "rounds")
     ] = 0
     resume_from: Annotated[str, Setting("folder of a run to go on with; empty: a new run", unit="path")] = ""
+    tracker: Annotated[
+        str, Setting("mlflow, or MODULE:FUNCTION that gets the folder of every ended run; empty: none")
+    ] = ""
