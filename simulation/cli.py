@@ -316,6 +316,7 @@ def schema(
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
+    from .report.console import say
 
     if check:
         require(
@@ -324,9 +325,10 @@ def schema(
         )
         check_tables(files, check)
         return
-    text = drafted(files, label, private_ranges)
+    text, notes = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
+    say(*(notes if out else ()))
 
 
 @app.command()

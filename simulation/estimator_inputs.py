@@ -180,7 +180,7 @@ def _found(name: str, column: NDArray[Any]) -> list[float]:
         values = numbers(column, frozenset(_MISSING_TEXTS))
     except CellError as error:
         raise SettingError(
-            f"column {name!r}, {error.text}: for a column of texts give categories={{{name!r}: [...]}}"
+            f"column {name!r}, {error.cell}: for a column of texts give categories={{{name!r}: [...]}}"
         ) from None
     known = values[~np.isnan(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
