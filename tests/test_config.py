@@ -472,7 +472,7 @@ def test_a_bad_value_is_refused_by_key_and_value(key, bad):
 @pytest.mark.parametrize("bad", [1e-300, 1e12, -1.0])
 def test_targets_of_privacy_that_make_no_sense(key, bad):
     with pytest.raises(
-        SettingError, match=rf"privacy.{key} must be 0 \(none\) or from 1e-6 to 1e9; got {bad}"
+        SettingError, match=rf"privacy.{key} must be from 1e-6 to 1e9, or 0 \(not given\); got {bad}"
     ):
         parse({"privacy.mode": "gradient", key: bad})
 
