@@ -65,7 +65,8 @@ def _schema_fixed() -> Iterator[None]:
 class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
-    origin: how the model was trained (algorithm, rounds, seed, privacy), for information only.
+    origin: how the model was trained (algorithm, data, rounds, privacy), for information only; for a run also its seed
+    and digest.
     """
 
     x: Array
