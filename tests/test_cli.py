@@ -85,7 +85,7 @@ def test_a_run_leaves_a_complete_folder(call, tmp_path):
     assert f"results: {out}" in text
     assert {p.name for p in out.iterdir()} == {
         "config.toml", "metrics.csv", "rounds.jsonl", "clients.csv", "summary.json", "model.npz", "figure.png",
-        "environment.json", "report.html",
+        "environment.json", "report.html", "title.txt",
     }  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     rows = read_rows(out)

@@ -31,6 +31,12 @@ def read_config(folder: Path) -> Curve:
     return curve
 
 
+def read_title(folder: Path) -> str:
+    """The title that a run's experiment file has; empty if it has none, or if the run is one of several."""
+    path = folder / names.TITLE
+    return _text(path) if path.exists() else ""
+
+
 def read_plan(folder: Path, overrides: Mapping[str, Value] | None = None) -> Experiment:
     """Read the experiment or the run that was begun in this folder; overrides take precedence over the file."""
     return read_experiment(folder / (names.EXPERIMENT if is_experiment(folder) else names.CONFIG), overrides)
