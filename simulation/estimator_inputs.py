@@ -62,6 +62,9 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
     names = list(X.columns if hasattr(X, "columns") else X)
     for name in names:
         require(isinstance(name, str), f"the names of X's columns must be texts; got {plain(name)!r}")
+    require(
+        len({*names}) == len(names), f"X must not have two columns of the same name; got {', '.join(names)}"
+    )
     columns = {name: np.asarray(X[name]) for name in names}
     lengths = {len(own) for own in columns.values()}
     require(len(lengths) == 1, "X must have columns, all with the same number of rows")

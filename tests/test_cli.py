@@ -358,6 +358,7 @@ def test_a_bad_setting_is_one_sentence_and_status_2(call, tmp_path, sentence):
             "[runs]\nseed = 1\n",
             "there is no table [runs]: settings stand in [run], [run.SECTION] and [[curve]]; did you",
         ),
+        ("[label]\n[columns]\n", "is a schema of tables: name it in an experiment's data.schema"),
         ("[privcy]\nepsilon = 1\n", "did you mean 'run.privacy'?"),
         (
             "rounds = 3\n",

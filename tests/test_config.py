@@ -123,6 +123,13 @@ def test_a_word_finds_the_keys_whose_name_or_meaning_holds_it():
 # --- the same run from every door ---
 
 
+def test_a_word_of_other_programs_finds_what_it_is_here():
+    assert {
+        row[0].rpartition(".")[2] for rows in reference.tables("learning-rate").values() for row in rows
+    } >= {"step-size"}
+    assert [row[0] for row in reference.tables("sparsity")["regulariser"]] == ["regulariser.weight"]
+
+
 def test_pyproject_and_the_main_experiment_are_the_same_run():
     (curve,) = read_experiment(ROOT / "experiments" / "digits.toml").curves
     assert parse_run_config(app_config()).with_clients(10) == curve.config

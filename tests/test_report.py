@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,22 @@ def test_an_experiment_on_tables_names_columns_and_sites(run_of, mode):
         assert [cells[1] for cells in table] == ["fedpdm", *(f"{mean:.4f}" for mean in means)]
     else:
         assert {len(cells) for cells in table} == {1}
+
+
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_results_are_shown_again_without_the_tables_and_with_more_of_them(tmp_path, seeds):
+    shutil.copytree(ROOT / "examples" / "hospitals" / "sites", tmp_path / "sites")
+    (tmp_path / "plan.toml").write_text(
+        HOSPITALS.replace(f"{ROOT}/examples/hospitals/sites", f"{tmp_path}/sites")
+    )
+    out = tmp_path / "out"
+    words = ["--set", "rounds=2", "--seeds", seeds, "--out", out]
+    assert command("run", tmp_path / "plan.toml", *words) == 0
+    shutil.copy(tmp_path / "sites" / "cleveland.csv", tmp_path / "sites" / "new.csv")
+    for _ in range(2):
+        for words in (["report", out], ["figure", out], ["compare", out, "--out", tmp_path / "all.html"]):
+            assert command(*words) == 0
+        shutil.rmtree(tmp_path / "sites", ignore_errors=True)
 
 
 def test_ranges_that_differ_between_seeds_are_said_to_be_those_of_the_first(run_of, tmp_path):

@@ -620,13 +620,14 @@ def test_a_draft_recognises_how_its_tables_are_written(tmp_path, delimiter, deci
     [
         ("", "is empty; it must begin with a line of column names"),
         ("a;b\n", "has a header and no rows"),
+        ("a b\n1 2\n", "has one column, 'a b': fields must be separated by commas, semicolons, tabs, bars"),
         (f'a;b\n"{"x" * 200_000}";1\n', r"row 1: not a line of CSV \(field larger than field limit"),
         (
             "a;b\nsch\xf6n;1\n".encode("latin-1"),
             "row 1, column 'a;b' is not UTF-8 text: save the table as CSV UTF-8",
         ),
     ],
-    ids=["empty", "no rows", "long", "Latin-1"],
+    ids=["empty", "no rows", "spaces", "long", "Latin-1"],
 )
 def test_a_draft_of_a_file_that_is_no_table_is_one_sentence(tmp_path, content, sentence):
     with pytest.raises(DataError, match=sentence):
@@ -743,9 +744,11 @@ def test_numbers_that_may_stand_for_missing_values(values, found):
 def test_a_draft_asks_about_such_numbers(tmp_path):
     table = "age,ill\n" + "".join(f"{20 + n},{n % 2}\n" for n in range(40)) + "-9,0\n-9,1\n"
     path = written(tmp_path, table)
-    assert 'list "-9" under missing-values, and take it out of the range, [20, 59] without it' in " ".join(
-        drafted([path]).text.replace("#", "").split()
+    asked = (
+        'list "-9" under missing-values, take it out of the range, [20, 59] without it, and give the column missing = '
+        '"indicator" or "zero".'
     )
+    assert asked in " ".join(drafted([path]).text.replace("#", "").split())
     assert problems(path, parse_schema(drafted([path]).text)) == []
 
 

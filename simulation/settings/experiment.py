@@ -115,10 +115,12 @@ class Experiment:
 
 
 def read_experiment(
-    path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None
-) -> Experiment:
+    path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None,
+    stored: bool = False,
+) -> Experiment:  # fmt: skip
     """Read and validate an experiment file; overrides take precedence over the file in every curve.
 
+    stored: whether the file is that of a run or an experiment that was begun, see `check`.
     Raises SettingError, naming the file, if it is missing or malformed or contains an invalid setting.
     """
     raw = load_toml(path)
@@ -129,7 +131,7 @@ def read_experiment(
         said = [[run, settings_in(words), swept] for words, swept in parts]
         merged = [merge([*layers, overrides or {}], tables=2) for layers in said]
         _check_idle(merged)
-        curves = [_curve(words, one) for (words, _), one in zip(parts, merged, strict=True)]
+        curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
         plan = _assemble(path, raw, curves, seeds, given)
         return replace(plan, title=plan.title + _amendments(said, curves, overrides or {}))
@@ -143,6 +145,10 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     require(bool(tables), f"{path}: curves are written as [[curve]] tables, at least one")
     require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
     found = raw.keys() - _HEAD
+    require(
+        not {"label", "columns"} <= found,
+        f"{path} is a schema of tables: name it in an experiment's data.schema",
+    )
     foreign = sorted(key for key in found - {*SECTIONS} if isinstance(raw[key], dict))
     require(
         not foreign,
@@ -229,9 +235,9 @@ def _check_idle(merged: Sequence[Merged]) -> None:
             raise SettingError(merged[0].idle[layer][word])
 
 
-def _curve(raw: Mapping[str, Any], merged: Merged) -> Curve:
+def _curve(raw: Mapping[str, Any], merged: Merged, stored: bool) -> Curve:
     config = configured(merged.values)
-    check(config)
+    check(config, stored)
     label = str(raw.get("label", config.algorithm))
     return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
 

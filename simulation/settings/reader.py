@@ -17,7 +17,7 @@ from .config import Config, configured
 
 Raw = Mapping[str, Any]
 # Names that other programs use, and what comes nearest here
-_ELSEWHERE: dict[str, tuple[str, ...]] = {
+ELSEWHERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lr", "learning-rate", "stepsize"), ("step-size",)),
     **dict.fromkeys(("epochs", "local-epochs", "local-steps"), ("local.max-steps",)),
     **dict.fromkeys(("num-clients", "num-sites", "num-supernodes"), ("clients.count",)),
@@ -159,7 +159,7 @@ def _unknown(word: str, without_section: Sequence[Declared]) -> str:
     names = [
         name for declared in known for name in ([declared.name] if dot else [declared.leaf, declared.name])
     ]
-    similar = [f"'{name}'" for own in _ELSEWHERE.get(leaf, ()) if (name := f"{section}{dot}{own}") in names]
+    similar = [f"'{name}'" for own in ELSEWHERE.get(leaf, ()) if (name := f"{section}{dot}{own}") in names]
     hint = f"did you mean {_either(similar)}?" if similar else nearest(word, names)
     return f"'{word}' is not a setting; {hint}"
 

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from .checks import problems
-from .columns import Category, Column, Number
+from .columns import REFUSE, Category, Column, Number
 from .csv_tables import DELIMITERS, Dialect
 from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
 from .schema import Schema
@@ -151,10 +151,12 @@ def _marks(column: Column, seen: Seen) -> Iterator[str]:
             if public
             else "remove it from the categories"
         )
+        chosen = "" if column.missing != REFUSE else ', and give the column missing = "indicator" or "zero"'
         yield (
             f"Column '{column.name}' has the number {value:g} in {seen.numbers[value]:,} rows, far from all others. "
             f'Does it mean a missing value? Then list "{value:g}" under missing-values'
-            + (f", and {change}." if public or isinstance(column, Category) else ".")
+            + (f", {change}" if public or isinstance(column, Category) else "")
+            + f"{chosen}."
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike
 from .columns import INDICATOR, REFUSE, Category, Classes, Column, Number, Range, Target, listed, texts
-from .csv_tables import PLAIN, Dialect
+from .csv_tables import DELIMITERS, PLAIN, Dialect
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, opened
@@ -38,6 +38,10 @@ def _read(file: Path) -> Table:
     dialect = recognised(file) if file.suffix.lower() == CSV else None
     header, pieces = opened(file, dialect or PLAIN)
     check_names(file, header)
+    expect(
+        len(header) > 1 or not dialect,
+        f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}",
+    )
     found: dict[str, Counter[str]] = {name: Counter() for name in header}
     for piece in pieces(header):
         for name, cells in piece.items():
