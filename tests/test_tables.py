@@ -864,6 +864,18 @@ def test_a_check_names_short_and_long_rows_and_goes_on(tmp_path, monkeypatch, qu
     ]
 
 
+def test_a_check_of_numbers_that_could_mean_two_things_names_all_of_their_kind(tmp_path):
+    lines = ["x;30;none;1,5;0", "x;1.234;none;1,5;0", "x;30;none", "x;2.345;none;?;0", "x;alt;none;1.5;0"]
+    path = written(tmp_path, "\n".join(["id;age;pain;dose;ill", *lines]))
+    sentence = 'has a decimal point, and the schema says decimal = ",": write it with a comma, or without the point if'
+    assert problems(path, parse_schema(dialect_of(";", ",") + SCHEMA)) == [
+        f"{path}, row 2, column 'age': '1.234' {sentence} that separates thousands (and 1 more row)",
+        f"{path}, row 5, column 'age': 'alt' is not a number",
+        f"{path}, row 5, column 'dose': '1.5' {sentence} that separates thousands",
+        f"{path}, row 3 has 3 fields; the header has 5",
+    ]
+
+
 def test_a_check_lists_every_problem_of_every_table(tmp_path):
     schema = written(tmp_path, SCHEMA, "schema.toml")
     bad = TABLE.replace("65", "old").replace("110", "").replace("none", "awful").replace("7,0", "7,9")

@@ -16,9 +16,8 @@ from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
 
-Faults = dict[
-    tuple[str, object], list[tuple[int, str]]
-]  # rows and texts, by the words for a column and the kind
+# Rows and texts of faults, by the words for a column and the remedy
+Faults = dict[tuple[str, str], list[tuple[int, str]]]
 
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
@@ -57,7 +56,7 @@ def problems(path: str | Path, schema: Schema) -> list[str]:
         found += [] if rows or uneven else [f"{file} has a header and no rows"]
     except DataError as error:  # what follows in this file cannot be read
         found.append(str(error))
-    for row, text in uneven.items():
+    for row, text in uneven.items():  # each number of fields by itself
         faults.setdefault(("", text), []).append((row, text))
     return found + [_sentence(f"{file}, row {own[0][0]}{where}", own) for (where, _), own in faults.items()]
 
@@ -80,7 +79,7 @@ def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: It
         for name, cells in piece.items():
             for place, error in _faults(checks[name], cells):
                 text = advised(error.cell, error.remedy)
-                faults.setdefault((f", column '{name}':", type(error)), []).append((own[place], text))
+                faults.setdefault((f", column '{name}':", error.remedy), []).append((own[place], text))
         rows += len(own)
     return rows
 

@@ -35,8 +35,14 @@ class CellError(DataError):
         return type(self)(self.row, f"column '{column}': {self.cell}", self.remedy)
 
 
-class MissingCell(CellError):
-    """A value is missing where none may be."""
+@dataclass(frozen=True)
+class Ambiguous:
+    """A number with a point in a file with decimal commas: 1.234 could also be one thousand two hundred thirty-four."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def as_text(value: Any) -> str:
@@ -156,7 +162,7 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
 
 def _refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
     if gone.any():
-        raise MissingCell(int(gone.argmax()), text, remedy)
+        raise CellError(int(gone.argmax()), text, remedy)
 
 
 _NO_LABEL = ("the label is missing", "leave the row out")
@@ -221,6 +227,9 @@ def _one_by_one(cells: Cells, absent: frozenset[str]) -> Floats:
 def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
     if _absent(cell, absent):
         return math.nan
+    if isinstance(cell, Ambiguous):
+        text = f'{_shown(cell)} has a decimal point, and the schema says decimal = ","'
+        raise CellError(row, text, "write it with a comma, or without the point if that separates thousands")
     value = _parsed(cell)
     if value is None:
         comma = _parsed(str(cell).replace(",", ".", 1)) is not None

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..settings import LARGEST
-from .columns import UNFIT, Cells
+from .columns import Ambiguous, Cells
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together
@@ -71,8 +71,8 @@ def read_pieces(
     """Yield the cells of the needed columns for some rows at a time.
 
     The cells are texts as in the file, but numbers with decimal commas have points. Cells of `numeric` columns are
-    numbers in a piece in which all of them are numbers of at most LARGEST in magnitude. Raises DataError for a line
-    with more or fewer fields than the header, and for a decimal point in a number of a file with decimal commas.
+    numbers in a piece in which all of them are numbers of at most LARGEST in magnitude; one with a point in a file with
+    decimal commas is `Ambiguous`. Raises DataError for a line with more or fewer fields than the header.
 
     uneven: gets the numbers of the rows with more or fewer fields, each with what is wrong; these are then left out.
     """
@@ -85,25 +85,19 @@ def read_pieces(
         while lines := list(itertools.islice(stream, _ROWS)):
             for columns, read in _columns(file, dialect, lines, stream, kinds, row, uneven):
                 piece = {name: columns[place] for name, place in places.items()}
-                yield _with_points(file, piece, numeric, row) if commas else piece
+                yield _with_points(piece, numeric) if commas else piece
                 row += read
 
 
-def _with_points(file: Path, piece: Piece, numeric: Collection[str], row: int) -> Piece:
-    """The cells with decimal points in place of decimal commas.
-
-    In a `numeric` column a decimal point is refused: 1.234 could also be one thousand two hundred thirty-four.
-    """
-    for name in filter(numeric.__contains__, piece):
-        for place, cell in enumerate(piece[name]):
-            if "." in cell and is_number(cell):
-                raise DataError(
-                    f"{file}, row {row + place + 1}, column '{name}': {cell!r} has a decimal point, and the schema "
-                    'says decimal = ","',
-                    UNFIT,
-                    "write it with a comma, or without the point if that separates thousands",
-                )
-    return {name: [with_point(cell) for cell in cells] for name, cells in piece.items()}
+def _with_points(piece: Piece, numeric: Collection[str]) -> Piece:
+    """The cells with decimal points in place of decimal commas; ambiguous ones only in `numeric` columns."""
+    return {
+        name: [
+            Ambiguous(cell) if name in numeric and "." in cell and is_number(cell) else with_point(cell)
+            for cell in cells
+        ]
+        for name, cells in piece.items()
+    }
 
 
 def with_point(cell: str) -> str:
