@@ -144,6 +144,15 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     tables = isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)
     require(bool(tables), f"{path}: curves are written as [[curve]] tables, at least one")
     require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
+    _check_places(path, raw)
+    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
+    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
+    settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
+    require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
+
+
+def _check_places(path: Path, raw: dict[str, Any]) -> None:
+    """SettingError for settings at the top of a file that must stand in a table, and for tables that do not exist."""
     found = raw.keys() - _HEAD
     require(
         not {"label", "columns"} <= found,
@@ -161,10 +170,6 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
         f"{path}: '{', '.join(sorted(found))}' must stand in the [run] table: write [run] above settings without a "
         "section, and [run.SECTION] in place of [SECTION]",
     )
-    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
-    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
-    settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
-    require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
