@@ -327,6 +327,21 @@ def identity(
     say(make_key(file.expanduser()))
 
 
+@app.command("check-node")
+def check_node(
+    node_config: Annotated[
+        str, typer.Argument(help="the --node-config of flower-supernode: KEY=VALUE pairs, or a TOML file")
+    ],
+    run_config: Annotated[
+        Path | None, typer.Option(help="run config of a run in which the node is to take part")
+    ] = None,
+) -> None:
+    """Check a node's config, table, ledger and keys before the node joins; with --run-config also a run's plan."""
+    from .arguments import check_site
+
+    check_site(node_config, run_config)
+
+
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],

@@ -39,6 +39,7 @@ from .roster import Roster
 from .rounds import Quorum, Round, Training, incomplete
 from .sampling import Sampling
 from .site_evaluation import SiteEvaluation
+from .waiting import Absences
 
 
 class StarStrategy(Strategy):
@@ -90,6 +91,7 @@ class StarStrategy(Strategy):
         self.agreement = agreement
         self.training = Training("", None)
         self.roster = Roster({})
+        self.absences = Absences()
 
     @property
     def server(self) -> Any:
@@ -213,8 +215,7 @@ class StarStrategy(Strategy):
         good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), asked.read, round_)
         if rejected and isinstance(self.algorithm, NeedsEveryClient):
             good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
-        for client, reason in sorted(rejected.items()):
-            log(WARNING, "round %s: client %s left out: %s", round_, client, reason)
+        self.absences.note(round_, asked.inboxes, rejected)
         return good, rejected
 
     def configure_evaluate(

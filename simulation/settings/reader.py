@@ -182,6 +182,11 @@ def parse_run_config(raw: Mapping[str, Value]) -> Config:
     return configured(values)
 
 
+def completed(raw: Raw) -> Raw:
+    """A run config as Flower completes it: with the app's defaults for the keys that it does not name."""
+    return {**DEFAULTS, **MAIN_JOB, **flatten(raw)}
+
+
 def parse_text(assignment: str) -> tuple[str, Value]:
     """Split key=value from a command line; the value is read as a Boolean or a number if possible, else as text."""
     key, equals, text = assignment.partition("=")
