@@ -6,7 +6,6 @@ Each imports what it needs: Flower, matplotlib and the rest together take longer
 import csv
 import io
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,10 +13,11 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
+from .commands import Commands, assignments, sections
 from .runtimes import RUNTIMES
 
 app = typer.Typer(
-    help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
+    cls=Commands, help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 _A_FILE = "an experiment's TOML, or the config.toml of a run"
@@ -40,7 +40,9 @@ def about(
     """Private primal-dual federated learning on Flower."""
 
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, over the file's", autocompletion=assignments)
+]
 Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
 DataDir = Annotated[
     str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
@@ -50,38 +52,19 @@ DataDir = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
-    from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partitioners import PARTITIONERS
-    from twinflower.data.sets import DATASETS
-    from twinflower.known_objectives import OBJECTIVES
-    from twinflower.problems.regularisers import REGULARISERS
-    from twinflower.problems.topologies import TOPOLOGIES
-    from twinflower.sparsifiers import SPARSIFIERS
+    from .listing import show
 
-    from .report.console import titled
-    from .settings.experiment import title_of
-    from .settings.sections import PRIVACY
-
-    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
-    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
-    files = sorted(Path("experiments").glob("*.toml"))
-    titled("experiments", [(str(path), title_of(path)) for path in files])
-    words: dict[str, Iterable[str]] = {
-        "partition.name": PARTITIONERS,
-        "objective.name": OBJECTIVES,
-        "regulariser.name": REGULARISERS,
-        "privacy.mode": PRIVACY,
-        "topology.name": TOPOLOGIES,
-        "uplink": SPARSIFIERS,
-        "runtime": RUNTIMES,
-    }
-    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
+    show()
 
 
 @app.command()
 def settings(
     section: Annotated[
-        str, typer.Argument(help="such as privacy or fedpdm; run for those at the top; or a word to look for")
+        str,
+        typer.Argument(
+            help="such as privacy or fedpdm; run for those at the top; or a word to look for",
+            autocompletion=sections,
+        ),
     ] = "",
 ) -> None:
     """Show settings with their meanings, units, ranges and defaults, and the choices they belong to."""
@@ -316,6 +299,7 @@ def schema(
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
+    from .report.console import say
 
     if check:
         require(
@@ -324,9 +308,10 @@ def schema(
         )
         check_tables(files, check)
         return
-    text = drafted(files, label, private_ranges)
+    text, notes = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
+    say(*(notes if out else ()))
 
 
 @app.command()
