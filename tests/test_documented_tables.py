@@ -19,7 +19,6 @@ NOT_REDRAWN = {
     # in an older style, too; each takes ten minutes to some hours
     "sums-adult",
     "sums-mnist",
-    "ye2021-fig1",
     "ye2021-fig3",
     "zhang2023-fig1-methods",
     "zhang2023-fig3",
