@@ -195,6 +195,15 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 
 @app.command()
+def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
+    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off."""
+    from .report.console import say
+    from .results.status import status
+
+    say(*status(folder.absolute()))
+
+
+@app.command()
 def privacy(
     experiment: Annotated[Path, typer.Argument(help=f"{_A_FILE}; with --statement also the run's folder")],
     set_: Set = None,

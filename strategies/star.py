@@ -153,7 +153,7 @@ class StarStrategy(Strategy):
             self.max_norm,
             self.training.born,
         )
-        self.quorum = replace(self.quorum, void=0)
+        self.quorum, self.absences = replace(self.quorum, void=0), Absences()
 
     def _before_round_1(self, grid: Grid, start: ArrayRecord, timeout: float) -> None:
         """Agree on private ranges, and evaluate the start at the sites; a training that goes on has done both."""
