@@ -24,7 +24,6 @@ NOT_REDRAWN = {
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",
-    "li2023-fig1",
     "li2023-fig2",
     "li2024-fig2-rand",
     "li2024-fig4-dp-mnist",
