@@ -26,7 +26,6 @@ NOT_REDRAWN = {
     "li2024-fig2-rand",
     "li2024-fig4-dp-mnist",
     "li2024-fig7-dp",
-    "li2024-fig8",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
