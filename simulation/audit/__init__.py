@@ -1,0 +1,42 @@
+"""Audits of Flower apps: does an app keep the privacy that it promises?
+
+A `Case` says what is audited: a mechanism (`client` for a ClientApp, `server` for a Strategy) under some server
+messages, pairs of neighbouring data sets, and the claim. `run` runs the mechanism many times on both data sets of the
+pair and under the messages that tell most, and returns a `Report` with three numbers: what is claimed, what the
+declared noise really guarantees, and what an attack demonstrably achieved.
+"""
+
+from .attack import Effort
+from .cases import Case, Claim
+from .command import demonstrate, load
+from .data import messages, pairs
+from .declared import GaussianRelease, certified, of_fixed_clipping, of_history, of_local_dp_mod
+from .recorder import Request, Update, client, numpy_request, request, server
+from .report import Report, run
+from .transcript import Outcome
+from .twinflower_case import twinflower_case
+
+__all__ = [
+    "Case",
+    "Claim",
+    "Effort",
+    "GaussianRelease",
+    "Outcome",
+    "Report",
+    "Request",
+    "Update",
+    "certified",
+    "client",
+    "demonstrate",
+    "load",
+    "messages",
+    "numpy_request",
+    "of_fixed_clipping",
+    "of_history",
+    "of_local_dp_mod",
+    "pairs",
+    "request",
+    "run",
+    "server",
+    "twinflower_case",
+]

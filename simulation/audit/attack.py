@@ -1,0 +1,165 @@
+"""The attack: find what tells neighbours apart most, learn to tell them apart, and count successes on new runs.
+
+Data sets and messages are chosen, and the attack is learned, on other runs than those that are counted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from twinflower.errors import require
+from twinflower.privacy.accountant import check_count, check_probability
+from twinflower.privacy.evidence import Evidence, Pair, Runs, of_all, of_one_round, promise
+
+from .cases import Case
+from .features import Features, Leak, leaks
+from .recorder import recording
+from .transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much an audit runs. A run is all rounds on one data set, and there are as many on each of two.
+
+    screening: runs of every pair of data sets under every kind of message. learning: runs from which the attack is
+    learned, for every kind of message. counting: new runs on which its successes are counted. confidence: with which
+    all bounds hold together. certain: runs that must agree before something counts as the same in every run.
+    """
+
+    screening: int = 4
+    learning: int = 200
+    counting: int = 1000
+    certain: int = 200
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name, least in (("screening", 2), ("learning", 40), ("counting", 40), ("certain", 2)):
+            check_count(name, getattr(self, name))
+            require(
+                getattr(self, name) >= least, f"{name} must be at least {least}; got {getattr(self, name)}"
+            )
+        check_probability("confidence", self.confidence)
+
+
+class Candidate(NamedTuple):
+    """Data sets and messages by name. strength: how far apart a few runs on both are, in deviations of their noise."""
+
+    messages: str
+    pair: str
+    strength: float
+
+
+class Attack(NamedTuple):
+    """What was achieved.
+
+    leaks: what tells the data sets apart in every run. evidence: lower bounds over all rounds. one_round: a bound from
+    one round alone; None after a leak. chosen: what was attacked. screened: all that was tried.
+    """
+
+    leaks: Sequence[Leak]
+    evidence: Sequence[Evidence]
+    one_round: Evidence | None
+    chosen: Candidate
+    screened: Sequence[Candidate]
+
+    @property
+    def epsilon(self) -> float:
+        """The largest lower bound on epsilon; infinite for a leak."""
+        return math.inf if self.leaks else max(found.epsilon for found in self.evidence)
+
+    @property
+    def mu(self) -> float:
+        """The largest lower bound on mu; infinite for a leak."""
+        return math.inf if self.leaks else max(found.mu for found in self.evidence)
+
+
+def attack(case: Case, effort: Effort) -> Attack:
+    """Attack a case under all its messages and on all its pairs."""
+    with recording(), np.errstate(all="ignore"):
+        found = [_screened(case, *names, effort) for names in product(case.mechanisms, case.pairs)]
+        candidates = [candidate for candidate, _ in found]
+        for candidate in [candidate for candidate, leaking in found if leaking]:
+            if sure := leaks(*_both(case, candidate, range(effort.certain)), case.public):
+                return Attack(sure, [], None, candidate, candidates)
+        return _counted(case, candidates, effort)
+
+
+def _both(case: Case, names: Sequence[Any], seeds: range) -> tuple[list[Transcript], list[Transcript]]:
+    """Runs on both data sets of a candidate with the same seeds."""
+    mechanism = case.mechanisms[names[0]]
+    first, second = ([mechanism(data, seed) for seed in seeds] for data in case.pairs[names[1]])
+    return first, second
+
+
+def _screened(case: Case, messages: str, pair: str, effort: Effort) -> tuple[Candidate, bool]:
+    """A candidate with its strength, and whether it may leak."""
+    runs = _both(case, (messages, pair), range(effort.screening))
+    return Candidate(messages, pair, _strength(*runs, case.public)), bool(leaks(*runs, case.public))
+
+
+def _strength(first: Sequence[Transcript], second: Sequence[Transcript], public: frozenset[str]) -> float:
+    """The distance of the means over all rounds, where the numbers of a round are taken to have the same noise."""
+    features = Features.of(first, second, public)
+    one, other = (np.stack([features.values(run) for run in side]) for side in (first, second))
+    moved, variance = other.mean(0) - one.mean(0), (one.var(0, ddof=1) + other.var(0, ddof=1)) / 2
+    noisy = [(features.rounds == t) & (variance > 0) for t in np.unique(features.rounds)]
+    parts = [float((moved[here] ** 2).sum() / variance[here].mean()) for here in noisy if here.any()]
+    return math.sqrt(sum(parts))
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """What is known of a candidate from the runs of which it was learned."""
+
+    candidate: Candidate
+    features: Features
+    runs: Pair
+
+    @classmethod
+    def of(cls, case: Case, candidate: Candidate, effort: Effort) -> "_Learned":
+        first = range(effort.screening, effort.screening + effort.learning // 10)
+        features = Features.of(*_both(case, candidate, first), case.public)
+        seeds = range(first.stop, first.stop + effort.learning)
+        return cls(candidate, features, _played(case, candidate, features, seeds))
+
+
+def _played(case: Case, candidate: Candidate, features: Features, seeds: range) -> Pair:
+    """Runs on both data sets with the same seeds, of which only the features are stored."""
+    mechanism = case.mechanisms[candidate.messages]
+
+    def runs_on(data: Any) -> Runs:
+        runs = (mechanism(data, seed) for seed in seeds)
+        rows = [(features.values(run), features.energies(run), _form(run)) for run in runs]
+        values, energies, forms = zip(*rows, strict=True)
+        return Runs(np.stack(values), np.stack(energies), forms)
+
+    first, second = case.pairs[candidate.pair]
+    return runs_on(first), runs_on(second)
+
+
+def _form(run: Transcript) -> tuple[Any, ...]:
+    return tuple(tuple(sorted(outcome.form.items())) for outcome in run)
+
+
+def _counted(case: Case, candidates: Sequence[Candidate], effort: Effort) -> Attack:
+    """The attack on the strongest pair of every kind of message, of those the one that promises most."""
+    strongest = [
+        max((c for c in candidates if c.messages == messages), key=lambda c: c.strength)
+        for messages in case.mechanisms
+    ]
+    learned = [_Learned.of(case, candidate, effort) for candidate in strongest]
+    best = max(learned, key=lambda one: promise(one.runs, one.features.rounds))
+    seen = effort.screening + effort.learning // 10 + effort.learning
+    new = _played(case, best.candidate, best.features, range(seen, seen + effort.counting))
+    rest = case.claim.delta, 1 - effort.confidence
+    return Attack(
+        [],
+        of_all(best.runs, new, best.features.rounds, *rest),
+        of_one_round(best.runs, new, best.features.rounds, *rest),
+        best.candidate,
+        candidates,
+    )

@@ -1,0 +1,93 @@
+"""Attacks that tell two data sets apart by what a mechanism released, learned from runs on both.
+
+A run is a row of numbers (p,). A score is a function of it; a run is taken for one on the second data set if its score
+is large. Scores and thresholds are chosen on some runs, and counted on others (`lower_bounds`).
+
+The best score of normal numbers with a common covariance S whose means differ by v is w . x with w = S^-1 v; then
+mu = sqrt(v . S^-1 v), as the likelihood ratio is a function of it (Neyman and Pearson 1933). S is estimated by Ledoit
+and Wolf, "A well-conditioned estimator for large-dimensional covariance matrices", JMVA 2004: with independent noise it
+is nearly a multiple of the identity, and where numbers share their noise, w is nearly orthogonal to that noise.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import special
+from ..arrays import Array
+from .lower_bounds import Counts, epsilon_of_rates, mu_of_rates
+
+_THRESHOLDS = 99  # quantiles of the scores among which a threshold is chosen
+_EVERY_RUN = 1e-9  # relative deviation below which a number is the same in all runs
+
+
+@dataclass(frozen=True)
+class LinearScore:
+    """A linear score of rows (..., p): weights . (x - centre)."""
+
+    weights: Array
+    centre: Array
+
+    @classmethod
+    def learned(cls, first: Array, second: Array, shift: Array | None = None) -> "LinearScore":
+        """The best score for normal numbers with the means and the covariance of runs (n, p) on both data sets.
+
+        shift: the difference of the means (p,), if it is known. Numbers that are the same in all runs have weight 0.
+        """
+        from sklearn.covariance import ledoit_wolf  # slow to import, and needed only here
+
+        means = first.mean(0), second.mean(0)
+        residuals = np.concatenate([first - means[0], second - means[1]])
+        scale = residuals.std(0)
+        used = scale > _EVERY_RUN * np.abs(np.stack(means)).max(0)
+        weights = np.zeros(first.shape[1])
+        if used.any():
+            covariance, _ = ledoit_wolf(residuals[:, used] / scale[used], assume_centered=True)
+            moved = (means[1] - means[0] if shift is None else shift)[used] / scale[used]
+            weights[used] = np.linalg.solve(covariance, moved) / scale[used]
+        return cls(weights, (means[0] + means[1]) / 2)
+
+    def __call__(self, rows: Array) -> Array:
+        """The scores (...,) of rows (..., p)."""
+        scores: Array = (rows - self.centre) @ self.weights
+        return scores
+
+
+def best_threshold(first: Array, second: Array, delta: float | None, alpha: float) -> float:
+    """The threshold at which these scores would give the largest bound: on epsilon at delta, or on mu for None."""
+    both = np.concatenate([first, second])
+    choices = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
+
+    def bound(threshold: float) -> float:
+        counts = counted(first, second, threshold)
+        return mu_of_rates(counts, alpha) if delta is None else epsilon_of_rates(counts, delta, alpha)
+
+    return float(max(choices, key=bound))
+
+
+def counted(first: Array, second: Array, threshold: float) -> Counts:
+    """How often the scores of runs exceed a threshold."""
+    return Counts(int((second > threshold).sum()), len(second), int((first > threshold).sum()), len(first))
+
+
+def looks_normal(scores: Array, alpha: float = 1e-3) -> bool:
+    """Whether scores pass the test of D'Agostino and Pearson (skewness and kurtosis), with false alarms at alpha."""
+    from scipy import stats
+
+    if len(scores) < 20 or np.ptp(scores) == 0:
+        return False
+    return float(stats.normaltest(scores).pvalue) > alpha
+
+
+def guess_rate(counts: Counts) -> float:
+    """The share of right guesses from even odds."""
+    return (counts.hits / counts.seconds + 1 - counts.alarms / counts.firsts) / 2
+
+
+def sigma_range(noise: Array, alpha: float) -> tuple[float, float]:
+    """A confidence interval of the deviation of normal numbers (n,), by the chi-square distribution of their variance;
+    wrong with probability alpha."""
+    freedom = len(noise) - 1
+    quantiles = 2 * special.gammaincinv(freedom / 2, np.array([1 - alpha / 2, alpha / 2]))
+    low, high = float(np.std(noise, ddof=1)) * np.sqrt(freedom / quantiles)
+    return float(low), float(high)
