@@ -32,7 +32,7 @@ from twinflower.simulation import cli
 from twinflower.simulation.audit.recorder import recording
 
 GALLERY = Path(__file__).resolve().parent.parent / "examples" / "audit" / "gallery.py"
-QUICK = audit.Effort(learning=60, counting=400, certain=40)
+QUICK = audit.Effort(trying=30, learning=90, counting=400, certain=40)
 ALPHA, REPEATS = 0.1, 2000
 MOST = stats.binom.isf(1e-6, REPEATS, ALPHA)  # exceedances of a bound in so many repetitions
 
@@ -150,7 +150,7 @@ def test_a_numpy_client_is_recorded_with_its_state_its_errors_and_what_is_not_fi
     assert first.form["fitres.metrics/text"] == "'hello'"
     assert [o.values["fitres.metrics/calls"].item() for o in (first, second)] == [1, 2]
     assert first.values["fitres.num_examples/num_examples"] == 7
-    assert third.form == {"reply": "error", "error": "ValueError: three is too many"}
+    assert third.form == {"kind": "error", "error": "ValueError: three is too many"}
 
 
 def test_an_app_of_functions_gets_flowers_records_and_seeded_generators():

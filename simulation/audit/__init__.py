@@ -11,16 +11,17 @@ from .cases import Case, Claim
 from .command import demonstrate, load
 from .data import messages, pairs
 from .declared import GaussianRelease, certified, of_fixed_clipping, of_history, of_local_dp_mod
-from .recorder import Request, Update, client, numpy_request, request, server
+from .recorder import Mechanism, Request, Update, client, numpy_request, request, server
 from .report import Report, run
 from .transcript import Outcome
-from .twinflower_case import twinflower_case
+from .twinflower_case import setup_case, twinflower_case
 
 __all__ = [
     "Case",
     "Claim",
     "Effort",
     "GaussianRelease",
+    "Mechanism",
     "Outcome",
     "Report",
     "Request",
@@ -38,5 +39,6 @@ __all__ = [
     "request",
     "run",
     "server",
+    "setup_case",
     "twinflower_case",
 ]

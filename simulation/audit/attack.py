@@ -6,7 +6,7 @@ Data sets and messages are chosen, and the attack is learned, on other runs than
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,28 +16,32 @@ from twinflower.privacy.accountant import check_count, check_probability
 from twinflower.privacy.evidence import Evidence, Pair, Runs, of_all, of_one_round, promise
 
 from .cases import Case
-from .features import Features, Leak, leaks
+from .features import Features, Leak, changing, leaks
 from .recorder import recording
 from .transcript import Transcript
+
+_LEAST = {"screening": 2, "trying": 20, "learning": 40, "counting": 40, "certain": 2}
 
 
 @dataclass(frozen=True)
 class Effort:
     """How much an audit runs. A run is all rounds on one data set, and there are as many on each of two.
 
-    screening: runs of every pair of data sets under every kind of message. learning: runs from which the attack is
-    learned, for every kind of message. counting: new runs on which its successes are counted. confidence: with which
-    all bounds hold together. certain: runs that must agree before something counts as the same in every run.
+    screening: runs of every pair of data sets under every kind of message. trying: runs of the strongest pair under
+    every kind of message, and of every pair under the strongest messages, by which they are chosen. learning: runs from which the attack on it is learned. counting: new
+    runs on which its successes are counted. certain: runs that must agree before something counts as the same in every
+    run. confidence: with which all bounds hold together.
     """
 
     screening: int = 4
-    learning: int = 200
+    trying: int = 60
+    learning: int = 300
     counting: int = 1000
     certain: int = 200
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        for name, least in (("screening", 2), ("learning", 40), ("counting", 40), ("certain", 2)):
+        for name, least in _LEAST.items():
             check_count(name, getattr(self, name))
             require(
                 getattr(self, name) >= least, f"{name} must be at least {least}; got {getattr(self, name)}"
@@ -57,7 +61,8 @@ class Attack(NamedTuple):
     """What was achieved.
 
     leaks: what tells the data sets apart in every run. evidence: lower bounds over all rounds. one_round: a bound from
-    one round alone; None after a leak. chosen: what was attacked. screened: all that was tried.
+    one round alone; None after a leak. chosen: what was attacked. screened: all that was tried. changing: texts and
+    single numbers that change from run to run on the same data.
     """
 
     leaks: Sequence[Leak]
@@ -65,6 +70,7 @@ class Attack(NamedTuple):
     one_round: Evidence | None
     chosen: Candidate
     screened: Sequence[Candidate]
+    changing: Sequence[str] = ()
 
     @property
     def epsilon(self) -> float:
@@ -80,12 +86,14 @@ class Attack(NamedTuple):
 def attack(case: Case, effort: Effort) -> Attack:
     """Attack a case under all its messages and on all its pairs."""
     with recording(), np.errstate(all="ignore"):
-        found = [_screened(case, *names, effort) for names in product(case.mechanisms, case.pairs)]
-        candidates = [candidate for candidate, _ in found]
-        for candidate in [candidate for candidate, leaking in found if leaking]:
+        screened = [_screened(case, *names, effort) for names in product(case.mechanisms, case.pairs)]
+        candidates = [candidate for candidate, _ in screened]
+        for candidate in [candidate for candidate, leaking in screened if leaking]:
             if sure := leaks(*_both(case, candidate, range(effort.certain)), case.public):
                 return Attack(sure, [], None, candidate, candidates)
-        return _counted(case, candidates, effort)
+        found = _counted(case, candidates, effort)
+        runs, _ = _both(case, found.chosen, range(effort.screening))
+        return found._replace(changing=changing(runs))
 
 
 def _both(case: Case, names: Sequence[Any], seeds: range) -> tuple[list[Transcript], list[Transcript]]:
@@ -120,11 +128,11 @@ class _Learned:
     runs: Pair
 
     @classmethod
-    def of(cls, case: Case, candidate: Candidate, effort: Effort) -> "_Learned":
-        first = range(effort.screening, effort.screening + effort.learning // 10)
+    def of(cls, case: Case, candidate: Candidate, seeds: range) -> "_Learned":
+        """From runs with these seeds, of which the first third shows what to look at."""
+        first = range(seeds.start, seeds.start + len(seeds) // 3)
         features = Features.of(*_both(case, candidate, first), case.public)
-        seeds = range(first.stop, first.stop + effort.learning)
-        return cls(candidate, features, _played(case, candidate, features, seeds))
+        return cls(candidate, features, _played(case, candidate, features, range(first.stop, seeds.stop)))
 
 
 def _played(case: Case, candidate: Candidate, features: Features, seeds: range) -> Pair:
@@ -145,21 +153,32 @@ def _form(run: Transcript) -> tuple[Any, ...]:
     return tuple(tuple(sorted(outcome.form.items())) for outcome in run)
 
 
+def _worth_trying(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The strongest pair under every kind of message, and the strongest messages for every pair."""
+
+    def strongest(part: Sequence[Candidate]) -> Candidate:
+        return max(part, key=lambda candidate: candidate.strength)
+
+    messages, pairs = ({candidate[place] for candidate in candidates} for place in (0, 1))
+    best = [strongest([c for c in candidates if c.messages == name]) for name in sorted(map(str, messages))]
+    best += [strongest([c for c in candidates if c.pair == name]) for name in sorted(map(str, pairs))]
+    return list(dict.fromkeys(best))
+
+
 def _counted(case: Case, candidates: Sequence[Candidate], effort: Effort) -> Attack:
-    """The attack on the strongest pair of every kind of message, of those the one that promises most."""
-    strongest = [
-        max((c for c in candidates if c.messages == messages), key=lambda c: c.strength)
-        for messages in case.mechanisms
-    ]
-    learned = [_Learned.of(case, candidate, effort) for candidate in strongest]
-    best = max(learned, key=lambda one: promise(one.runs, one.features.rounds))
-    seen = effort.screening + effort.learning // 10 + effort.learning
-    new = _played(case, best.candidate, best.features, range(seen, seen + effort.counting))
-    rest = case.claim.delta, 1 - effort.confidence
+    """The attack on the data sets and under the messages that promise most."""
+    seeds = _consecutive(effort.screening, effort.trying, effort.learning, effort.counting)
+    tried = [_Learned.of(case, candidate, seeds[0]) for candidate in _worth_trying(candidates)]
+    best = max(tried, key=lambda one: promise(one.runs, one.features.rounds)).candidate
+    learned = _Learned.of(case, best, seeds[1])
+    new = _played(case, best, learned.features, seeds[2])
+    rest = learned.features.rounds, case.claim.delta, 1 - effort.confidence
     return Attack(
-        [],
-        of_all(best.runs, new, best.features.rounds, *rest),
-        of_one_round(best.runs, new, best.features.rounds, *rest),
-        best.candidate,
-        candidates,
+        [], of_all(learned.runs, new, *rest), of_one_round(learned.runs, new, *rest), best, candidates
     )
+
+
+def _consecutive(start: int, *counts: int) -> list[range]:
+    """Ranges of so many seeds, one after the other."""
+    ends = np.cumsum([start, *counts]).tolist()
+    return [range(first, end) for first, end in pairwise(ends)]

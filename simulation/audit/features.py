@@ -13,7 +13,8 @@ from .transcript import Outcome, Transcript
 
 _FEW = 300  # numbers of all rounds that are used as they are; more are projected
 _DIRECTIONS = 2  # on which the numbers of a round are projected
-_ABSENT = "absent"
+_LARGEST = 1e50  # numbers are clipped to it, so that their squares are numbers, too
+_ABSENT, _VALUES = "absent", " (values)"
 
 
 class Leak(NamedTuple):
@@ -33,13 +34,31 @@ def leaks(
     It is the same, or absent, in all runs on a data set, and different between the two.
     """
     sides = [[_shown(run) for run in runs] for runs in (first, second)]
-    keys = dict.fromkeys(key for side in sides for run in side for key in run if key[1] not in public)
+    keys = dict.fromkeys(
+        key for side in sides for run in side for key in run if key[1].removesuffix(_VALUES) not in public
+    )
     found = []
     for round_, place in keys:
         one, other = ({run.get((round_, place), _ABSENT) for run in side} for side in sides)
         if len(one) == len(other) == 1 and one != other:
             found.append(Leak(round_, place, one.pop(), other.pop()))
     return found
+
+
+def changing(runs: Sequence[Transcript]) -> list[str]:
+    """Texts and single numbers that are not the same in all runs on the same data."""
+    shown = [_shown(run) for run in runs]
+    single = {
+        f"{place}{_VALUES}"
+        for run in runs
+        for o in run
+        for place, numbers in o.values.items()
+        if len(numbers) == 1
+    }
+    keys = dict.fromkeys(key for one in shown for key in one)
+    changes = [key for key in keys if len({one.get(key) for one in shown}) > 1]
+    texts = {place for run in runs for o in run for place in o.form if place not in o.values}
+    return sorted({place.removesuffix(_VALUES) for _, place in changes if place in single | texts})
 
 
 def _shown(run: Transcript) -> dict[tuple[int, str], str]:
@@ -53,7 +72,7 @@ def _shown(run: Transcript) -> dict[tuple[int, str], str]:
 
 def _texts(outcome: Outcome) -> dict[str, str]:
     """Form and values by place."""
-    numbers = {place: f"{_text(values)} as {outcome.form[place]}" for place, values in outcome.values.items()}
+    numbers = {f"{place}{_VALUES}": _text(values) for place, values in outcome.values.items()}
     return {**outcome.form, **numbers}
 
 
@@ -124,7 +143,8 @@ def _rounds(layout: Sequence[tuple[int, str, int]], run: Transcript) -> list[Arr
     for round_, place, size in layout:
         numbers = run[round_ - 1].values.get(place)
         fits = numbers is not None and len(numbers) == size
-        parts.setdefault(round_, []).append(numbers if numbers is not None and fits else np.zeros(size))
+        used = numbers if numbers is not None and fits else np.zeros(size)
+        parts.setdefault(round_, []).append(np.clip(used, -_LARGEST, _LARGEST))
     return [np.concatenate(parts[round_]) for round_ in sorted(parts)]
 
 

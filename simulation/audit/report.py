@@ -57,6 +57,7 @@ class Report:
         lines += [f"  {name:<10} {value}" for name, value in _numbers(self)]
         lines += ["", f"  {self.verdict}", *(f"  - {alarm}" for alarm in self.alarms), "", "  Evidence:"]
         lines += [f"  - {line}" for line in _evidence(self)]
+        lines += [f"  Look at this: {line}" for line in _remarks(self)]
         lines += ["", "  To see it again:", *(f"    {line}" for line in self.script.splitlines())]
         return "\n".join(lines) + "\n"
 
@@ -81,6 +82,7 @@ class Report:
             "leaks": [leak._asdict() for leak in attacked.leaks],
             "evidence": [_finite(found._asdict()) for found in attacked.evidence],
             "one_round": attacked.one_round and _finite(attacked.one_round._asdict()),
+            "remarks": list(_remarks(self)),
             "chosen": attacked.chosen._asdict(),
             "tried": [candidate._asdict() for candidate in attacked.screened],
             "not_tried": NOT_TRIED,
@@ -112,11 +114,14 @@ def _alarms(report: Report) -> Iterator[str]:
 
 def _leaks(report: Report) -> str:
     leaks = report.attack.leaks
-    first, more = leaks[0], len({leak.place for leak in leaks}) - 1
+    first, more = (
+        min(leaks, key=lambda leak: (leak.round, leak.place != "error")),
+        len({leak.place for leak in leaks}) - 1,
+    )
     others = f", and {more} more such place{'s' * (more > 1)}" if more else ""
     return (
-        f"in all {report.effort.certain} runs on each data set, {first.place} of the reply in round {first.round} is "
-        f"{first.first} on one and {first.second} on the other{others}"
+        f"in all {report.effort.certain} runs on each data set, {first.place} in the reply of round {first.round} is "
+        f"{first.first} on one, and {first.second} on the other{others}"
     )
 
 
@@ -156,6 +161,15 @@ def _evidence(report: Report) -> Iterator[str]:
         yield f"{found.how}: {_pair(found.epsilon, found.mu)}"
 
 
+def _remarks(report: Report) -> Iterator[str]:
+    """What somebody should look at."""
+    for place in report.attack.changing:
+        yield (
+            f"{place} changes from run to run on the same data: it must be noise that the claim covers; a seed or a "
+            "key would undo the noise"
+        )
+
+
 def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
     """The numbers for JSON, which has no infinity."""
     endless = any(isinstance(value, float) and math.isinf(value) for value in numbers.values())
@@ -191,7 +205,7 @@ def _section(report: Report) -> Section:
     return Section(
         report.case.name,
         [report.case.about, report.verdict] if report.case.about else [report.verdict],
-        [*report.alarms, *_evidence(report)],
+        [*report.alarms, *_evidence(report), *_remarks(report)],
         tables=[Table(("", ""), [[name, value] for name, value in _numbers(report)])],
         folded=[
             Section("What was tried", tables=[Table(headings, tried)]),

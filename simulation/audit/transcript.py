@@ -1,14 +1,15 @@
 """What an observer sees of a reply, as numbers and as everything else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import Message, RecordDict
-from numpy.typing import NDArray
 
 from twinflower.arrays import Array
 from twinflower.errors import cause
+from twinflower.wire import from_npy
 
 
 class Outcome(NamedTuple):
@@ -30,44 +31,40 @@ Transcript = Sequence[Outcome]
 def of_message(message: Message) -> Outcome:
     """The outcome of a reply."""
     if message.has_error():
-        return Outcome({"reply": "error", "error": f"{message.error.code}: {message.error.reason}"}, {})
+        return Outcome({"kind": "error", "error": f"{message.error.code}: {message.error.reason}"}, {})
     return of_records(message.content)
 
 
 def of_exception(error: Exception) -> Outcome:
     """The outcome of an exception, whose type and text Flower passes on to the server."""
-    return Outcome({"reply": "error", "error": f"{type(error).__name__}: {cause(error)}"}, {})
+    return Outcome({"kind": "error", "error": f"{type(error).__name__}: {cause(error)}"}, {})
 
 
 def of_records(content: RecordDict) -> Outcome:
     """The outcome of a reply's records."""
-    form, values = {"reply": " ".join(sorted(content)) or "empty"}, {}
-    for place, entry in _numbers(content):
-        finite = np.isfinite(entry)
-        form[place] = f"{entry.dtype} {entry.shape}{'' if finite.all() else ', not all finite'}"
-        values[place] = np.where(finite, entry, 0).astype(float).ravel()
-    for name, record in content.config_records.items():
-        form |= {f"{name}/{key}": repr(entry) for key, entry in record.items() if _is_text(entry)}
+    form, values = {"kind": " ".join(sorted(content)) or "empty"}, {}
+    for name, record in content.items():
+        for key, entry in record.items():
+            place = f"{name}/{key}"
+            if _is_text(entry):
+                form[place] = repr(entry)
+            else:
+                form[place], values[place] = _numbers(entry)
     return Outcome(form, values)
 
 
-def _numbers(content: RecordDict) -> Iterator[tuple[str, NDArray[Any]]]:
-    """All numbers of a reply by place."""
-    for name, arrays in content.array_records.items():
-        yield from ((f"{name}/{key}", _signed(array.numpy())) for key, array in arrays.items())
-    for name, metrics in content.metric_records.items():
-        yield from ((f"{name}/{key}", np.asarray(entry)) for key, entry in metrics.items())
-    for name, config in content.config_records.items():
-        yield from (
-            (f"{name}/{key}", np.asarray(entry)) for key, entry in config.items() if not _is_text(entry)
-        )
+def _numbers(entry: Any) -> tuple[str, Array]:
+    """Type and shape of an array or a number, and its entries; whole numbers without sign as those with one, so that a
+    small negative number stays small."""
+    array = from_npy(entry.data) if isinstance(entry, FlowerArray) else np.asarray(entry)
+    if array.dtype.kind == "u":
+        array = array.view(array.dtype.str.replace("u", "i"))
+    finite = np.isfinite(array)
+    if finite.all():
+        return f"{array.dtype} {array.shape}", array.astype(float).ravel()
+    return f"{array.dtype} {array.shape}, not all finite", np.where(finite, array, 0).astype(float).ravel()
 
 
 def _is_text(entry: Any) -> bool:
     first = entry[0] if isinstance(entry, list) and entry else entry
     return isinstance(first, str | bytes)
-
-
-def _signed(array: NDArray[Any]) -> NDArray[Any]:
-    """Integers without sign as integers with one, so that a small negative number stays small."""
-    return array.view(array.dtype.str.replace("u", "i")) if array.dtype.kind == "u" else array

@@ -14,7 +14,6 @@ from twinflower.arrays import Array
 from twinflower.clients import CLIENTS
 from twinflower.clients.ledger import ContextLedger
 from twinflower.errors import require
-from twinflower.flower_messages import FIT, reply_record
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import neighbours
 from twinflower.privacy.mechanism import seeded
@@ -29,29 +28,42 @@ from .recorder import Request, client, numpy_request
 _FAR = 1e3  # of the model at which the rows of `neighbours` are strongly misclassified
 
 
-def twinflower_case(name: str, *settings: Mapping[str, Any], about: str = "") -> Case:
+def twinflower_case(
+    name: str, *settings: Mapping[str, Any], claim: Claim | None = None, about: str = ""
+) -> Case:
     """The first client of a private run with these settings, such as {"algorithm": "fedpdm", "privacy.epsilon": 1.0}.
 
-    The claim is the run's epsilon and delta, and the declared releases are those of its plan. Not for runs of sums,
-    networked methods and private ranges, whose clients need more than one server message a round.
+    The claim is by default the run's epsilon and delta, and the declared releases are those of its plan. Not for runs
+    of sums, networked methods and private ranges, whose clients need more than one server message a round.
     """
     setup = prepare(parse(*settings))
+    keys = ", ".join(f"{key} = {value}" for part in settings for key, value in part.items())
+    return setup_case(name, setup, claim, about or f"a run with {keys}")
+
+
+def setup_case(
+    name: str,
+    setup: Setup,
+    claim: Claim | None = None,
+    about: str = "",
+    pairs: Mapping[str, tuple[Batch, Batch]] | None = None,
+) -> Case:
+    """The same for a run that is set up. pairs: by default extreme rows, and the client's own with one replaced."""
     require(setup.plan is not None, "an audit needs a private run: set privacy.mode and privacy.epsilon")
     require(
         setup.sums is None and not setup.neighbours, "an audit of sums and of networked methods is not built"
     )
     assert setup.plan
     mu, delta = float(setup.plan.mu(setup.plan.shares)[0]), setup.plan.delta
-    claim = Claim(float(setup.config.items()["privacy.epsilon"]) or gdp_epsilon(mu, delta), delta)
+    epsilon = float(setup.config.items()["privacy.epsilon"])
     app = client_app(setup)
     return Case(
         name,
         {how: client(app, list(_requests(setup, models))) for how, models in _models(setup).items()},
-        dict(_pairs(setup)),
-        claim,
+        pairs or dict(_pairs(setup)),
+        claim or Claim(epsilon or gdp_epsilon(mu, delta), delta),
         [GaussianRelease(mu, 1.0)],
-        frozenset({f"{reply_record(FIT, 'num_examples')}/num_examples"}),
-        about or f"a run with {', '.join(f'{k} = {v}' for keys in settings for k, v in keys.items())}",
+        about=about,
     )
 
 
@@ -106,8 +118,16 @@ def _pairs(setup: Setup) -> Iterator[tuple[str, tuple[Batch, Batch]]]:
     if np.isfinite(setup.row_norm):
         yield "one of many saturated rows reversed", neighbours(*size)
         yield "one of many saturated rows reversed, steep", neighbours(*size, tilt=0.3)
-    labels = own.labels.copy()
-    labels[0] = np.unique(own.labels[own.labels != own.labels[0]])[-1]
-    features = own.features.copy()
-    features[0] *= -1
-    yield "its first row negated, with another label", (own, Batch(features, labels))
+    yield (
+        "its first row far longer than allowed",
+        (own, _with_first(own, -_FAR * own.features[0], own.labels[0])),
+    )
+    other = np.unique(own.labels[own.labels != own.labels[0]])[-1]
+    yield "its first row with another label", (own, _with_first(own, own.features[0], other))
+
+
+def _with_first(rows: Batch, features: Array, label: Any) -> Batch:
+    """The rows with another first one."""
+    changed = Batch(rows.features.copy(), rows.labels.copy())
+    changed.features[0], changed.labels[0] = features, label
+    return changed

@@ -44,7 +44,7 @@ class LinearScore:
         if used.any():
             covariance, _ = ledoit_wolf(residuals[:, used] / scale[used], assume_centered=True)
             moved = (means[1] - means[0] if shift is None else shift)[used] / scale[used]
-            weights[used] = np.linalg.solve(covariance, moved) / scale[used]
+            weights[used] = np.linalg.lstsq(covariance, moved, rcond=None)[0] / scale[used]
         return cls(weights, (means[0] + means[1]) / 2)
 
     def __call__(self, rows: Array) -> Array:

@@ -54,7 +54,7 @@ def linear_score(learned: Pair, rounds: Array) -> LinearScore:
     choice is that which is better on half of the runs after learning on the other half.
     """
     train, test = _halves(learned)
-    options = [None, _directions(learned, rounds)]
+    options = [None, _directions(learned, rounds)] if rounds.size else [None]
     best = max(options, key=lambda basis: _distance(*_scores(_linear(train, basis), test)))
     return _linear(learned, best)
 
@@ -178,6 +178,8 @@ def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
 
 def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> Evidence:
     """The bound for Gaussian noise from the round that tells most by itself. rounds: of the released numbers (q,)."""
+    if not rounds.size:
+        return Evidence("no numbers are released", 0.0)
     found = []
     for t in np.unique(rounds):
         here = rounds == t
