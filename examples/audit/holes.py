@@ -159,18 +159,21 @@ OLD_NOISE: Patches = {(GaussianNoise, "__call__"): old_noise}
 
 
 def overflow_case() -> Iterator[audit.Case]:
-    """A step of 2e307; settings above 1e100 are refused now, and so is the round."""
-    keys = {"algorithm": "fedavg", "privacy.mode": "gradient", "local.max-steps": 3, "privacy.epsilon": 0.5}
+    """A step after which products exceed what floats hold; settings above 1e100 are refused now."""
+    keys = {
+        "algorithm": "fedavg", "data.name": "digits", "objective.name": "softmax", "privacy.mode": "gradient",
+        "local.max-steps": 2, "data.row-norm": 100.0, "privacy.epsilon": 0.5, "rounds": 1,
+    }  # fmt: skip
     setup = prepare(parse(RUN | keys))
-    with patch.object(limits, "moderate", lambda number: True):
-        setup = replace(setup, algorithm=replace(setup.algorithm, step_size=2e307))
     own = setup.shards.rows(0)
+    release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(len(own.labels)), 1)
+    with patch.object(limits, "moderate", lambda number: True):
+        step_size = 3e307 / (setup.plan.multipliers[0] * release.spread)
+        setup = replace(setup, algorithm=replace(setup.algorithm, step_size=step_size))
     rows = np.zeros_like(own.features)
-    rows[:, 0] = np.where(np.arange(len(rows)) % 2, 1.0, -1.0)
     other = rows.copy()
-    other[0] *= -1
-    labels = np.zeros_like(own.labels)
-    pair = {"gradients that cancel, or not": (Batch(rows, labels), Batch(other, labels))}
+    other[0, 0] = 100.0
+    pair = {"rows of zeros, and one other": (Batch(rows, own.labels), Batch(other, own.labels))}
     case = audit.setup_case("a huge step overflows for some records", setup, about="TF-2026-3", pairs=pair)
     return both(case, OLD_NOISE | {(Guard, "check_size"): lambda *_: None})
 

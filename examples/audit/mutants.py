@@ -154,7 +154,7 @@ def noise_first(update: Any, algorithm: Any, state: Any, inbox: Any, work: Any) 
 
 
 FAULTS: dict[str, Callable[[type], Patches]] = {
-    "no noise": lambda _: scaled(lambda *_: 1e-300),
+    "no noise": lambda _: drawn(lambda z: 0 * z),
     "no noise on the first number": lambda _: drawn(lambda z: np.where(np.arange(z.size), z, 0)),
     "no noise in the third round": lambda _: opened(lambda noise, _, t: no_noise if t == 3 else noise),
     "the same noise in every round": lambda _: opened(lambda noise, own, _: replace(noise, draws=own.draws(1))),

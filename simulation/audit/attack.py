@@ -28,9 +28,9 @@ class Effort:
     """How much an audit runs. A run is all rounds on one data set, and there are as many on each of two.
 
     screening: runs of every pair of data sets under every kind of message. trying: runs of the strongest pair under
-    every kind of message, and of every pair under the strongest messages, by which they are chosen. learning: runs from which the attack on it is learned. counting: new
-    runs on which its successes are counted. certain: runs that must agree before something counts as the same in every
-    run. confidence: with which all bounds hold together.
+    every kind of message, and of every pair under its strongest messages, by which they are chosen. learning: runs from
+    which the attack is learned. counting: new runs on which its successes are counted. certain: runs that must agree
+    before something counts as the same in every run. confidence: with which all bounds hold together.
     """
 
     screening: int = 4

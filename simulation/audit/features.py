@@ -1,20 +1,19 @@
 """Runs of a mechanism as rows of numbers, and what stays the same in every run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-from zlib import crc32
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from twinflower.arrays import Array
 
-from .transcript import Outcome, Transcript
+from .transcript import Transcript
 
 _FEW = 300  # numbers of all rounds that are used as they are; more are projected
 _DIRECTIONS = 2  # on which the numbers of a round are projected
 _LARGEST = 1e50  # numbers are clipped to it, so that their squares are numbers, too
-_ABSENT, _VALUES = "absent", " (values)"
+_ABSENT, _NOTHING = "absent", np.empty(0)
 
 
 class Leak(NamedTuple):
@@ -31,56 +30,56 @@ def leaks(
 ) -> list[Leak]:
     """What tells the data sets apart with certainty, as far as these runs show; places in `public` are left out.
 
-    It is the same, or absent, in all runs on a data set, and different between the two.
+    It is the same, or absent, in all runs on a data set, and different between the two. Of the numbers at a place, each
+    is compared by itself.
     """
-    sides = [[_shown(run) for run in runs] for runs in (first, second)]
-    keys = dict.fromkeys(
-        key for side in sides for run in side for key in run if key[1].removesuffix(_VALUES) not in public
-    )
+    forms, numbers = (sorted(_keys([*first, *second], part) - _all_rounds(first, public)) for part in (0, 1))
     found = []
-    for round_, place in keys:
-        one, other = ({run.get((round_, place), _ABSENT) for run in side} for side in sides)
+    for round_, place in forms:
+        one, other = ({run[round_ - 1].form.get(place, _ABSENT) for run in side} for side in (first, second))
         if len(one) == len(other) == 1 and one != other:
             found.append(Leak(round_, place, one.pop(), other.pop()))
+    for round_, place in numbers:
+        sides = [[run[round_ - 1].values.get(place, _NOTHING) for run in side] for side in (first, second)]
+        if len({len(numbers) for side in sides for numbers in side}) == 1:
+            found += _told_by(round_, place, *map(np.stack, sides))
     return found
+
+
+def _told_by(round_: int, place: str, first: Array, second: Array) -> list[Leak]:
+    """The first number at a place (n, size) that tells the data sets apart."""
+    same = (first == first[0]).all(0) & (second == second[0]).all(0) & (first[0] != second[0])
+    return [
+        Leak(
+            round_,
+            place if len(same) == 1 else f"{place}[{i}]",
+            f"{first[0, i]:.17g}",
+            f"{second[0, i]:.17g}",
+        )
+        for i in np.flatnonzero(same)[:1]
+    ]
+
+
+def _keys(runs: Sequence[Transcript], part: int) -> set[tuple[int, str]]:
+    """The rounds and places of the forms, part 0, or of the values, part 1."""
+    return {
+        (round_, place) for run in runs for round_, outcome in enumerate(run, 1) for place in outcome[part]
+    }
+
+
+def _all_rounds(runs: Sequence[Transcript], places: Iterable[str]) -> set[tuple[int, str]]:
+    return {(round_, place) for round_ in range(1, len(runs[0]) + 1) for place in places}
 
 
 def changing(runs: Sequence[Transcript]) -> list[str]:
     """Texts and single numbers that are not the same in all runs on the same data."""
-    shown = [_shown(run) for run in runs]
-    single = {
-        f"{place}{_VALUES}"
-        for run in runs
-        for o in run
-        for place, numbers in o.values.items()
-        if len(numbers) == 1
-    }
-    keys = dict.fromkeys(key for one in shown for key in one)
-    changes = [key for key in keys if len({one.get(key) for one in shown}) > 1]
-    texts = {place for run in runs for o in run for place in o.form if place not in o.values}
-    return sorted({place.removesuffix(_VALUES) for _, place in changes if place in single | texts})
-
-
-def _shown(run: Transcript) -> dict[tuple[int, str], str]:
-    """Everything in a run as text, by round and place."""
-    return {
-        (round_, place): text
-        for round_, outcome in enumerate(run, 1)
-        for place, text in _texts(outcome).items()
-    }
-
-
-def _texts(outcome: Outcome) -> dict[str, str]:
-    """Form and values by place."""
-    numbers = {f"{place}{_VALUES}": _text(values) for place, values in outcome.values.items()}
-    return {**outcome.form, **numbers}
-
-
-def _text(numbers: Array) -> str:
-    """Numbers as text without rounding; of many numbers the first, and a checksum of all."""
-    if len(numbers) <= 4:
-        return " ".join(map(repr, numbers.tolist()))
-    return f"{float(numbers[0])!r} ... (checksum {crc32(numbers.tobytes()):08x})"
+    seen: dict[tuple[int, str], set[Any]] = {}
+    for run in runs:
+        for round_, outcome in enumerate(run, 1):
+            single = {place: float(v[0]) for place, v in outcome.values.items() if len(v) == 1}
+            for place, value in {**outcome.form, **single}.items():
+                seen.setdefault((round_, place), set()).add(value)
+    return sorted({place for (_, place), values in seen.items() if len(values) > 1})
 
 
 @dataclass(frozen=True)

@@ -159,10 +159,16 @@ def of_thresholds(
     epsilon and another for mu, each with alpha."""
     found = [counted(*new, best_threshold(*learned, goal, alpha)) for goal in (delta, None)]
     return Evidence(
-        f"successes of a threshold on the {what}",
+        f"successes of a threshold on the {what}{_limit(found[0])}",
         epsilon_of_rates(found[0], delta, alpha),
         mu_of_rates(found[1], alpha),
     )
+
+
+def _limit(counts: Counts) -> str:
+    """A remark if the attack could not do better with so many runs."""
+    perfect = counts.hits == counts.seconds and not counts.alarms
+    return ", right in every run; more runs would show more" if perfect else ""
 
 
 def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
@@ -173,7 +179,9 @@ def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
     hits, alarms = (sum(form in typical for form in side.forms) for side in reversed(new))
     counts = Counts(hits, len(new[1].forms), alarms, len(new[0].forms))
     how = "successes of kinds of replies, shapes and texts"
-    return Evidence(how, epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha))
+    return Evidence(
+        f"{how}{_limit(counts)}", epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha)
+    )
 
 
 def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> Evidence:
