@@ -255,7 +255,7 @@ def test_the_command_exits_with_0_if_no_attack_exceeds_the_claim():
     ("words", "sentence"),
     [
         (["nowhere.py"], "there is no file nowhere.py"),
-        ([f"{GALLERY}:rows"], "must be a Case"),
+        ([f"{GALLERY}:FAULTS"], "must be a Case"),
         ([f"{GALLERY}:nothing"], "has no nothing"),
         (["no.such.module:cases"], "cannot be imported"),
         ([GALLERY, "--case", "unknown"], "has no case"),

@@ -23,7 +23,7 @@ Result = tuple[np.ndarray, dict[str, Any]]
 Step = Callable[[Rows, np.ndarray, Context, np.random.Generator], Result]
 
 
-def rows() -> Rows:
+def own_rows() -> Rows:
     """The data of the client: 20 rows of norm 1 with labels -1 and 1."""
     draws = np.random.default_rng(0)
     x = draws.normal(size=(20, DIMENSION))
@@ -68,16 +68,11 @@ def client_case(
     app: Callable[[Rows, int], ClientApp],
     claim: audit.Claim,
     rounds: int = 1,
-    declared: Sequence[audit.GaussianRelease] = (),
-    about: str = "",
-    relation: str = "replace",
-    only: Sequence[str] = (),
+    *more: Any,
+    **keys: Any,
 ) -> audit.Case:
-    """The case of an app under the messages, or `only` some of them, and on the pairs that the library proposes."""
-    plans = audit.messages([np.zeros(DIMENSION)], rounds)
-    plans = {how: plans[how] for how in only or plans}
-    mechanisms = {how: audit.client(app, requests) for how, requests in plans.items()}
-    return audit.Case(name, mechanisms, audit.pairs(rows(), relation=relation), claim, declared, about=about)
+    """The case of an app on the rows above."""
+    return audit.client_case(name, app, [np.zeros(DIMENSION)], own_rows(), claim, rounds, *more, **keys)
 
 
 # ------------------------------------------------------------------------------------------ Flower's LocalDpMod
@@ -89,7 +84,7 @@ def local_dp_case(
     """An app with Flower's LocalDpMod."""
     app = app_of(lambda data, model, *_: (trained(data, model), {}), [mod])
     only = ["the model as given", "a far model"] if rounds > 10 else []
-    return client_case(name, app, claim, rounds, audit.of_local_dp_mod(mod, rounds), about, only=only)
+    return client_case(name, app, claim, rounds, audit.of_local_dp_mod(mod, rounds), about=about, only=only)
 
 
 def local_dp_cases() -> Iterator[audit.Case]:

@@ -106,7 +106,8 @@ def own_rows(client: AlgorithmClient) -> Any:
 
 
 def loss(client: AlgorithmClient, parameters: Any) -> dict[str, float]:
-    _, value, _ = evaluate(client.objective, parameters[0], own_rows(client))
+    inbox = client.algorithm.inbox.unpack(parameters, client.objective.d)._asdict()
+    _, value, _ = evaluate(client.objective, inbox.get("x0", inbox.get("x")), own_rows(client))
     return {"loss": value}
 
 

@@ -8,9 +8,11 @@ declared noise really guarantees, and what an attack demonstrably achieved.
 
 from .attack import Effort
 from .cases import Case, Claim
+from .client_case import client_case
 from .command import demonstrate, load
 from .data import messages, pairs
 from .declared import GaussianRelease, certified, of_fixed_clipping, of_history, of_local_dp_mod
+from .loaders import loader_of_rows, rows_of_loader
 from .recorder import Mechanism, Request, Update, client, numpy_request, request, server
 from .report import Report, run
 from .transcript import Outcome
@@ -28,8 +30,10 @@ __all__ = [
     "Update",
     "certified",
     "client",
+    "client_case",
     "demonstrate",
     "load",
+    "loader_of_rows",
     "messages",
     "numpy_request",
     "of_fixed_clipping",
@@ -37,6 +41,7 @@ __all__ = [
     "of_local_dp_mod",
     "pairs",
     "request",
+    "rows_of_loader",
     "run",
     "server",
     "setup_case",

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import special
-from ..arrays import Array
+from ..arrays import Array, Mask
 from .lower_bounds import Counts, epsilon_of_rates, mu_of_rates
 
 _THRESHOLDS = 99  # quantiles of the scores among which a threshold is chosen
-_EVERY_RUN = 1e-9  # relative deviation below which a number is the same in all runs
+_SAME_NOISE = 1 - 1e-6  # correlation of two numbers from which their noise counts as the same
+_EVERY_RUN = 1e-13  # relative deviation below which a number is the same in all runs
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,51 @@ class LinearScore:
     centre: Array
 
     @classmethod
-    def learned(cls, first: Array, second: Array, shift: Array | None = None) -> "LinearScore":
+    def learned(cls, first: Array, second: Array) -> "LinearScore":
         """The best score for normal numbers with the means and the covariance of runs (n, p) on both data sets.
 
-        shift: the difference of the means (p,), if it is known. Numbers that are the same in all runs have weight 0.
+        Numbers that are the same in all runs have weight 0.
         """
         from sklearn.covariance import ledoit_wolf  # slow to import, and needed only here
 
-        means = first.mean(0), second.mean(0)
-        residuals = np.concatenate([first - means[0], second - means[1]])
-        scale = residuals.std(0)
-        used = scale > _EVERY_RUN * np.abs(np.stack(means)).max(0)
+        means, residuals, scale, used = _centred(first, second)
         weights = np.zeros(first.shape[1])
         if used.any():
-            covariance, _ = ledoit_wolf(residuals[:, used] / scale[used], assume_centered=True)
-            moved = (means[1] - means[0] if shift is None else shift)[used] / scale[used]
+            covariance, _ = ledoit_wolf(residuals[:, used], assume_centered=True)
+            moved = (means[1] - means[0])[used] / scale[used]
             weights[used] = np.linalg.lstsq(covariance, moved, rcond=None)[0] / scale[used]
+        return cls(weights, (means[0] + means[1]) / 2)
+
+    @classmethod
+    def of_shared_noise(cls, first: Array, second: Array) -> "LinearScore":
+        """The difference, or the sum, of two numbers that have the same noise up to a factor, in which it cancels; of
+        several such pairs the one that moves most. All weights are 0 if there is none."""
+        means, residuals, scale, used = _centred(first, second)
+        weights, moved = np.zeros(first.shape[1]), (means[1] - means[0]) / np.where(used, scale, 1.0)
+        correlations = np.triu(residuals.T @ residuals / len(residuals), k=1)
+        pairs = np.argwhere(np.abs(correlations) > _SAME_NOISE)
+        if len(pairs):
+            signs = np.sign(correlations[*pairs.T])
+            moves = moved[pairs[:, 0]] - signs * moved[pairs[:, 1]]
+            best = int(np.argmax(np.abs(moves)))
+            direction = np.sign(moves[best]) / scale[pairs[best]]
+            weights[pairs[best]] = direction * [1.0, -signs[best]]
         return cls(weights, (means[0] + means[1]) / 2)
 
     def __call__(self, rows: Array) -> Array:
         """The scores (...,) of rows (..., p)."""
         scores: Array = (rows - self.centre) @ self.weights
         return scores
+
+
+def _centred(first: Array, second: Array) -> tuple[tuple[Array, Array], Array, Array, Mask]:
+    """The means of both data sets, the residuals (2 n, p) of all runs in deviations, 0 for numbers that do not vary,
+    the deviations (p,), and which numbers vary."""
+    means = first.mean(0), second.mean(0)
+    residuals = np.concatenate([first - means[0], second - means[1]])
+    scale = residuals.std(0)
+    used = scale > _EVERY_RUN * np.abs(np.stack(means)).max(0)
+    return means, np.where(used, residuals, 0) / np.where(used, scale, 1), scale, used
 
 
 def best_threshold(first: Array, second: Array, delta: float | None, alpha: float) -> float:
@@ -77,17 +100,3 @@ def looks_normal(scores: Array, alpha: float = 1e-3) -> bool:
     if len(scores) < 20 or np.ptp(scores) == 0:
         return False
     return float(stats.normaltest(scores).pvalue) > alpha
-
-
-def guess_rate(counts: Counts) -> float:
-    """The share of right guesses from even odds."""
-    return (counts.hits / counts.seconds + 1 - counts.alarms / counts.firsts) / 2
-
-
-def sigma_range(noise: Array, alpha: float) -> tuple[float, float]:
-    """A confidence interval of the deviation of normal numbers (n,), by the chi-square distribution of their variance;
-    wrong with probability alpha."""
-    freedom = len(noise) - 1
-    quantiles = 2 * special.gammaincinv(freedom / 2, np.array([1 - alpha / 2, alpha / 2]))
-    low, high = float(np.std(noise, ddof=1)) * np.sqrt(freedom / quantiles)
-    return float(low), float(high)

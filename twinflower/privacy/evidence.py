@@ -4,7 +4,9 @@ Everything is chosen on the runs `learned`, and the bounds hold for the runs `co
 `alpha` for each. Both are pairs of `Runs` on two neighbouring data sets; run i of both had the same seed.
 """
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,19 +52,30 @@ class Evidence(NamedTuple):
 def linear_score(learned: Pair, rounds: Array) -> LinearScore:
     """The score of the released numbers. rounds: of these numbers (q,).
 
-    All numbers, or only those on the directions in which rounds move most: fewer are estimated with less error, and the
-    choice is that which is better on half of the runs after learning on the other half.
+    All numbers; or only those on the directions in which rounds move most, because fewer are estimated with less error;
+    or two numbers that share their noise. The choice is what is best on half of the runs after learning on the others.
     """
     train, test = _halves(learned)
-    options = [None, _directions(learned, rounds)] if rounds.size else [None]
-    best = max(options, key=lambda basis: _distance(*_scores(_linear(train, basis), test)))
-    return _linear(learned, best)
+    options: list[Callable[[Pair], LinearScore]] = [
+        _of_all_numbers,
+        _of_shared_noise,
+        partial(_of_directions, rounds=rounds),
+    ]
+    best = max(options[: 3 if rounds.size else 1], key=lambda score: _distance(*_scores(score(train), test)))
+    return best(learned)
 
 
-def _linear(learned: Pair, basis: Array | None) -> LinearScore:
+def _of_all_numbers(learned: Pair) -> LinearScore:
+    return LinearScore.learned(learned[0].values, learned[1].values)
+
+
+def _of_shared_noise(learned: Pair) -> LinearScore:
+    return LinearScore.of_shared_noise(learned[0].values, learned[1].values)
+
+
+def _of_directions(learned: Pair, rounds: Array) -> LinearScore:
+    basis = _directions(learned, rounds)
     first, second = (side.values for side in learned)
-    if basis is None:
-        return LinearScore.learned(first, second)
     small = LinearScore.learned(first @ basis, second @ basis)
     return LinearScore(basis @ small.weights, (first.mean(0) + second.mean(0)) / 2)
 
@@ -104,7 +117,10 @@ def promise(learned: Pair, rounds: Array) -> float:
 
 def _distance(first: Array, second: Array) -> float:
     deviation = float(np.sqrt((first.var() + second.var()) / 2))
-    return float(second.mean() - first.mean()) / deviation if deviation else 0.0
+    difference = float(second.mean() - first.mean())
+    if deviation or not difference:
+        return difference / (deviation or 1.0)
+    return math.copysign(math.inf, difference)
 
 
 def of_all(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> list[Evidence]:
