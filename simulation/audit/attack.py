@@ -50,11 +50,13 @@ class Effort:
 
 
 class Candidate(NamedTuple):
-    """Data sets and messages by name. strength: how far apart a few runs on both are, in deviations of their noise."""
+    """Data sets and messages by name. strength: how far apart a few runs on both are, in deviations of their noise.
+    error: one of the replies if all of them are errors, otherwise empty."""
 
     messages: str
     pair: str
     strength: float
+    error: str = ""
 
 
 class Attack(NamedTuple):
@@ -71,6 +73,11 @@ class Attack(NamedTuple):
     chosen: Candidate
     screened: Sequence[Candidate]
     changing: Sequence[str] = ()
+
+    @property
+    def unanswered(self) -> str:
+        """A reply if all that were screened are errors, so that nothing was attacked; otherwise empty."""
+        return self.chosen.error if all(candidate.error for candidate in self.screened) else ""
 
     @property
     def epsilon(self) -> float:
@@ -106,7 +113,14 @@ def _both(case: Case, names: Sequence[Any], seeds: range) -> tuple[list[Transcri
 def _screened(case: Case, messages: str, pair: str, effort: Effort) -> tuple[Candidate, bool]:
     """A candidate with its strength, and whether it may leak."""
     runs = _both(case, (messages, pair), range(effort.screening))
-    return Candidate(messages, pair, _strength(*runs, case.public)), bool(leaks(*runs, case.public))
+    candidate = Candidate(messages, pair, _strength(*runs, case.public), _error([*runs[0], *runs[1]]))
+    return candidate, bool(leaks(*runs, case.public))
+
+
+def _error(runs: Sequence[Transcript]) -> str:
+    """An error among the replies if all of them are errors."""
+    errors = [outcome.form.get("error", "") for run in runs for outcome in run]
+    return errors[0] if all(errors) else ""
 
 
 def _strength(first: Sequence[Transcript], second: Sequence[Transcript], public: frozenset[str]) -> float:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -41,14 +42,21 @@ def _parts(target: str) -> tuple[str, str]:
 
 
 def _from_file(path: Path) -> ModuleType:
+    """The file as a module. Its name is a digest of path and content, so that only an edited file is run again."""
     require(path.is_file(), f"there is no file {path}")
-    name = f"twinflower_audit_{path.stem}"
-    spec = spec_from_file_location(name, path.absolute())
-    assert spec and spec.loader
-    sys.path.insert(0, str(path.absolute().parent))  # its neighbours, which it may import
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    path = path.absolute()
+    name = f"twinflower_audit_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec and spec.loader
+        sys.path.insert(0, str(path.parent))  # its neighbours, which it may import
+        module = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # a user's file may raise anything
+            raise SettingError(f"{path} cannot be run: {type(error).__name__}: {cause(error)}") from error
+        sys.modules[name] = module
+    return sys.modules[name]
 
 
 def _from_name(name: str) -> ModuleType:
@@ -62,7 +70,8 @@ def _from_name(name: str) -> ModuleType:
 def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort) -> bool:
     """Audit the cases of a target, print the reports, and write audit.json and audit.html to the folder `out`.
 
-    names: of the cases to audit; empty for all. Returns whether all claims hold as far as the attacks show.
+    names: of the cases to audit; empty for all. Returns whether all claims hold as far as the attacks show. Raises
+    SettingError if they do, but a case had only errors as replies.
     """
     known = {case.name: case for case in load(target)}
     unknown = [name for name in names if name not in known]
@@ -74,7 +83,12 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort)
     say("Not tried:", *(f"- {text}" for text in NOT_TRIED))
     if out:
         _write(reports, out, target)
-    return not any(report.alarms for report in reports)
+    holds = not any(report.alarms for report in reports)
+    silent = [report.case.name for report in reports if report.attack.unanswered]
+    require(
+        not (holds and silent), f"every reply of {silent[:1]} is an error, so nothing was audited: see above"
+    )
+    return holds
 
 
 def _write(reports: list[Report], out: Path, target: str) -> None:

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from twinflower.errors import SettingError, cause, require
 from twinflower.flower_messages import FIT, request_record
 
 from ..runtimes import flower_internals
@@ -74,10 +75,24 @@ def client(
 
     def run(data: Any, seed: int) -> Transcript:
         _begin(seed)
-        made, context = app(data, seed), Context(_RUN, _NODE, node, RecordDict(), dict(run_config or {}))
+        made, context = (
+            _made(app, data, seed),
+            Context(_RUN, _NODE, node, RecordDict(), dict(run_config or {})),
+        )
         return [_answer(made, context, one, round_) for round_, one in enumerate(requests, 1)]
 
     return run
+
+
+def _made(app: Callable[[Any, int], ClientApp], data: Any, seed: int) -> ClientApp:
+    try:
+        made = app(data, seed)
+    except Exception as error:
+        raise SettingError(f"app(rows, seed) failed: {type(error).__name__}: {cause(error)}") from error
+    require(
+        isinstance(made, ClientApp), f"app(rows, seed) must return a ClientApp; got {type(made).__name__}"
+    )
+    return made
 
 
 def _answer(app: ClientApp, context: Context, asked: Request, round_: int) -> Outcome:

@@ -49,6 +49,8 @@ class Report:
         """The result in one sentence."""
         if self.alarms:
             return "The claim does not hold."
+        if self.attack.unanswered:
+            return f"Nothing was audited, because every reply is an error: {self.attack.unanswered}"
         return "No attack exceeded the claim. This is not a proof of privacy."
 
     def text(self) -> str:
