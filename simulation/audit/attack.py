@@ -13,6 +13,7 @@ import numpy as np
 
 from twinflower.errors import require
 from twinflower.privacy.accountant import check_count, check_probability
+from twinflower.privacy.distinguish import distance, special_scores
 from twinflower.privacy.evidence import Evidence, Pair, Runs, of_all, of_one_round, promise
 
 from .cases import Case
@@ -20,6 +21,7 @@ from .features import Features, Leak, changing, leaks
 from .recorder import recording
 from .transcript import Transcript
 
+_FAR_LARGER = 10.0
 _LEAST = {"screening": 2, "trying": 20, "learning": 40, "counting": 40, "certain": 2}
 
 
@@ -28,12 +30,12 @@ class Effort:
     """How much an audit runs. A run is all rounds on one data set, and there are as many on each of two.
 
     screening: runs of every pair of data sets under every kind of message. trying: runs of the strongest pair under
-    every kind of message, and of every pair under its strongest messages, by which they are chosen. learning: runs from
-    which the attack is learned. counting: new runs on which its successes are counted. certain: runs that must agree
-    before something counts as the same in every run. confidence: with which all bounds hold together.
+    every kind of message, by which they are chosen. learning: runs from which the attack is learned. counting: new runs
+    on which its successes are counted. certain: runs that must agree before something counts as the same in every run.
+    confidence: with which all bounds hold together.
     """
 
-    screening: int = 4
+    screening: int = 6
     trying: int = 60
     learning: int = 300
     counting: int = 1000
@@ -124,13 +126,19 @@ def _error(runs: Sequence[Transcript]) -> str:
 
 
 def _strength(first: Sequence[Transcript], second: Sequence[Transcript], public: frozenset[str]) -> float:
-    """The distance of the means over all rounds, where the numbers of a round are taken to have the same noise."""
+    """How far the runs on both data sets are apart, in deviations of their noise.
+
+    Usually the distance of the means over all rounds, where the numbers of a round are taken to have the same noise. If
+    it is far larger, it is the distance in a number that has little noise, or in two that share theirs.
+    """
     features = Features.of(first, second, public)
     one, other = (np.stack([features.values(run) for run in side]) for side in (first, second))
     moved, variance = other.mean(0) - one.mean(0), (one.var(0, ddof=1) + other.var(0, ddof=1)) / 2
     noisy = [(features.rounds == t) & (variance > 0) for t in np.unique(features.rounds)]
     parts = [float((moved[here] ** 2).sum() / variance[here].mean()) for here in noisy if here.any()]
-    return math.sqrt(sum(parts))
+    usual = math.sqrt(sum(parts))
+    special = max(distance(score(one), score(other)) for score in special_scores(one, other))
+    return special if special > _FAR_LARGER * usual else usual
 
 
 @dataclass(frozen=True)
@@ -167,22 +175,14 @@ def _form(run: Transcript) -> tuple[Any, ...]:
     return tuple(tuple(sorted(outcome.form.items())) for outcome in run)
 
 
-def _worth_trying(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The strongest pair under every kind of message, and the strongest messages for every pair."""
-
-    def strongest(part: Sequence[Candidate]) -> Candidate:
-        return max(part, key=lambda candidate: candidate.strength)
-
-    messages, pairs = ({candidate[place] for candidate in candidates} for place in (0, 1))
-    best = [strongest([c for c in candidates if c.messages == name]) for name in sorted(map(str, messages))]
-    best += [strongest([c for c in candidates if c.pair == name]) for name in sorted(map(str, pairs))]
-    return list(dict.fromkeys(best))
-
-
 def _counted(case: Case, candidates: Sequence[Candidate], effort: Effort) -> Attack:
     """The attack on the data sets and under the messages that promise most."""
+    strongest = [
+        max((c for c in candidates if c.messages == messages), key=lambda c: c.strength)
+        for messages in case.mechanisms
+    ]
     seeds = _consecutive(effort.screening, effort.trying, effort.learning, effort.counting)
-    tried = [_Learned.of(case, candidate, seeds[0]) for candidate in _worth_trying(candidates)]
+    tried = [_Learned.of(case, candidate, seeds[0]) for candidate in strongest]
     best = max(tried, key=lambda one: promise(one.runs, one.features.rounds)).candidate
     learned = _Learned.of(case, best, seeds[1])
     new = _played(case, best, learned.features, seeds[2])

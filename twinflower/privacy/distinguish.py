@@ -9,6 +9,7 @@ and Wolf, "A well-conditioned estimator for large-dimensional covariance matrice
 is nearly a multiple of the identity, and where numbers share their noise, w is nearly orthogonal to that noise.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,10 +61,26 @@ class LinearScore:
             weights[pairs[best]] = direction * [1.0, -signs[best]]
         return cls(weights, (means[0] + means[1]) / 2)
 
+    @classmethod
+    def of_one_number(cls, first: Array, second: Array) -> "LinearScore":
+        """The number that moves most in deviations of its noise."""
+        means, _, scale, used = _centred(first, second)
+        moved = np.where(used, means[1] - means[0], 0) / np.where(used, scale, 1)
+        weights = np.zeros(first.shape[1])
+        if used.any():
+            best = int(np.argmax(np.abs(moved)))
+            weights[best] = np.sign(moved[best])
+        return cls(weights, (means[0] + means[1]) / 2)
+
     def __call__(self, rows: Array) -> Array:
         """The scores (...,) of rows (..., p)."""
         scores: Array = (rows - self.centre) @ self.weights
         return scores
+
+
+def special_scores(first: Array, second: Array) -> tuple[LinearScore, LinearScore]:
+    """Scores of one number, and of two that share their noise: of numbers with far less noise than the others."""
+    return LinearScore.of_one_number(first, second), LinearScore.of_shared_noise(first, second)
 
 
 def _centred(first: Array, second: Array) -> tuple[tuple[Array, Array], Array, Array, Mask]:
@@ -74,6 +91,15 @@ def _centred(first: Array, second: Array) -> tuple[tuple[Array, Array], Array, A
     scale = residuals.std(0)
     used = scale > _EVERY_RUN * np.abs(np.stack(means)).max(0)
     return means, np.where(used, residuals, 0) / np.where(used, scale, 1), scale, used
+
+
+def distance(first: Array, second: Array) -> float:
+    """The difference of the means of scores (n,), in deviations; infinite for different scores without noise."""
+    deviation = float(np.sqrt((first.var() + second.var()) / 2))
+    difference = float(second.mean() - first.mean())
+    if deviation or not difference:
+        return difference / (deviation or 1.0)
+    return math.copysign(math.inf, difference)
 
 
 def best_threshold(first: Array, second: Array, delta: float | None, alpha: float) -> float:

@@ -4,7 +4,6 @@ Everything is chosen on the runs `learned`, and the bounds hold for the runs `co
 `alpha` for each. Both are pairs of `Runs` on two neighbouring data sets; run i of both had the same seed.
 """
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from ..arrays import Array
 from .accountant import gdp_epsilon
-from .distinguish import LinearScore, best_threshold, counted, looks_normal
+from .distinguish import LinearScore, best_threshold, counted, distance, looks_normal
 from .lower_bounds import Counts, epsilon_of_rates, mu_of_means, mu_of_rates, mu_of_shift
 
 _KNOWN = 1e-3  # relative range of a shift up to which it is known
@@ -61,7 +60,7 @@ def linear_score(learned: Pair, rounds: Array) -> LinearScore:
         _of_shared_noise,
         partial(_of_directions, rounds=rounds),
     ]
-    best = max(options[: 3 if rounds.size else 1], key=lambda score: _distance(*_scores(score(train), test)))
+    best = max(options[: 3 if rounds.size else 1], key=lambda score: distance(*_scores(score(train), test)))
     return best(learned)
 
 
@@ -112,15 +111,7 @@ def promise(learned: Pair, rounds: Array) -> float:
     """How far apart the scores of both data sets are, in deviations; learned on half of the runs, on the other half."""
     train, test = _halves(learned)
     energies = [energy_score(train)(side.energies) for side in test]
-    return max(_distance(*_scores(linear_score(train, rounds), test)), _distance(*energies))
-
-
-def _distance(first: Array, second: Array) -> float:
-    deviation = float(np.sqrt((first.var() + second.var()) / 2))
-    difference = float(second.mean() - first.mean())
-    if deviation or not difference:
-        return difference / (deviation or 1.0)
-    return math.copysign(math.inf, difference)
+    return max(distance(*_scores(linear_score(train, rounds), test)), distance(*energies))
 
 
 def of_all(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> list[Evidence]:
@@ -209,7 +200,7 @@ def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: f
         here = rounds == t
         old, later = ((pair[0].of(here), pair[1].of(here)) for pair in (learned, new))
         score = linear_score(old, rounds[here])
-        found.append((_distance(*_scores(score, old)), int(t), _scores(score, later)))
+        found.append((distance(*_scores(score, old)), int(t), _scores(score, later)))
     _, best, scores = max(found, key=lambda one: one[0])
     bound = of_normal(*scores, delta, alpha)
     return bound._replace(how=f"round {best} alone: {bound.how}")
