@@ -171,6 +171,19 @@ def test_an_app_of_functions_gets_flowers_records_and_seeded_generators():
     assert (first.values["arrays/0"] != other.values["arrays/0"]).all()
 
 
+def test_pairs_differ_in_one_record_and_keep_their_types():
+    images = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2)
+    for rows in ({"image": images, "label": np.arange(3)}, {"x": images[:, 0] / 2.0, "label": np.arange(3)}):
+        for name, (first, second) in audit.pairs(rows).items():
+            for column in rows:
+                assert first[column].dtype == second[column].dtype == rows[column].dtype
+                assert first[column].shape == second[column].shape
+                assert (first[column][1:] == second[column][1:]).all(), name
+            assert any((first[column][0] != second[column][0]).any() for column in rows), name
+        removed = audit.pairs(rows, relation="add or remove").values()
+        assert all(len(first["label"]) == len(second["label"]) + 1 for first, second in removed)
+
+
 def test_the_classical_rule_composed():
     """(8, 1e-4) in each of 30 rounds is about 87.6 in all."""
     from flwr.clientapp.mod import LocalDpMod
@@ -297,6 +310,8 @@ def test_more_numbers_than_are_used_as_they_are():
 
 def test_the_app_of_the_guide():
     """What docs/audit.md shows: first an error, then too little noise."""
+    page, app = (GALLERY.parents[2] / "docs" / "audit.md").read_text(), GALLERY.parent / "my_app"
+    assert (app / "audit_me.py").read_text().partition("\n\n")[2] in page
     (case,) = audit.load(str(GALLERY.parent / "my_app" / "audit_me.py"))
     report = audit.run(case, QUICK)
     assert "ZeroDivisionError" in report.alarms[0]

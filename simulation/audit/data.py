@@ -63,13 +63,22 @@ def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[A
 
 
 def _features(rows: Rows, label: str) -> list[str]:
-    return [name for name, column in rows.items() if name != label and column.dtype.kind == "f"]
+    """The columns of real numbers, and those of whole numbers with more than one axis, such as images."""
+    kinds = {name: column.dtype.kind if column.ndim == 1 else "f" for name, column in rows.items()}
+    return [name for name, kind in kinds.items() if name != label and kind == "f"]
+
+
+def _times(factor: float, first: NDArray[Any]) -> NDArray[Any]:
+    """The features times a factor; whole numbers are inverted, as 255 - x for bytes, or become 0."""
+    if first.dtype.kind == "f":
+        return factor * first
+    return np.invert(first) if factor < 0 else np.zeros_like(first)
 
 
 def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
     """Data sets with another first row."""
     found: dict[str, Rows] = {
-        text: _with_first(base, {name: factor * base[name][0] for name in _features(base, label)})
+        text: _with_first(base, {name: _times(factor, base[name][0]) for name in _features(base, label)})
         for text, factor in (("negated", -1.0), ("at zero", 0.0), (f"times {-_FAR:g}", -_FAR))
     }
     others = np.unique(rows[label][rows[label] != base[label][0]]) if label in rows else np.empty(0)
