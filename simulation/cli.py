@@ -389,6 +389,25 @@ def ledger(
     table(books.RUN_HEADINGS, books.runs(found))
 
 
+@app.command("audit")
+def audit_(
+    target: Annotated[
+        str, typer.Argument(help="cases, as FILE.py:NAME or MODULE:NAME; NAME is by default cases")
+    ],
+    case: Annotated[list[str] | None, typer.Option(help="audit only the case of this name")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for audit.html and audit.json")] = None,
+    runs: Annotated[int, typer.Option(help="runs on each data set on which an attack is counted")] = 1000,
+    confidence: Annotated[float, typer.Option(help="of all lower bounds of a case together")] = 0.95,
+) -> None:
+    """Audit the privacy claims of Flower apps by attacks. Exits with status 1 if a claim does not hold."""
+    from .audit import Effort
+    from .audit.command import run_all
+
+    effort = Effort(counting=runs, confidence=confidence)
+    if not run_all(target, case or [], out and out.absolute(), effort):
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Run the command line. A user error prints one sentence and exits with status 2, a failed run with status 1."""
     try:
