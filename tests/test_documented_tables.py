@@ -23,7 +23,6 @@ NOT_REDRAWN = {
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",
-    "li2024-fig2-rand",
     "li2024-fig4-dp-mnist",
     "li2024-fig7-dp",
     "zhang2023-fig1-all-rows",
