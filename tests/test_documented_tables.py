@@ -17,7 +17,6 @@ FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {
     # in an older style, too; each takes ten minutes to some hours
-    "sums-adult",
     "sums-mnist",
     "zhang2023-fig1-methods",
     "zhang2023-fig3",
