@@ -1,6 +1,6 @@
 """What the arguments of a command mean: the experiment to run, the settings over it, and where a text goes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from twinflower.errors import RunError, SettingError, expect, require
@@ -8,8 +8,8 @@ from twinflower.settings import Value
 
 from .report.console import say
 from .results.files import write_text
-from .settings import parse_text
-from .settings.experiment import Experiment, read_experiment
+from .settings import completed, parse_text
+from .settings.experiment import Experiment, load_toml, read_experiment
 
 
 def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: str = "") -> Experiment:
@@ -53,37 +53,6 @@ def deliver(text: str, out: Path | None, name: str) -> None:
     say(f"{name}: {out}")
 
 
-def show_names() -> None:
-    """Print the algorithms, data sets, experiments, and the other named values of settings."""
-    from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partitioners import PARTITIONERS
-    from twinflower.data.sets import DATASETS
-    from twinflower.known_objectives import OBJECTIVES
-    from twinflower.problems.regularisers import REGULARISERS
-    from twinflower.problems.topologies import TOPOLOGIES
-    from twinflower.sparsifiers import SPARSIFIERS
-
-    from .report.console import titled
-    from .runtimes import RUNTIMES
-    from .settings.experiment import title_of
-    from .settings.sections import PRIVACY
-
-    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
-    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
-    files = sorted(Path("experiments").glob("*.toml"))
-    titled("experiments", [(str(path), title_of(path)) for path in files])
-    words: dict[str, Iterable[str]] = {
-        "partition.name": PARTITIONERS,
-        "objective.name": OBJECTIVES,
-        "regulariser.name": REGULARISERS,
-        "privacy.mode": PRIVACY,
-        "topology.name": TOPOLOGIES,
-        "uplink": SPARSIFIERS,
-        "runtime": RUNTIMES,
-    }
-    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
-
-
 def check_tables(files: Sequence[Path], schema: Path) -> None:
     """Print how every table fits the schema; DataError with all problems of all tables if there are any."""
     from twinflower.data.checks import describe_fit, problems
@@ -100,6 +69,15 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
     say(f"digest of {schema}: {known.digest}")
     expect(not found, "\n       ".join(found))
+
+
+def check_site(node_config: str, run_config: Path | None) -> None:
+    """Print what is right about a node; DataError with all that is not, if there is anything."""
+    from .app.node_check import check_node
+
+    right, wrong = check_node(node_config, dict(completed(load_toml(run_config))) if run_config else None)
+    say(*right)
+    expect(not wrong, "\n       ".join(wrong))
 
 
 def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:

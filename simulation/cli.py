@@ -13,10 +13,11 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
+from .commands import Commands, assignments, sections
 from .runtimes import RUNTIMES
 
 app = typer.Typer(
-    help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
+    cls=Commands, help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 _A_FILE = "an experiment's TOML, or the config.toml of a run"
@@ -39,7 +40,9 @@ def about(
     """Private primal-dual federated learning on Flower."""
 
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, over the file's", autocompletion=assignments)
+]
 Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
 DataDir = Annotated[
     str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
@@ -49,15 +52,19 @@ DataDir = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
-    from .arguments import show_names
+    from .listing import show
 
-    show_names()
+    show()
 
 
 @app.command()
 def settings(
     section: Annotated[
-        str, typer.Argument(help="such as privacy or fedpdm; run for those at the top; or a word to look for")
+        str,
+        typer.Argument(
+            help="such as privacy or fedpdm; run for those at the top; or a word to look for",
+            autocompletion=sections,
+        ),
     ] = "",
 ) -> None:
     """Show settings with their meanings, units, ranges and defaults, and the choices they belong to."""
@@ -188,6 +195,15 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 
 @app.command()
+def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
+    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off."""
+    from .report.console import say
+    from .results.status import status
+
+    say(*status(folder.absolute()))
+
+
+@app.command()
 def privacy(
     experiment: Annotated[Path, typer.Argument(help=f"{_A_FILE}; with --statement also the run's folder")],
     set_: Set = None,
@@ -303,6 +319,7 @@ def schema(
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
+    from .report.console import say
 
     if check:
         require(
@@ -311,9 +328,10 @@ def schema(
         )
         check_tables(files, check)
         return
-    text = drafted(files, label, private_ranges)
+    text, notes = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
+    say(*(notes if out else ()))
 
 
 @app.command()
@@ -327,6 +345,21 @@ def identity(
     from .runs.identity import make_key
 
     say(make_key(file.expanduser()))
+
+
+@app.command("check-node")
+def check_node(
+    node_config: Annotated[
+        str, typer.Argument(help="the --node-config of flower-supernode: KEY=VALUE pairs, or a TOML file")
+    ],
+    run_config: Annotated[
+        Path | None, typer.Option(help="run config of a run in which the node is to take part")
+    ] = None,
+) -> None:
+    """Check a node's config, table, ledger and keys before the node joins; with --run-config also a run's plan."""
+    from .arguments import check_site
+
+    check_site(node_config, run_config)
 
 
 @app.command()
@@ -349,14 +382,41 @@ def ledger(
     folder: Annotated[
         Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
     ],
+    openmetrics: Annotated[
+        Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
+    ] = None,
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
     from .report import books
     from .report.console import table
+    from .report.openmetrics import of_books
+    from .results.files import write_text
 
     found = books.read_books(folder.expanduser())
+    if openmetrics:
+        write_text(openmetrics.expanduser(), of_books(found))
+        return
     table(books.HEADINGS, books.accounts(found))
     table(books.RUN_HEADINGS, books.runs(found))
+
+
+@app.command("audit")
+def audit_(
+    target: Annotated[
+        str, typer.Argument(help="cases, as FILE.py:NAME or MODULE:NAME; NAME is by default cases")
+    ],
+    case: Annotated[list[str] | None, typer.Option(help="audit only the case of this name")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for audit.html and audit.json")] = None,
+    runs: Annotated[int, typer.Option(help="runs on each data set on which an attack is counted")] = 1000,
+    confidence: Annotated[float, typer.Option(help="of all lower bounds of a case together")] = 0.95,
+) -> None:
+    """Audit the privacy claims of Flower apps by attacks. Exits with status 1 if a claim does not hold."""
+    from .audit import Effort
+    from .audit.command import run_all
+
+    effort = Effort(counting=runs, confidence=confidence)
+    if not run_all(target, case or [], out and out.absolute(), effort):
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -19,17 +19,21 @@ _LATER = {  # public names and their modules, imported on first use
     "FederatedRegressor": "simulation.estimators",
 }
 
+_MODULES = {"audit": "simulation.audit"}  # public modules by their short names, imported on first use
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
+    if name in _MODULES:
+        return import_module(f"twinflower.{_MODULES[name]}")
     if name in _LATER:
         return getattr(import_module(f"twinflower.{_LATER[name]}"), name)
     raise AttributeError(f"module 'twinflower' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LATER, "__version__"])
+    return sorted([*globals(), *_LATER, *_MODULES, "__version__"])
 
 
 def _version() -> str:

@@ -1,0 +1,114 @@
+"""The command `twinflower audit`: load cases, audit them, and write what was found."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from twinflower.errors import SettingError, cause, require
+
+from ..report.console import say
+from ..results.files import write_text
+from .attack import Effort
+from .cases import Case
+from .recorder import recording
+from .report import NOT_TRIED, Report, as_html
+from .report import run as audit
+
+_DEFAULT = "cases"
+
+
+def load(target: str) -> list[Case]:
+    """The cases that "PATH.py:NAME" or "MODULE:NAME" names; NAME is a Case, a sequence of cases, or a function that
+    returns either, by default `cases`. Raises SettingError if there is none."""
+    place, name = _parts(target)
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    require(name in vars(module), f"{place} has no {name}: name a Case, or a function that returns cases")
+    found = vars(module)[name]
+    found = found() if callable(found) else found
+    cases = [found] if isinstance(found, Case) else list(found) if isinstance(found, Iterable) else []
+    good = bool(cases) and all(isinstance(case, Case) for case in cases)
+    require(good, f"{target} must be a Case, or a sequence of cases; got {type(found).__name__}")
+    return cases
+
+
+def _parts(target: str) -> tuple[str, str]:
+    place, colon, name = target.rpartition(":")
+    return (place, name) if colon and name.isidentifier() else (target, _DEFAULT)
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The file as a module. Its name is a digest of path and content, so that only an edited file is run again."""
+    require(path.is_file(), f"there is no file {path}")
+    path = path.absolute()
+    name = f"twinflower_audit_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec and spec.loader
+        sys.path.insert(0, str(path.parent))  # its neighbours, which it may import
+        module = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # a user's file may raise anything
+            raise SettingError(f"{path} cannot be run: {type(error).__name__}: {cause(error)}") from error
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def _from_name(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SettingError(f"{name} cannot be imported: {cause(error)}") from None
+
+
+def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort) -> bool:
+    """Audit the cases of a target, print the reports, and write audit.json and audit.html to the folder `out`.
+
+    names: of the cases to audit; empty for all. Returns whether all claims hold as far as the attacks show. Raises
+    SettingError if they do, but a case had only errors as replies.
+    """
+    known = {case.name: case for case in load(target)}
+    unknown = [name for name in names if name not in known]
+    require(not unknown, f"{target} has no case {unknown[:1]}; its cases are {', '.join(known)}")
+    reports = []
+    for case in [known[name] for name in names] or list(known.values()):
+        reports.append(audit(case, effort, target))
+        say(reports[-1].text())
+    say("Not tried:", *(f"- {text}" for text in NOT_TRIED))
+    if out:
+        _write(reports, out, target)
+    holds = not any(report.alarms for report in reports)
+    silent = [report.case.name for report in reports if report.attack.unanswered]
+    require(
+        not (holds and silent), f"every reply of {silent[:1]} is an error, so nothing was audited: see above"
+    )
+    return holds
+
+
+def _write(reports: list[Report], out: Path, target: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "audit.json", f"[{','.join(report.json() for report in reports)}]\n")
+    write_text(out / "audit.html", as_html(reports, target))
+    say(f"report: {out / 'audit.html'}")
+
+
+def demonstrate(target: str, name: str, messages: str, pair: str, seeds: Sequence[int] = (0, 1)) -> None:
+    """Print what both data sets of a pair release under these messages; the same seeds are used for both."""
+    (case,) = [case for case in load(target) if case.name == name]
+    with recording():
+        for which, data in zip(("first", "second"), case.pairs[pair], strict=True):
+            for seed in seeds:
+                _show(f"{which} data set, seed {seed}", case.mechanisms[messages](data, seed))
+
+
+def _show(title: str, run_: Sequence[Any]) -> None:
+    say(title)
+    for round_, outcome in enumerate(run_, 1):
+        say(*(f"  round {round_}: {place} = {text}" for place, text in outcome.form.items()))
+        say(*(f"  round {round_}: {place} values {values}" for place, values in outcome.values.items()))

@@ -1,0 +1,139 @@
+"""Neighbouring data sets, and server messages that move what a client sends."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinflower.errors import require
+
+from .recorder import Arrays, Request, request
+
+Rows = Mapping[str, NDArray[Any]]
+"""Columns of a table, such as {"image": (n, 8, 8), "label": (n,)}; arrays with a common first axis."""
+
+_FAR = 1e3  # the size of an extreme row or model
+_TILT = 0.03  # the cosine of the angle between a far model and a row across it
+
+
+def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[str, tuple[Rows, Rows]]:
+    """Neighbours of these rows, by name. relation: "replace", or "add or remove", one record.
+
+    A guarantee holds for all data sets of every size, so the list has data sets of a single record, too, in which it
+    counts most.
+    """
+    require(relation in ("replace", "add or remove"), "relation must be 'replace' or 'add or remove'")
+    sizes = {len(column) for column in rows.values()}
+    require(len(sizes) == 1 and min(sizes) > 1, f"rows must be columns of one length above 1; got {sizes}")
+    if relation == "add or remove":
+        (size,) = sizes
+        return {
+            "the first row removed": (rows, _taken(rows, slice(1, None))),
+            "one of two equal rows removed": (_taken(rows, [0, 0]), _taken(rows, [0])),
+            "one of two rows removed": (_taken(rows, [0, size - 1]), _taken(rows, [0])),
+        }
+    found: dict[str, tuple[Rows, Rows]] = {}
+    single = _taken(rows, [0])
+    for text, base in (("the first row", rows), ("the only row", single)):
+        found |= {f"{text} {how}": (base, changed) for how, changed in _changed(base, rows, label).items()}
+    for sign in (-1, 1):
+        one, other = (_with_first(single, _across(single, label, sign, side)) for side in (-1, 1))
+        found[f"the only row across a far model, {'against' if sign < 0 else 'for'} it"] = one, other
+    return found
+
+
+def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[Any]]:
+    """A row of the length of the first one, nearly orthogonal to a model of equal entries.
+
+    It leans by _TILT to or against the model, so that a far model classifies it with certainty; `side` is the sign of
+    the rest. Of both sides a misclassifying model has nearly opposite gradients of full length.
+    """
+    found = {}
+    for name in _features(rows, label):
+        first = rows[name][0]
+        along = np.ones(first.size)
+        rest = np.where(np.arange(first.size) % 2, -1.0, 1.0)
+        rest -= rest.mean()
+        parts = (sign * _TILT, along), (side * np.sqrt(1 - _TILT**2), rest)
+        row = sum(size * part / max(float(np.linalg.norm(part)), 1e-9) for size, part in parts)
+        found[name] = (np.linalg.norm(first) * row).reshape(first.shape)
+    return found
+
+
+def _features(rows: Rows, label: str) -> list[str]:
+    """The columns of real numbers, and those of whole numbers with more than one axis, such as images."""
+    kinds = {name: column.dtype.kind if column.ndim == 1 else "f" for name, column in rows.items()}
+    return [name for name, kind in kinds.items() if name != label and kind == "f"]
+
+
+def _times(factor: float, first: NDArray[Any]) -> NDArray[Any]:
+    """The features times a factor; whole numbers are inverted, as 255 - x for bytes, or become 0."""
+    if first.dtype.kind == "f":
+        return factor * first
+    return np.invert(first) if factor < 0 else np.zeros_like(first)
+
+
+def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
+    """Data sets with another first row."""
+    found: dict[str, Rows] = {
+        text: _with_first(base, {name: _times(factor, base[name][0]) for name in _features(base, label)})
+        for text, factor in (("negated", -1.0), ("at zero", 0.0), (f"times {-_FAR:g}", -_FAR))
+    }
+    others = np.unique(rows[label][rows[label] != base[label][0]]) if label in rows else np.empty(0)
+    if len(others):
+        found["with another label"] = _with_first(base, {label: others[-1]})
+        found["negated, with another label"] = _with_first(found["negated"], {label: others[-1]})
+    return found
+
+
+def _taken(rows: Rows, places: Any) -> Rows:
+    return {name: column[places] for name, column in rows.items()}
+
+
+def _with_first(rows: Rows, values: Mapping[str, Any]) -> Rows:
+    """The rows with other values in the first one."""
+    changed = {name: column.copy() for name, column in rows.items()}
+    for name, value in values.items():
+        changed[name][0] = value
+    return changed
+
+
+def messages(
+    model: Arrays,
+    rounds: int,
+    config: Mapping[str, Any] | None = None,
+    make: Callable[[Arrays, Mapping[str, Any]], Request] = request,
+    round_key: str = "server-round",
+) -> dict[str, list[Request]]:
+    """What a server may send in `rounds` rounds, by name: the model as it is, at extreme points, at points that change
+    from round to round, and with NaN. make: `request` or `numpy_request`. round_key: of the round's number in the
+    config; empty for none."""
+
+    def sent(point: Callable[..., NDArray[Any]]) -> list[Request]:
+        numbered = [{round_key: t} if round_key else {} for t in range(1, rounds + 1)]
+        return [
+            make(_mapped(model, partial(point, round_=t)), dict(config or {}) | number)
+            for t, number in enumerate(numbered, 1)
+        ]
+
+    draws = np.random.default_rng(0)
+    return {
+        "the model as given": sent(lambda a, round_: a),
+        "a far model": sent(lambda a, round_: np.full_like(a, _FAR)),
+        "far models of both signs in turn": sent(lambda a, round_: np.full_like(a, _FAR * (-1) ** round_)),
+        "random models": sent(lambda a, round_: draws.normal(size=a.shape).astype(a.dtype)),
+        "a model of NaN": sent(lambda a, round_: np.full_like(a, np.nan)),
+    }
+
+
+def _mapped(model: Arrays, function: Callable[[NDArray[Any]], NDArray[Any]]) -> Arrays:
+    """The model with a function applied to its arrays of real numbers."""
+
+    def one(array: NDArray[Any]) -> NDArray[Any]:
+        return function(array) if array.dtype.kind == "f" else array
+
+    if isinstance(model, Mapping):
+        return {name: one(array) for name, array in model.items()}
+    return [one(array) for array in model]

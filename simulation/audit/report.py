@@ -1,0 +1,221 @@
+"""What an audit found, as text, as JSON, and as a page."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..report.html.parts import Fact, Page, Section, Table
+from ..report.html.render import html
+from .attack import Attack, Effort, attack
+from .cases import Case
+from .declared import Certified, certified
+
+NOT_TRIED = (
+    "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
+    "what several clients, several runs or a colluding client reveal together",
+    "how long replies take, logs, files, and memory of the client",
+    "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
+    "audits of a single run (a lower bound from canaries is in twinflower.privacy.lower_bounds), and its form for f-DP",
+)
+_ROUNDING = 1e-6  # relative, up to which two epsilons are the same
+
+
+@dataclass(frozen=True)
+class Report:
+    """An audited case. certified: None if the app's releases are not declared."""
+
+    case: Case
+    attack: Attack
+    certified: Certified | None
+    effort: Effort
+    target: str = "FILE.py:NAME"
+
+    @property
+    def alarms(self) -> list[str]:
+        """Why the claim does not hold; empty if nothing was found against it."""
+        return list(_alarms(self))
+
+    @property
+    def ratio(self) -> float | None:
+        """Attacked over certified mu; None if either is not known or infinite."""
+        if self.certified is None or not self.certified.mu or math.isinf(self.attack.mu):
+            return None
+        return self.attack.mu / self.certified.mu
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        if self.alarms:
+            return "The claim does not hold."
+        if self.attack.unanswered:
+            return f"Nothing was audited, because every reply is an error: {self.attack.unanswered}"
+        return "No attack exceeded the claim. This is not a proof of privacy."
+
+    def text(self) -> str:
+        """The report as text for a terminal."""
+        lines = [self.case.name, *([f"  {self.case.about}"] if self.case.about else []), ""]
+        lines += [f"  {name:<10} {value}" for name, value in _numbers(self)]
+        lines += ["", f"  {self.verdict}", *(f"  - {alarm}" for alarm in self.alarms), "", "  Evidence:"]
+        lines += [f"  - {line}" for line in _evidence(self)]
+        lines += [f"  Look at this: {line}" for line in _remarks(self)]
+        lines += ["", "  To see it again:", *(f"    {line}" for line in self.script.splitlines())]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def script(self) -> str:
+        """The smallest Python script that shows the finding again."""
+        chosen = self.attack.chosen
+        arguments = ", ".join(map(repr, (self.target, self.case.name, chosen.messages, chosen.pair)))
+        return f"from twinflower import audit\naudit.demonstrate({arguments})"
+
+    def json(self) -> str:
+        """The report as JSON; an infinite number is null, with "unbounded" true beside it."""
+        attacked = self.attack
+        content = {
+            "case": self.case.name,
+            "about": self.case.about,
+            "claimed": {**self.case.claim._asdict(), "mu": self.case.claim.mu},
+            "certified": self.certified and _finite(self.certified._asdict()),
+            "attacked": _finite({"epsilon": attacked.epsilon, "mu": attacked.mu}),
+            "holds": not self.alarms,
+            "alarms": self.alarms,
+            "leaks": [leak._asdict() for leak in attacked.leaks],
+            "evidence": [_finite(found._asdict()) for found in attacked.evidence],
+            "one_round": attacked.one_round and _finite(attacked.one_round._asdict()),
+            "remarks": list(_remarks(self)),
+            "chosen": attacked.chosen._asdict(),
+            "tried": [candidate._asdict() for candidate in attacked.screened],
+            "not_tried": NOT_TRIED,
+            "effort": asdict(self.effort),
+            "script": self.script,
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+
+def run(case: Case, effort: Effort | None = None, target: str = "FILE.py:NAME") -> Report:
+    """Audit a case. target: where the case is found again, for the script of the report."""
+    effort = effort or Effort()
+    guarantee = certified(case.declared, case.claim.delta) if case.declared else None
+    return Report(case, attack(case, effort), guarantee, effort, target)
+
+
+def _alarms(report: Report) -> Iterator[str]:
+    attacked, claim = report.attack, report.case.claim
+    if attacked.leaks:
+        yield f"not private: {_leaks(report)}"
+    elif attacked.epsilon > claim.epsilon * (1 + _ROUNDING):
+        yield f"attacked epsilon {_number(attacked.epsilon)} is above the claimed {claim.epsilon:g}"
+    if report.certified and report.certified.epsilon > claim.epsilon * (1 + _ROUNDING):
+        yield (
+            f"the declared noise guarantees epsilon {_number(report.certified.epsilon)}, not the claimed "
+            f"{claim.epsilon:g}"
+        )
+
+
+def _leaks(report: Report) -> str:
+    leaks = report.attack.leaks
+    first, more = (
+        min(leaks, key=lambda leak: (leak.round, leak.place != "error")),
+        len({leak.place for leak in leaks}) - 1,
+    )
+    others = f", and {more} more such place{'s' * (more > 1)}" if more else ""
+    return (
+        f"in all {report.effort.certain} runs on each data set, {first.place} in the reply of round {first.round} is "
+        f"{first.first} on one, and {first.second} on the other{others}"
+    )
+
+
+def _numbers(report: Report) -> list[tuple[str, str]]:
+    """The three numbers."""
+    claim, attacked = report.case.claim, report.attack
+    known = report.certified
+    return [
+        ("claimed", f"epsilon {claim.epsilon:g} at delta {claim.delta:g}, as mu {_number(claim.mu)}"),
+        (
+            "certified",
+            _pair(known.epsilon, known.mu) if known else "unknown: the app's noise is not declared",
+        ),
+        (
+            "attacked",
+            "unbounded"
+            if attacked.leaks
+            else f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
+        ),
+    ]
+
+
+def _pair(epsilon: float, mu: float | None) -> str:
+    return f"epsilon {_number(epsilon)}" + ("" if mu is None else f", mu {_number(mu)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "infinity"
+
+
+def _evidence(report: Report) -> Iterator[str]:
+    attacked = report.attack
+    yield f"data sets: {attacked.chosen.pair}; server: {attacked.chosen.messages}"
+    for leak in attacked.leaks[:6]:
+        yield f"round {leak.round}, {leak.place}: {leak.first} against {leak.second}"
+    for found in [*attacked.evidence, *([attacked.one_round] if attacked.one_round else [])]:
+        yield f"{found.how}: {_pair(found.epsilon, found.mu)}"
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    """What somebody should look at."""
+    for place in report.attack.changing:
+        yield (
+            f"{place} changes from run to run on the same data: it must be noise that the claim covers; a seed or a "
+            "key would undo the noise"
+        )
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers for JSON, which has no infinity."""
+    endless = any(isinstance(value, float) and math.isinf(value) for value in numbers.values())
+    plain = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in numbers.items()}
+    return plain | ({"unbounded": True} if endless else {})
+
+
+def page(reports: list[Report], title: str) -> Page:
+    """All reports of a command as one page."""
+    wrong = [report.case.name for report in reports if report.alarms]
+    alarm = f"Claims that do not hold: {', '.join(wrong)}." if wrong else ""
+    rows = [[r.case.name, *(value for _, value in _numbers(r)), r.verdict] for r in reports]
+    summary = Table(("Case", "Claimed", "Certified", "Attacked", "Result"), rows)
+    facts = [Fact("cases", str(len(reports))), Fact("claims that do not hold", str(len(wrong)))]
+    return Page(
+        "Audit of privacy claims",
+        title,
+        alarm,
+        ["An audit can refute a claim of privacy. It cannot prove one."],
+        facts,
+        [
+            Section("Summary", tables=[summary]),
+            *map(_section, reports),
+            Section("Not tried", points=NOT_TRIED),
+        ],
+        "Written by twinflower audit.",
+    )
+
+
+def _section(report: Report) -> Section:
+    tried = [[c.messages, c.pair, f"{c.strength:.3g}"] for c in report.attack.screened]
+    headings = ("Server messages", "Data sets", "Distance in deviations of the noise")
+    return Section(
+        report.case.name,
+        [report.case.about, report.verdict] if report.case.about else [report.verdict],
+        [*report.alarms, *_evidence(report), *_remarks(report)],
+        tables=[Table(("", ""), [[name, value] for name, value in _numbers(report)])],
+        folded=[
+            Section("What was tried", tables=[Table(headings, tried)]),
+            Section("To see it again", [report.script]),
+        ],
+    )
+
+
+def as_html(reports: list[Report], title: str) -> str:
+    """All reports of a command as one HTML file."""
+    return html(page(reports, title))

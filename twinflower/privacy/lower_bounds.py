@@ -1,0 +1,150 @@
+"""Lower bounds on privacy parameters, with a confidence, from what an attack achieved on repeated runs.
+
+A mechanism is run on two neighbouring data sets, called first and second, and an attack says after every run which of
+them was used. `alpha` is always the probability, at most, with which a bound exceeds the true value; the confidence is
+1 - alpha. A bound holds for an attack that was chosen before the runs that are counted, on other runs.
+
+Sources. Rates: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 1934, as used by Jagielski,
+Ullman and Oprea, "Auditing differentially private machine learning", NeurIPS 2020. mu: Dong, Roth and Su, "Gaussian
+differential privacy", JRSS B 2022; Nasr et al., "Tight auditing of differentially private machine learning", USENIX
+Security 2023. One run: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import special
+from ..arrays import Array
+from ..errors import require
+from .accountant import check_probability
+
+_NEVER = 1e-300  # stands for a probability of 0 below a fraction
+
+
+class Counts(NamedTuple):
+    """How often an attack said "second": in `hits` of `seconds` runs on the second data set, and in `alarms` of
+    `firsts` runs on the first."""
+
+    hits: int
+    seconds: int
+    alarms: int
+    firsts: int
+
+
+def clopper_pearson(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+    """A lower and an upper bound on a probability; each by itself is wrong with a probability of at most alpha.
+
+    The lower bound is the p at which as many successes or more have probability alpha, P[Binomial(n, p) >= k] = alpha.
+    If it exceeds the true p, then k is among the largest outcomes, which together have probability alpha or less. By
+    P[Binomial(n, p) >= k] = P[Beta(k, n - k + 1) <= p] it is a quantile of a beta distribution. The upper bound is the
+    same for the failures.
+    """
+    check_probability("alpha", alpha)
+    require(0 <= successes <= trials > 0, f"successes must be from 0 to trials; got {successes} of {trials}")
+    misses = trials - successes
+    low = special.betaincinv(successes, misses + 1, alpha) if successes else 0.0
+    high = special.betaincinv(successes + 1, misses, 1 - alpha) if misses else 1.0
+    return float(low), float(high)
+
+
+def _rates(counts: Counts, alpha: float) -> tuple[float, float]:
+    """A lower bound on the probability of a hit and an upper bound on that of an alarm; both hold at once."""
+    low, _ = clopper_pearson(counts.hits, counts.seconds, alpha / 2)
+    _, high = clopper_pearson(counts.alarms, counts.firsts, alpha / 2)
+    return low, high
+
+
+def epsilon_of_rates(counts: Counts, delta: float, alpha: float) -> float:
+    """A lower bound on epsilon at delta from 0; no assumption on the mechanism.
+
+    (epsilon, delta)-DP means P[hit] <= e^epsilon P[alarm] + delta, and the same for the complements:
+    1 - P[alarm] <= e^epsilon (1 - P[hit]) + delta. Both are solved for epsilon at bounds on the two probabilities, each
+    with alpha / 2. However well the attack works, n runs can show no more than about ln(n / ln(2 / alpha)).
+    """
+    low, high = _rates(counts, alpha)
+    ratios = (low - delta) / max(high, _NEVER), (1 - high - delta) / max(1 - low, _NEVER)
+    return max(0.0, math.log(max(*ratios, _NEVER)))
+
+
+def mu_of_rates(counts: Counts, alpha: float) -> float:
+    """A lower bound on mu; no assumption but that it is asked about mu-GDP.
+
+    mu-GDP means that no test does better than the best one of N(0, 1) against N(mu, 1), so that
+    P[hit] <= Phi(Phi^-1(P[alarm]) + mu), and mu >= Phi^-1(P[hit]) - Phi^-1(P[alarm]).
+    """
+    low, high = _rates(counts, alpha)
+    if low == 0 or high == 1:
+        return 0.0
+    return max(0.0, float(special.ndtri(low) - special.ndtri(high)))
+
+
+def mu_of_shift(shift: float, noise: Array, alpha: float) -> float:
+    """A lower bound on mu of a score whose noise is normal, if the data move it by a known amount.
+
+    noise: the scores of n independent runs on one data set. With their deviation s, (n - 1) s^2 / sigma^2 is
+    chi-square with n - 1 degrees of freedom, so that sigma is above s sqrt((n - 1) / q), q the quantile at alpha, with
+    probability alpha. mu = |shift| / sigma. The shift is known if the same draws can be used on both data sets.
+    """
+    freedom = len(noise) - 1
+    quantile = 2 * float(special.gammaincinv(freedom / 2, alpha))
+    deviation = float(np.std(noise, ddof=1))
+    return abs(shift) / max(deviation, _NEVER) * math.sqrt(quantile / freedom)
+
+
+def mu_of_means(first: Array, second: Array, alpha: float) -> float:
+    """A lower bound on mu of a score that is normal on both data sets, with a common deviation.
+
+    With n and m independent runs, T = (mean difference) / (s sqrt(1/n + 1/m)) has the noncentral t-distribution with
+    n + m - 2 degrees of freedom and noncentrality mu / sqrt(1/n + 1/m). P[T >= t] grows with mu, and the bound is the
+    mu at which it is alpha. Its sign is known from other runs: `second` is expected to be the larger.
+    """
+    from scipy import stats  # slow to import, and needed only here
+
+    freedom = len(first) + len(second) - 2
+    unit = math.sqrt(1 / len(first) + 1 / len(second))
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (first, second))
+    deviation = math.sqrt(max(squares / freedom, _NEVER))
+    t = float(second.mean() - first.mean()) / (deviation * unit)
+    return _largest(lambda mu: float(stats.nct.sf(t, freedom, mu / unit)) <= alpha, t * unit)
+
+
+def _largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7) -> float:
+    """The largest number from 0 to limit at which `holds`, which is true up to some number and false from there;
+    0 if it is false at 0."""
+    if limit <= 0 or not holds(0.0):
+        return 0.0
+    low, high = 0.0, limit
+    while high - low > digits * limit:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def epsilon_of_one_run(correct: int, guesses: int, canaries: int, delta: float, alpha: float) -> float:
+    """A lower bound on epsilon at delta, for adding or removing a record, from a single run with many canaries.
+
+    Each of `canaries` records was included by a fair coin of its own. The attack guessed `guesses` of the coins and
+    was right about `correct`. For (epsilon, delta)-DP the number of right guesses is at most about
+    W ~ Binomial(guesses, 1 / (1 + e^-epsilon)):
+
+        P[correct >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,   i = 1..v, m canaries
+
+    (Steinke et al. 2023, Theorem 5.2). The bound is the largest epsilon at which the right side is at most alpha.
+    """
+    require(0 <= correct <= guesses <= canaries, "correct <= guesses <= canaries is needed")
+    if not correct:
+        return 0.0
+    return _largest(lambda e: _one_run_chance(correct, guesses, canaries, e, delta) <= alpha, 50.0)
+
+
+def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """The probability, at most, of so many right guesses."""
+    from scipy import stats
+
+    coin = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
+    near = np.cumsum(coin.pmf(np.arange(correct - 1, -1, -1)))  # P[v > W >= v - i]
+    slack = float((near / np.arange(1, correct + 1)).max())
+    return float(coin.sf(correct - 1)) + 2 * canaries * delta * slack
