@@ -30,22 +30,24 @@ class ExactAnswers:
     """Which sums a client sends without noise.
 
     bins: the number of bins in which it counts the scores of held-out rows (`twinflower.models.discrimination`), 0 for
-    none. standard_errors: whether it sends the sums from which standard errors follow. rounds: the number of the last
-    round of the run.
+    none. errors: whether it sends sums of a regression's errors on these rows. standard_errors: whether it sends the
+    sums from which standard errors follow. rounds: the number of the last round of the run.
     """
 
     bins: int = 0
+    errors: bool = False
     standard_errors: bool = False
     rounds: int = 0
 
     def evaluation(
         self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: Bins
     ) -> Reply:  # fmt: skip
-        """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to count scores,
-        for another model or other bins in the same round, and for a round that the run does not have."""
-        if bins.number:
+        """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to send counts or
+        sums of errors, for another model or other bins in the same round, and for a round that the run does not have.
+        """
+        if bins.number or self.errors:
             requests.once("counts", config, x.tobytes() + repr(bins).encode(), range(self.rounds + 1))
-        count, loss, correct, scores, errors = evaluate(objective, x, rows, bins)
+        count, loss, correct, scores, errors = evaluate(objective, x, rows, bins, self.errors)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(count, 1)}
         metrics |= {"scores": packed(scores.cells)} if scores else {}
         return loss, count, metrics | ({"errors": packed(np.array(errors))} if errors else {})

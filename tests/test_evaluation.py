@@ -225,7 +225,7 @@ def some_numbers(seed, rows):
 def regression(tmp_path):
     keys = three_sites(tmp_path, REGRESSION, some_numbers, (40, 80, 60, 50))
     keys |= {"algorithm": "fedavg", "objective.name": "least-squares", "fedavg.step-size": 0.5, "rounds": 4}
-    return keys | {"evaluation.held-out": 0.3}
+    return keys | {"evaluation.held-out": 0.3, "evaluation.errors": True}
 
 
 def test_a_regression_reports_errors_of_all_rows_together_in_units_of_the_label(regression):
@@ -245,13 +245,20 @@ def test_a_regression_reports_errors_of_all_rows_together_in_units_of_the_label(
 
 
 @pytest.mark.parametrize("name", ["huber", "absolute"])
-def test_other_regressions_report_errors_too_and_private_ones_do_not(regression, name):
+def test_other_regressions_report_errors_too_and_private_ones_refuse(regression, name):
     result = inprocess.train(prepare(parse(regression | {"objective.name": name})))
     assert result.rows[-1]["held_out_rmse"] > 0
     private = {"privacy.mode": "gradient", "privacy.epsilon": 8.0, "privacy.evaluation-share": 0.5}
     private |= {"evaluation.loss-bound": 1.0, "objective.clip-norm": 1.0, "objective.name": name}
-    result = inprocess.train(prepare(parse(regression | private)))
-    assert not set(ERROR_COLUMNS) & result.rows[-1].keys()
+    with pytest.raises(SettingError, match=r"evaluation.errors needs .* a run without privacy"):
+        prepare(parse(regression | private))
+
+
+def test_without_the_setting_no_sums_of_errors_are_sent(regression):
+    setup = prepare(parse(regression | {"evaluation.errors": False}))
+    assert not set(ERROR_COLUMNS) & inprocess.train(setup).rows[-1].keys()
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
+    assert "errors" not in client.evaluate([setup.start], {"round": 1})[2]
 
 
 def test_labels_that_do_not_vary_have_no_r_squared():

@@ -189,7 +189,7 @@ def test_without_the_setting_nothing_is_sent(tmp_path):
 def test_a_private_client_sends_none_whatever_the_request():
     setup = small("fedpdm-private")
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    client.exact = ExactAnswers(0, True, setup.config.rounds)
+    client.exact = ExactAnswers(0, False, True, setup.config.rounds)
     with pytest.raises(ReplyError, match="sends no information matrix"):
         client.evaluate([setup.start], {"round": 1, INFORMATION: True})
     assert client.guard.ledger.charges() == []

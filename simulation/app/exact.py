@@ -18,14 +18,15 @@ _ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
 def check_exact(setup: Setup, site: Site) -> None:
     """Raise SettingError for a run without privacy that asks for exact sums which the site's policy does not allow."""
     own = setup.config.evaluation
-    if own.bins and setup.held is not None:
+    if (own.bins or own.errors) and setup.held is not None:
         _check_scores(site, own.bins, int(setup.held.sizes[site.partition_id]))
     if own.standard_errors:
         _check_information(setup, site)
 
 
 def _check_scores(site: Site, bins: int, rows: int) -> None:
-    least, most, remedy = site.score_rows, site.score_bins, "(evaluation.bins = 0 trains without)"
+    least, most = site.score_rows, site.score_bins
+    remedy = "(evaluation.bins = 0 and evaluation.errors = false train without)"
     require(least is not None, f"this site counts no scores: its node config has no score-rows {remedy}")
     require(
         rows >= (least or 0) and bins <= most,
@@ -35,15 +36,9 @@ def _check_scores(site: Site, bins: int, rows: int) -> None:
 
 
 def _check_information(setup: Setup, site: Site) -> None:
-    least, rows, d = (
-        site.standard_error_rows,
-        int(setup.partition.sizes[site.partition_id]),
-        setup.objective.d,
-    )
-    what, remedy = (
-        "this site sends no information matrix",
-        "(evaluation.standard-errors = false trains without)",
-    )
+    least, rows = site.standard_error_rows, int(setup.partition.sizes[site.partition_id])
+    what, d = "this site sends no information matrix", setup.objective.d
+    remedy = "(evaluation.standard-errors = false trains without)"
     require(least is not None, f"{what}: its node config has no standard-error-rows {remedy}")
     least = max(least or 0, _ROWS_PER_PARAMETER * d)
     require(

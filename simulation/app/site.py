@@ -28,7 +28,8 @@ takes part in such runs, the fixed sentence also says what kind of error it is (
                                      from which standard errors follow, in runs without privacy; without this key it
                                      sends none
     score-rows, score-bins           fewest held-out rows, and most bins (default 20), of which it sends counts of
-                                     scores without noise, in runs without privacy; without score-rows it sends none
+                                     scores, or sums of errors, without noise, in runs without privacy; without
+                                     score-rows it sends none
     ignore-keys                      comma-separated keys of other apps on the same node
 
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private

@@ -95,6 +95,10 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
         "evaluation.loss-bound, to which the losses that it releases are clipped",
     )
+    require(
+        not (config.evaluation.errors and data.num_classes),
+        "evaluation.errors are those of a regression, and these labels are classes: set it to false",
+    )
     if config.evaluation.bins:
         _check_bins(config.objective.name, data.num_classes)
 

@@ -62,7 +62,7 @@ def columns(setup: Setup) -> Sequence[str]:
     scores = SCORE_COLUMNS if own.bins else ()
     if setup.plan:
         return (*private_columns(own.loss_bound), *scores)
-    return (*COLUMNS, *scores, *(() if setup.dataset.num_classes else ERROR_COLUMNS))
+    return (*COLUMNS, *scores, *(ERROR_COLUMNS if own.errors else ()))
 
 
 def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
@@ -112,7 +112,7 @@ def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[in
 def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
     rows = held_rows(setup, client)
     assert rows is not None
-    return evaluate(setup.objective, x, rows, bins(setup, x))
+    return evaluate(setup.objective, x, rows, bins(setup, x), setup.config.evaluation.errors)
 
 
 def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:

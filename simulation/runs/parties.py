@@ -98,7 +98,7 @@ def client_of(
         held_rows(setup, number),
         columns,
         held_out.of_client(setup, number, guard),
-        ExactAnswers(own.bins, own.standard_errors, setup.config.rounds),
+        ExactAnswers(own.bins, own.errors, own.standard_errors, setup.config.rounds),
     )
 
 

@@ -72,7 +72,8 @@ def node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
 def _exact_answers(config: Config) -> dict[str, Value]:
     """The entries of a node config that allow what a run without privacy asks for."""
     asked = config.evaluation
-    scores: dict[str, Value] = {"score-rows": 1, "score-bins": asked.bins} if asked.bins else {}
+    scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
+    scores |= {"score-bins": asked.bins} if asked.bins else {}
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 

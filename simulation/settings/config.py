@@ -277,6 +277,11 @@ def _check_evaluation(evaluation: Evaluation, privacy: NoPrivacy | Private, roun
         f"got {evaluation.bins} and {evaluation.held_out:g}",
     )
     require(
+        not evaluation.errors or (evaluation.held_out > 0 and isinstance(privacy, NoPrivacy)),
+        "evaluation.errors needs evaluation.held-out above 0, the part of every client's rows on which they are made, "
+        "and a run without privacy, because these sums are exact",
+    )
+    require(
         evaluation.release_every <= rounds,
         f"evaluation.release-every must be at most the number of rounds, {rounds}; got {evaluation.release_every}",
     )

@@ -95,6 +95,14 @@ class Evaluation:
         ),
     ] = 0
 
+    errors: Annotated[
+        bool,
+        Setting(
+            "without privacy, clients of a regression send sums of errors and labels of their held-out rows, for R^2, "
+            "mean absolute and root mean squared error"
+        ),
+    ] = False
+
     standard_errors: Annotated[
         bool,
         Setting(

@@ -79,16 +79,21 @@ class Released(NamedTuple):
         return cls(rows, value, sigma, table)
 
 
-def evaluate(objective: Objective, x: Array, rows: Batch, bins: Bins = NO_BINS) -> Evaluation:
-    """Evaluate the model x (d,) on a site's held-out rows, which may be none, with counts by bin if there are bins."""
+def evaluate(
+    objective: Objective, x: Array, rows: Batch, bins: Bins = NO_BINS, errors: bool = False
+) -> Evaluation:
+    """Evaluate the model x (d,) on a site's held-out rows, which may be none, with counts by bin if there are bins.
+
+    errors: with sums of errors; the model is that of a regression.
+    """
     size = len(rows.labels)
     scores = bins.table(log_odds(objective, x, rows.features), rows.labels) if bins.number else None
     with np.errstate(all="ignore"):  # a diverging model has an infinite loss
-        errors = _errors(objective, x, rows) if rows.labels.dtype.kind == "f" else None
+        sums = _errors(objective, x, rows) if errors else None
         if not size:
-            return Evaluation(0, 0.0, 0.0, scores, errors)
+            return Evaluation(0, 0.0, 0.0, scores, sums)
         loss, score = float(objective.value(x, rows)), float(objective.score(x, rows))
-    return Evaluation(size, loss, size * score, scores, errors)
+    return Evaluation(size, loss, size * score, scores, sums)
 
 
 def _errors(objective: Objective, x: Array, rows: Batch) -> Errors:
