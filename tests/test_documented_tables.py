@@ -23,7 +23,6 @@ NOT_REDRAWN = {
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",
     "li2024-fig4-dp-mnist",
-    "li2024-fig7-dp",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
