@@ -17,13 +17,10 @@ FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {
     # in an older style, too; each takes ten minutes to some hours
-    "sums-mnist",
     "zhang2023-fig1-methods",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",
-    "li2024-fig4-dp-mnist",
-    "li2024-fig7-dp",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
