@@ -213,7 +213,7 @@ def test_without_experiments_the_list_says_where_they_are(call, monkeypatch):
 def test_an_unknown_command_is_one_sentence(call):
     assert call("rnu") == (2, "", "error: there is no command 'rnu'; did you mean 'run'?\n")
     assert call("fly")[2].startswith(
-        "error: there is no command 'fly'; known: check-node, coefficients, compare,"
+        "error: there is no command 'fly'; known: audit, check-node, coefficients,"
     )
 
 
