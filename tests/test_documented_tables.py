@@ -20,7 +20,6 @@ NOT_REDRAWN = {
     "zhang2023-fig1-methods",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
-    "li2023-fig1-dp",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))
