@@ -22,6 +22,7 @@ from ..errors import require
 from .accountant import check_probability
 
 _NEVER = 1e-300  # stands for a probability of 0 below a fraction
+_LARGE = 500.0  # an epsilon that no number of runs shows
 
 
 class Counts(NamedTuple):
@@ -67,6 +68,17 @@ def epsilon_of_rates(counts: Counts, delta: float, alpha: float) -> float:
     low, high = _rates(counts, alpha)
     ratios = (low - delta) / max(high, _NEVER), (1 - high - delta) / max(1 - low, _NEVER)
     return max(0.0, math.log(max(*ratios, _NEVER)))
+
+
+def runs_to_exceed(epsilon: float, delta: float, alpha: float) -> int:
+    """The number of runs on each data set from which on an attack without a mistake shows more than this epsilon.
+
+    After n runs, (alpha / 2)^(1/n) is the lower bound on P[hit] and 1 minus it the upper bound on P[alarm], and
+    `epsilon_of_rates` exceeds epsilon if (alpha / 2)^(1/n) > (e^epsilon + delta) / (e^epsilon + 1): about
+    e^epsilon ln(2 / alpha) runs.
+    """
+    failures = (1 - delta) / (1 + math.exp(min(epsilon, _LARGE)))
+    return math.floor(math.log(alpha / 2) / math.log1p(-failures)) + 1
 
 
 def mu_of_rates(counts: Counts, alpha: float) -> float:
