@@ -1,7 +1,7 @@
 """The attack: find what tells neighbours apart most, learn to tell them apart, and count successes on new runs.
 
-Data sets and messages are chosen, and the attack is learned, on other runs than those that are counted. What exceeds the
-claim is counted again on further runs, and the smaller bound is reported: a claim that holds is accused only if two
+Data sets and messages are chosen, and the attack is learned, on other runs than those that are counted. What exceeds
+the claim is counted again on further runs, and the smaller bound is reported: a claim that holds is accused only if two
 independent counts are wrong. Runs on both data sets take turns in random order, so that what drifts with time (clocks,
 counters) is not taken for an effect of the data.
 """
@@ -24,7 +24,7 @@ from twinflower.privacy.lower_bounds import Counts, runs_to_exceed
 from .cases import Case
 from .features import Features, Leak, changing, leaks
 from .recorder import recording
-from .transcript import Outcome, Transcript, same
+from .transcript import Transcript, same
 
 T = TypeVar("T")
 _FAR_LARGER = 10.0
@@ -138,7 +138,9 @@ def attack(case: Case, effort: Effort) -> Attack:
         return found._replace(changing=changing(runs), replayed=same(begin, end))
 
 
-def _attacked(case: Case, screened: Sequence[tuple[Candidate, bool]], effort: Effort, seeds: _Seeds) -> Attack:
+def _attacked(
+    case: Case, screened: Sequence[tuple[Candidate, bool]], effort: Effort, seeds: _Seeds
+) -> Attack:
     """The first leak that contradicts the claim, or else the strongest attack."""
     candidates = [candidate for candidate, _ in screened]
     leaking = [candidate for candidate, leaks_ in screened if leaks_]
@@ -157,9 +159,7 @@ def _attacked(case: Case, screened: Sequence[tuple[Candidate, bool]], effort: Ef
 def _observed(case: Case, names: Sequence[Any], which: int, seed: int) -> Transcript:
     """What a run on data set `which` of a pair shows, without what is public."""
     run = case.mechanisms[names[0]](case.pairs[names[1]][which], seed)
-    return [
-        Outcome(*({k: v for k, v in part.items() if k not in case.public} for part in outcome)) for outcome in run
-    ]
+    return [outcome.without(case.public) for outcome in run]
 
 
 def _unchanged(run: Transcript) -> Any:
@@ -199,9 +199,7 @@ def _leaking(case: Case, candidate: Candidate, effort: Effort, seeds: _Seeds, te
     return Attack(evidence, candidate, [], sure, proven=case.claim.refuted_by(evidence[0].epsilon))
 
 
-def _twice(
-    case: Case, count: Callable[[range], list[Evidence]], new: Callable[[], range]
-) -> list[Evidence]:
+def _twice(case: Case, count: Callable[[range], list[Evidence]], new: Callable[[], range]) -> list[Evidence]:
     """Evidence from new runs. If it contradicts the claim, it is counted again, and the smaller bounds are taken."""
     found = count(new())
     if not any(case.claim.refuted_by(one.epsilon) for one in found if case.gaussian or not one.gaussian):
@@ -211,7 +209,7 @@ def _twice(
 
 def _screened(case: Case, messages: str, pair: str, seeds: range) -> tuple[Candidate, bool]:
     """A candidate with its strength, and whether it may leak."""
-    runs = _both(case, (messages, pair), seeds)
+    runs: tuple[list[Transcript], list[Transcript]] = _both(case, (messages, pair), seeds)
     return Candidate(messages, pair, _strength(*runs), _void(*runs)), bool(leaks(*runs))
 
 
@@ -300,7 +298,7 @@ def _counted(case: Case, candidates: Sequence[Candidate], effort: Effort, seeds:
 
 def _mostly_errors(runs: Pair) -> str:
     """A sentence if most replies are errors; otherwise empty."""
-    replies = [dict(form) for side in runs for forms in side.forms for form in forms]
+    replies = [dict(reply) for side in runs for replies_ in side.forms for reply in replies_]
     errors = [reply["error"] for reply in replies if "error" in reply]
     if 2 * len(errors) <= len(replies):
         return ""

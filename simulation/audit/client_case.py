@@ -30,9 +30,9 @@ def client_case(
     """The case of an app that trains a model on rows.
 
     app(rows, seed): the ClientApp of a client that holds these rows, in the form of `rows`. model: the arrays of a
-    model, of which the server sends extreme versions. rows, label: see `pairs`. claim: its relation is that of the data sets. config: of every request.
-    numpy_client: whether the app has a NumPyClient. only: names of `messages` to send, by default all. The rest: see
-    `Case`.
+    model, of which the server sends extreme versions. rows, label: see `pairs`. claim: its relation is that of the data
+    sets. config: of every request. numpy_client: whether the app has a NumPyClient. only: names of `messages` to send,
+    by default all. The rest: see `Case`.
     """
     make = numpy_request if numpy_client else request
     plans = messages(model, rounds, config, make)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.errors import require
+from twinflower.privacy.accountant import check_count
 
 from .recorder import Arrays, Request, request
 
@@ -34,7 +35,10 @@ def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[s
     )
     found = _removed(rows, *sizes) if relation == "add or remove" else _replaced(rows, label)
     different = _without_duplicates(found)
-    require(bool(different), "the rows have no column of numbers whose first entry can be changed: pass your own pairs")
+    require(
+        bool(different),
+        "the rows have no column of numbers whose first entry can be changed: pass your own pairs",
+    )
     return different
 
 
@@ -110,7 +114,9 @@ def _times(factor: float, first: NDArray[Any], column: NDArray[Any]) -> NDArray[
 def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
     """Data sets with another first row."""
     found: dict[str, Rows] = {
-        text: _with_first(base, {name: _times(factor, base[name][0], rows[name]) for name in _features(base, label)})
+        text: _with_first(
+            base, {name: _times(factor, base[name][0], rows[name]) for name in _features(base, label)}
+        )
         for text, factor in (("negated", -1.0), ("at zero", 0.0), (f"times {-_FAR:g}", -_FAR))
     }
     others = np.unique(rows[label][rows[label] != base[label][0]]) if label in rows else np.empty(0)
@@ -142,6 +148,7 @@ def messages(
     """What a server may send in `rounds` rounds, by name: the model as it is, at extreme points, at points that change
     from round to round, and with NaN. make: `request` or `numpy_request`. round_key: of the round's number in the
     config; empty for none."""
+    check_count("rounds", rounds)
 
     def sent(point: Callable[..., NDArray[Any]]) -> list[Request]:
         numbered = [{round_key: t} if round_key else {} for t in range(1, rounds + 1)]

@@ -19,7 +19,6 @@ from twinflower.errors import SettingError, require
 from twinflower.privacy import gdp_epsilon, total_mu
 from twinflower.privacy.accountant import check_count, check_positive, check_probability
 
-
 RELATIONS = ("replace", "add or remove", "zero")
 """Which data sets are neighbours: one record (or, at a server, one client's update) is replaced by another; it is added
 or removed; or it becomes zero, while the number of records stays."""
@@ -118,7 +117,9 @@ def of_fixed_clipping(
     weight = max(num_examples) / sum(num_examples)
     relation = "replace" if replaced else "zero"
     sigma = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
-    return [GaussianRelease((1 + replaced) * weight * strategy.clipping_norm, sigma, rounds, relation=relation)]
+    return [
+        GaussianRelease((1 + replaced) * weight * strategy.clipping_norm, sigma, rounds, relation=relation)
+    ]
 
 
 def of_history(
@@ -127,8 +128,8 @@ def of_history(
     """The releases in the history of an Opacus accountant, of (noise multiplier, sampling rate, steps).
 
     Their relation is "add or remove". poisson_sampling: as given to Opacus's make_private; its accountant assumes it,
-    so that other batches are refused. replaced: for the replacement of a record, which moves a sum of clipped gradients twice as far as adding one; only
-    without sampling.
+    so that other batches are refused. replaced: for the replacement of a record, which moves a sum of clipped gradients
+    twice as far as adding one; only without sampling.
     """
     steps = list(history)
     require(

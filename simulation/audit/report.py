@@ -18,7 +18,7 @@ NOT_TRIED = (
     "what several clients, several runs or a colluding client reveal together",
     "how long replies take, logs, files, and memory of the client",
     "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
-    "audits of a single run (a lower bound from canaries is in twinflower.privacy.lower_bounds), and its form for f-DP",
+    "audits of a single training run with many canaries",
 )
 
 
@@ -58,7 +58,13 @@ class Report:
         """The report as text for a terminal."""
         lines = [self.case.name, *([f"  {self.case.about}"] if self.case.about else []), ""]
         lines += [f"  {name:<10} {value}" for name, value in _numbers(self)]
-        lines += ["", f"  {self.verdict}", *(f"  - {alarm}" for alarm in self.alarms.values()), "", "  Evidence:"]
+        lines += [
+            "",
+            f"  {self.verdict}",
+            *(f"  - {alarm}" for alarm in self.alarms.values()),
+            "",
+            "  Evidence:",
+        ]
         lines += [f"  - {line}" for line in _evidence(self)]
         lines += [f"  Look at this: {line}" for line in _remarks(self)]
         lines += ["", "  To see it again:", *(f"    {line}" for line in self.script.splitlines())]
@@ -137,7 +143,9 @@ def _leaks(report: Report) -> str:
 
 def _leak(leak: Leak) -> str:
     place = leak.place if leak.entry is None else f"entry {leak.entry} of {leak.place}"
-    return f"{place} in the reply of round {leak.round} is {leak.first} on one, and {leak.second} on the other"
+    return (
+        f"{place} in the reply of round {leak.round} is {leak.first} on one, and {leak.second} on the other"
+    )
 
 
 def _numbers(report: Report) -> list[tuple[str, str]]:

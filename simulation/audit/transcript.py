@@ -23,6 +23,13 @@ class Outcome(NamedTuple):
     form: Mapping[str, str]
     values: Mapping[str, Array]
 
+    def without(self, places: frozenset[str]) -> "Outcome":
+        """The same without what is at these places."""
+        return Outcome(
+            {place: text for place, text in self.form.items() if place not in places},
+            {place: numbers for place, numbers in self.values.items() if place not in places},
+        )
+
 
 Transcript = Sequence[Outcome]
 """The outcomes of all rounds of a run."""

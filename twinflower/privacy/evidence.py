@@ -5,9 +5,9 @@ Everything is chosen on the runs `learned`, and the bounds hold for the runs `co
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Runs(NamedTuple):
 
     values: Array
     energies: Array
-    forms: Sequence[Hashable]
+    forms: Sequence[Any]
 
     def half(self, which: int) -> "Runs":
         """Every second run, from run `which` on."""

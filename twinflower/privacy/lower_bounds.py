@@ -7,7 +7,7 @@ them was used. `alpha` is always the probability, at most, with which a bound ex
 Sources. Rates: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 1934, as used by Jagielski,
 Ullman and Oprea, "Auditing differentially private machine learning", NeurIPS 2020. mu: Dong, Roth and Su, "Gaussian
 differential privacy", JRSS B 2022; Nasr et al., "Tight auditing of differentially private machine learning", USENIX
-Security 2023. One run: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
+Security 2023.
 """
 
 import math
@@ -133,30 +133,3 @@ def _largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7)
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def epsilon_of_one_run(correct: int, guesses: int, canaries: int, delta: float, alpha: float) -> float:
-    """A lower bound on epsilon at delta, for adding or removing a record, from a single run with many canaries.
-
-    Each of `canaries` records was included by a fair coin of its own. The attack guessed `guesses` of the coins and
-    was right about `correct`. For (epsilon, delta)-DP the number of right guesses is at most about
-    W ~ Binomial(guesses, 1 / (1 + e^-epsilon)):
-
-        P[correct >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,   i = 1..v, m canaries
-
-    (Steinke et al. 2023, Theorem 5.2). The bound is the largest epsilon at which the right side is at most alpha.
-    """
-    require(0 <= correct <= guesses <= canaries, "correct <= guesses <= canaries is needed")
-    if not correct:
-        return 0.0
-    return _largest(lambda e: _one_run_chance(correct, guesses, canaries, e, delta) <= alpha, 50.0)
-
-
-def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """The probability, at most, of so many right guesses."""
-    from scipy import stats
-
-    coin = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    near = np.cumsum(coin.pmf(np.arange(correct - 1, -1, -1)))  # P[v > W >= v - i]
-    slack = float((near / np.arange(1, correct + 1)).max())
-    return float(coin.sf(correct - 1)) + 2 * canaries * delta * slack
