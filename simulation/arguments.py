@@ -8,8 +8,8 @@ from twinflower.settings import Value
 
 from .report.console import say
 from .results.files import write_text
-from .settings import parse_text
-from .settings.experiment import Experiment, read_experiment
+from .settings import completed, parse_text
+from .settings.experiment import Experiment, load_toml, read_experiment
 
 
 def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: str = "") -> Experiment:
@@ -69,6 +69,15 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
     say(f"digest of {schema}: {known.digest}")
     expect(not found, "\n       ".join(found))
+
+
+def check_site(node_config: str, run_config: Path | None) -> None:
+    """Print what is right about a node; DataError with all that is not, if there is anything."""
+    from .app.node_check import check_node
+
+    right, wrong = check_node(node_config, dict(completed(load_toml(run_config))) if run_config else None)
+    say(*right)
+    expect(not wrong, "\n       ".join(wrong))
 
 
 def show_coefficients(model: Path, out: Path | None) -> None:

@@ -6,7 +6,6 @@ Each imports what it needs: Flower, matplotlib and the rest together take longer
 import csv
 import io
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,10 +13,11 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
+from .commands import Commands, assignments, sections
 from .runtimes import RUNTIMES
 
 app = typer.Typer(
-    help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
+    cls=Commands, help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 _A_FILE = "an experiment's TOML, or the config.toml of a run"
@@ -40,7 +40,9 @@ def about(
     """Private primal-dual federated learning on Flower."""
 
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, over the file's", autocompletion=assignments)
+]
 Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
 DataDir = Annotated[
     str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
@@ -50,38 +52,19 @@ DataDir = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the algorithms, data sets, experiments, and the other named values of settings."""
-    from twinflower.algorithms import ALGORITHMS
-    from twinflower.data.partitioners import PARTITIONERS
-    from twinflower.data.sets import DATASETS
-    from twinflower.known_objectives import OBJECTIVES
-    from twinflower.problems.regularisers import REGULARISERS
-    from twinflower.problems.topologies import TOPOLOGIES
-    from twinflower.sparsifiers import SPARSIFIERS
+    from .listing import show
 
-    from .report.console import titled
-    from .settings.experiment import title_of
-    from .settings.sections import PRIVACY
-
-    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
-    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
-    files = sorted(Path("experiments").glob("*.toml"))
-    titled("experiments", [(str(path), title_of(path)) for path in files])
-    words: dict[str, Iterable[str]] = {
-        "partition.name": PARTITIONERS,
-        "objective.name": OBJECTIVES,
-        "regulariser.name": REGULARISERS,
-        "privacy.mode": PRIVACY,
-        "topology.name": TOPOLOGIES,
-        "uplink": SPARSIFIERS,
-        "runtime": RUNTIMES,
-    }
-    titled("choices of", [(key, ", ".join(known)) for key, known in words.items()])
+    show()
 
 
 @app.command()
 def settings(
     section: Annotated[
-        str, typer.Argument(help="such as privacy or fedpdm; run for those at the top; or a word to look for")
+        str,
+        typer.Argument(
+            help="such as privacy or fedpdm; run for those at the top; or a word to look for",
+            autocompletion=sections,
+        ),
     ] = "",
 ) -> None:
     """Show settings with their meanings, units, ranges and defaults, and the choices they belong to."""
@@ -212,6 +195,15 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 
 @app.command()
+def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
+    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off."""
+    from .report.console import say
+    from .results.status import status
+
+    say(*status(folder.absolute()))
+
+
+@app.command()
 def privacy(
     experiment: Annotated[Path, typer.Argument(help=f"{_A_FILE}; with --statement also the run's folder")],
     set_: Set = None,
@@ -316,6 +308,7 @@ def schema(
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
+    from .report.console import say
 
     if check:
         require(
@@ -324,9 +317,10 @@ def schema(
         )
         check_tables(files, check)
         return
-    text = drafted(files, label, private_ranges)
+    text, notes = drafted(files, label, private_ranges)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
+    say(*(notes if out else ()))
 
 
 @app.command()
@@ -340,6 +334,21 @@ def identity(
     from .runs.identity import make_key
 
     say(make_key(file.expanduser()))
+
+
+@app.command("check-node")
+def check_node(
+    node_config: Annotated[
+        str, typer.Argument(help="the --node-config of flower-supernode: KEY=VALUE pairs, or a TOML file")
+    ],
+    run_config: Annotated[
+        Path | None, typer.Option(help="run config of a run in which the node is to take part")
+    ] = None,
+) -> None:
+    """Check a node's config, table, ledger and keys before the node joins; with --run-config also a run's plan."""
+    from .arguments import check_site
+
+    check_site(node_config, run_config)
 
 
 @app.command()
@@ -362,12 +371,20 @@ def ledger(
     folder: Annotated[
         Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
     ],
+    openmetrics: Annotated[
+        Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
+    ] = None,
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
     from .report import books
     from .report.console import table
+    from .report.openmetrics import of_books
+    from .results.files import write_text
 
     found = books.read_books(folder.expanduser())
+    if openmetrics:
+        write_text(openmetrics.expanduser(), of_books(found))
+        return
     table(books.HEADINGS, books.accounts(found))
     table(books.RUN_HEADINGS, books.runs(found))
 

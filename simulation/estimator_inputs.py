@@ -19,6 +19,7 @@ from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
 from twinflower.data.schema_file import make_schema
 from twinflower.errors import SettingError, require
 from twinflower.models.inputs import Inputs
+from twinflower.settings import alike
 
 _MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
 _MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
@@ -61,6 +62,9 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
     names = list(X.columns if hasattr(X, "columns") else X)
     for name in names:
         require(isinstance(name, str), f"the names of X's columns must be texts; got {plain(name)!r}")
+    require(
+        len({*names}) == len(names), f"X must not have two columns of the same name; got {', '.join(names)}"
+    )
     columns = {name: np.asarray(X[name]) for name in names}
     lengths = {len(own) for own in columns.values()}
     require(len(lengths) == 1, "X must have columns, all with the same number of rows")
@@ -155,7 +159,10 @@ class Columns:
 def _check_known(parameter: str, given: Any, names: Sequence[str]) -> None:
     """SettingError if the parameter names a column that X does not have."""
     for name in given if isinstance(given, Mapping) else ():
-        require(name in names, f"{parameter} names a column {plain(name)!r} that X does not have")
+        require(
+            name in names,
+            f"{parameter} names a column {plain(name)!r} that X does not have{alike(name, names)}",
+        )
 
 
 def _unused(names: Sequence[str]) -> str:
@@ -180,7 +187,7 @@ def _found(name: str, column: NDArray[Any]) -> list[float]:
         values = numbers(column, frozenset(_MISSING_TEXTS))
     except CellError as error:
         raise SettingError(
-            f"column {name!r}, {error.text}: for a column of texts give categories={{{name!r}: [...]}}"
+            f"column {name!r}, {error.cell}: for a column of texts give categories={{{name!r}: [...]}}"
         ) from None
     known = values[~np.isnan(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
@@ -228,7 +235,7 @@ def check_ranges(ranges: Any, private: bool) -> None:
     )
     require(
         not isinstance(ranges, str) or ranges == PRIVATE,
-        f'ranges must be (low, high) or "{PRIVATE}"; got {ranges!r}',
+        f'ranges must be (low, high) or "{PRIVATE}"; got {ranges!r}{alike(ranges, [PRIVATE])}',
     )
 
 
@@ -241,29 +248,42 @@ def grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple
     Without sites the rows are assigned at random to `number` sites.
     """
     if sites is None:
-        require(number >= 1, f"num_sites must be at least 1; got {number}")
         codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
     else:
-        sites = np.asarray(sites)
-        require(
-            sites.shape == (rows,), f"sites must have shape ({rows},), one for each row; got {sites.shape}"
-        )
-        codes = np.unique(sites, return_inverse=True)[1]
+        codes = _codes("sites", sites, rows)
     return np.argsort(codes, kind="stable"), tuple(map(int, np.bincount(codes)))
+
+
+def _codes(name: str, labels: Any, rows: int) -> Index:
+    """The place of each row's label (rows,) among all labels in ascending order; SettingError if a label is missing.
+
+    name: what the labels name, for messages.
+    """
+    labels = np.asarray(labels)
+    require(
+        labels.shape == (rows,), f"{name} must have shape ({rows},), one for each row; got {labels.shape}"
+    )
+    absent = [row for row, label in enumerate(labels.tolist()) if _is_missing(label)]
+    require(not absent, f"{name} must name one for every row; row {absent[0] + 1 if absent else 0} has none")
+    try:
+        return np.unique(labels, return_inverse=True)[1]
+    except TypeError:
+        raise SettingError(f"{name} must be all numbers or all texts; got some of both") from None
+
+
+def _is_missing(label: Any) -> bool:
+    return label is None or (isinstance(label, float) and label != label) or str(label) in ("<NA>", "NaT")
 
 
 def check_groups(groups: Any, rows: int, private: bool, most: int | None) -> None:
     """SettingError if a group of a private fit has more rows than the `most` that are protected together."""
-    labels = np.asarray(groups)
-    require(
-        labels.shape == (rows,), f"groups must have shape ({rows},), one for each row; got {labels.shape}"
-    )
+    codes = _codes("groups", groups, rows)
     if not private:  # nobody is protected
         return
     require(
         most is not None, "groups need group_size in a private fit, the largest number of rows of one group"
     )
-    largest = int(np.unique(labels, return_counts=True)[1].max())
+    largest = int(np.bincount(codes).max())
     require(
         largest <= (most or 0),
         f"group_size is {plain(most)}, and one group has {largest} rows: raise it, or leave rows out",

@@ -7,13 +7,25 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from twinflower.data.columns import MISSING
+from twinflower.data.features import ROW_SCALINGS
 from twinflower.errors import require
-from twinflower.settings import kebab
+from twinflower.settings import PROBABILITY, Key, Setting, at_least, between, check_choice, kebab
 
 from .estimator_inputs import plain
 from .settings import Config, parse
 
 _PREFIX = "settings__"
+_NUMBERS = {
+    "epsilon": (float, between(1e-6, 1e9, "from 1e-6 to 1e9, or None for a fit without privacy")),
+    "delta": (float, PROBABILITY),
+    "rounds": (int, at_least(1)),
+    "row_norm": (float, at_least(0)),
+    "num_sites": (int, at_least(1)),
+    "group_size": (int, at_least(1)),
+    "verbose": (int, at_least(0)),
+}
+_OPTIONAL = ("epsilon", "row_norm", "group_size")  # these may be None
 
 
 class Nested(BaseEstimator):  # type: ignore[misc]
@@ -58,6 +70,26 @@ class Nested(BaseEstimator):  # type: ignore[misc]
 def _nested(key: str) -> str:
     """A setting's name within the name of a parameter: fedpdm__step_size for fedpdm.step-size."""
     return key.replace(".", "__").replace("-", "_")
+
+
+def check_parameters(given: Any) -> None:
+    """SettingError, with the parameter's own name, for an estimator with a parameter out of its range."""
+    for name, (kind, rule) in _NUMBERS.items():
+        value = plain(getattr(given, name))
+        if value is not None or name not in _OPTIONAL:
+            Key((name,), kind, 0, Setting("", rule)).checked(int(value) if value is True else value, name)
+    check_choice("row_scaling", given.row_scaling, ROW_SCALINGS)
+    check_choice("missing", given.missing, MISSING)
+    categories = given.categories
+    require(
+        categories is None or isinstance(categories, Mapping),
+        f"categories must be a dictionary, {{column: [value, ...]}}; got {type(categories).__name__}",
+    )
+    for column, values in (categories or {}).items():
+        require(
+            not isinstance(values, str),
+            f"categories of column {column!r} must be a list of values; got the text {values!r}",
+        )
 
 
 def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, check_X_y
 from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import Array
 from twinflower.data.columns import REFUSE
-from twinflower.data.features import EACH, ROW_SCALINGS
+from twinflower.data.features import EACH
 from twinflower.data.sets import ARRAYS, Dataset
 from twinflower.errors import RunError, SettingError, require
 from twinflower.models.inputs import Inputs
@@ -46,10 +46,10 @@ from .estimator_inputs import (
     table,
     unscaled,
 )
-from .estimator_parameters import Nested, run_config
+from .estimator_parameters import Nested, check_parameters, run_config
 from .report.sentences import row_line
 from .report.words import score
-from .results.record import Progress
+from .results.record import Progress, origin
 from .runs.setup import Setup, prepare_rows
 from .runtimes import cohort
 
@@ -98,9 +98,11 @@ class _Federated(Nested):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """X, an array or a table, and y, after scikit-learn's validation."""
+        check_parameters(self)
         check_ranges(self.ranges, self._private)
-        if not self._by_column:
-            return self._checked_array(dense(X), y, **options)
+        X = dense(X)  # before the next line, because some sparse matrices are dictionaries
+        if not (self._by_column or isinstance(X, Mapping)):
+            return self._checked_array(X, y, **options)
         X = table(X)
         self.feature_names_in_ = np.array(list(X), dtype=object)
         self.n_features_in_ = len(X)
@@ -150,18 +152,18 @@ class _Federated(Nested):  # type: ignore[misc]
         if result.setup.ranges:
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
         chosen = setup.config.objective
+        made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         hidden = chosen.hidden_units if isinstance(chosen, NetworkObjective) else 0
-        self.model_ = trained(
-            result.model, setup.config.objective.name, inputs, hidden_units=hidden, **trains,
-        )  # fmt: skip
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
+        self.model_ = trained(
+            result.model, chosen.name, inputs, hidden_units=hidden, origin=made, **trains
+        )  # fmt: skip
         return self
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
-        check_choice("row_scaling", self.row_scaling, ROW_SCALINGS)
         norms = {"row_norm": self._row_norm, "row_scaling": self.row_scaling}
-        if not self._by_column:
+        if not isinstance(X, Mapping):
             return array_inputs(X, self.ranges, norms)
         return Columns(self.ranges, self.categories or {}, self.missing).inputs(X, label, norms)
 
@@ -242,6 +244,7 @@ def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
     return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier trained over sites that do not share their rows.
 
@@ -276,7 +279,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     no sample_weight: the guarantee bounds what one row can change, and a weight would multiply it.
     """
 
-    model_: TrainedClassifier
+    model_: TrainedClassifier = field(init=False)
 
     def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedClassifier":
         """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row.

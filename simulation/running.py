@@ -10,9 +10,10 @@ from twinflower.errors import require
 
 from .report.html.write import report_begun, report_experiment
 from .report.present import present_experiment
+from .report.tracking import tracker
 from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
-from .results.writing import write_experiment
+from .results.writing import write_plan
 from .runs.setup import prepare_seeds, prepare_server
 from .runtimes import RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
 from .runtimes.observer import Observer
@@ -71,8 +72,7 @@ def run(
     with claimed(folder, "command"), _writing(folder, runtime):
         if is_new:
             require_new(folder)
-        if not plan.single:
-            write_experiment(plan, folder)
+        write_plan(plan, folder)
         write_runtime(runtime, folder)
         _announce(plan, folder)
         if jobs > 1 and not plan.single:
@@ -100,12 +100,15 @@ def rehearse(plan: Experiment, folder: Path, observer: Observer, secure: bool) -
     """Run a plan on SuperNodes on this machine, in a new folder; return an error message if it failed."""
     with claimed(folder, "command"):
         require_new(folder)
+        write_plan(plan, folder)
         return rehearsal.run(plan, folder, observer, secure)
 
 
 def _check(plan: Experiment, runtime: str) -> None:
     """Raise SettingError for a plan that cannot run here, or with settings that have no effect on this runtime."""
     _check_rows(plan)
+    for curve in plan.curves:
+        tracker(curve.config.output.tracker)
     if runtime == "cohort":
         _check_messages(plan)
 

@@ -10,9 +10,10 @@ from twinflower.errors import AbsentError, RunError
 
 from .replies import short
 from .requests import properties_in, properties_request
+from .waiting import Reminder, partitions, some
 
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
-_MOST_NAMED = 5  # nodes or partitions listed in one message
+_MOST_NAMED = 5  # reasons listed in one message
 
 
 def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
@@ -23,7 +24,7 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     """
     nodes: dict[int, int] = {}
     failures: dict[int, str] = {}
-    deadline = time.monotonic() + timeout
+    deadline, reminder = time.monotonic() + timeout, Reminder()
     while not num_clients or len(nodes) < num_clients:
         new = sorted(set(grid.get_node_ids()) - failures.keys() - set(nodes.values()))
         patience = max(deadline - time.monotonic(), 1.0)
@@ -36,6 +37,7 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
         if len(nodes) < num_clients or not num_clients:
             if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
                 raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
+            reminder.look(lambda: _waiting(nodes, num_clients, deadline))  # noqa: B023  called at once
             time.sleep(0.2)
     if failures:
         raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
@@ -74,9 +76,16 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     return wanted
 
 
+def _waiting(nodes: Mapping[int, int], wanted: int, deadline: float) -> str:
+    missing = [client for client in range(wanted) if client not in nodes]
+    absent = f" for {partitions(missing)}" if nodes and missing else ""
+    left = max(deadline - time.monotonic(), 0.0)
+    return f"{len(nodes)} of {wanted or 'the'} sites are here; waiting{absent}, at most {left:.0f} s more"
+
+
 def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, str]) -> str:
     missing = [client for client in range(wanted) if client not in nodes]
-    absent = f" (nobody holds partition {_some(missing)})" if nodes and missing else ""
+    absent = f" (nobody holds partition {some(missing)})" if nodes and missing else ""
     if failures:
         return f"{len(failures)} of {wanted or 'the'} nodes cannot take part{absent}: {_reasons(failures)}"
     return (
@@ -90,9 +99,5 @@ def _reasons(failures: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for node, reason in failures.items():
         groups.setdefault(reason, []).append(node)
-    parts = [f"node {_some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
+    parts = [f"node {some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

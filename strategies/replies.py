@@ -51,6 +51,8 @@ def sort_replies(
     for reply in replies:
         client = clients.get(reply.metadata.src_node_id, -1)
         error = f"error {reply.error.code}: {short(reply.error.reason)}" if reply.has_error() else ""
+        if error and client < 0:
+            continue  # from Flower itself, about a node that has gone: its client is one without a reply
         if rejected.get(client) != NO_REPLY:
             reason = error or "a second reply, or one that was not requested"
             log(WARNING, "round %s: ignored: %s", round_, reason)

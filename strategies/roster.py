@@ -12,6 +12,7 @@ from twinflower.errors import RunError
 
 from .nodes import note_partition
 from .requests import properties_request
+from .waiting import Reminder, partitions
 
 _GREETING = 10.0  # seconds for a node that joins a running training to report its partition
 _PAUSE = 0.2  # seconds between two looks at which nodes are present
@@ -52,12 +53,13 @@ class Roster:
 
     def find(self, grid: Grid, silent: Set[int], timeout: float) -> None:
         """Wait until the nodes of these clients are present, for at most `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+        deadline, reminder = time.monotonic() + timeout, Reminder()
         while silent:
             left = max(deadline - time.monotonic(), _GREETING)
             present = self.update(grid, silent, left)
             if {self.nodes[client] for client in silent} <= present or time.monotonic() > deadline:
                 return
+            reminder.look(lambda: f"waiting for {partitions(sorted(silent))} to return")
             time.sleep(_PAUSE)
 
     def _welcome(self, reply: Message, present: Set[int]) -> None:

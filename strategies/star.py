@@ -39,6 +39,7 @@ from .roster import Roster
 from .rounds import Quorum, Round, Training, incomplete
 from .sampling import Sampling
 from .site_evaluation import SiteEvaluation
+from .waiting import Absences
 
 
 class StarStrategy(Strategy):
@@ -90,6 +91,7 @@ class StarStrategy(Strategy):
         self.agreement = agreement
         self.training = Training("", None)
         self.roster = Roster({})
+        self.absences = Absences()
 
     @property
     def server(self) -> Any:
@@ -151,7 +153,7 @@ class StarStrategy(Strategy):
             self.max_norm,
             self.training.born,
         )
-        self.quorum = replace(self.quorum, void=0)
+        self.quorum, self.absences = replace(self.quorum, void=0), Absences()
 
     def _before_round_1(self, grid: Grid, start: ArrayRecord, timeout: float) -> None:
         """Agree on private ranges, and evaluate the start at the sites; a training that goes on has done both."""
@@ -213,8 +215,7 @@ class StarStrategy(Strategy):
         good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), asked.read, round_)
         if rejected and isinstance(self.algorithm, NeedsEveryClient):
             good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
-        for client, reason in sorted(rejected.items()):
-            log(WARNING, "round %s: client %s left out: %s", round_, client, reason)
+        self.absences.note(round_, asked.inboxes, rejected)
         return good, rejected
 
     def configure_evaluate(

@@ -20,7 +20,7 @@ from twinflower.privacy import Budget
 from twinflower.privacy.charges import Charge
 from twinflower.privacy.ledger import FileLedger
 from twinflower.settings import settings_of
-from twinflower.simulation import cli
+from twinflower.simulation import cli, listing
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
 from twinflower.simulation.report.words import score
@@ -85,7 +85,7 @@ def test_a_run_leaves_a_complete_folder(call, tmp_path):
     assert f"results: {out}" in text
     assert {p.name for p in out.iterdir()} == {
         "config.toml", "metrics.csv", "rounds.jsonl", "clients.csv", "summary.json", "model.npz", "figure.png",
-        "environment.json", "report.html",
+        "environment.json", "report.html", "title.txt",
     }  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     rows = read_rows(out)
@@ -189,14 +189,60 @@ def test_the_name_of_an_experiment_leads_to_its_file(call, monkeypatch):
         "; the experiments that come with Twinflower are in the folder experiments of its source\n"
     )
     assert call("run", "missing.toml")[2].endswith("missing.toml: No such file or directory\n")
+    assert call("run", "digitz.toml")[2].endswith("; did you mean experiments/digits.toml?\n")
 
 
-@pytest.mark.parametrize("columns", [70, 100])
+def test_the_experiments_of_the_source_are_found_from_elsewhere(call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert str(ROOT / "experiments" / "ye2021-fig3.toml") in call("list")[1]
+    assert call("run", "digits")[2].endswith(f"; did you mean {DIGITS}?\n")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.toml").write_text("[run]\nrounds = 3\n")
+    text = call("list")[1]
+    assert "experiments/mine.toml" in text and "ye2021-fig3" not in text
+
+
+def test_without_experiments_the_list_says_where_they_are(call, monkeypatch):
+    """As in an installation from a wheel."""
+    monkeypatch.setattr(listing, "shipped", list)
+    assert (
+        "experiments: none here; they are in the folder experiments of Twinflower's source" in call("list")[1]
+    )
+
+
+def test_an_unknown_command_is_one_sentence(call):
+    assert call("rnu") == (2, "", "error: there is no command 'rnu'; did you mean 'run'?\n")
+    assert call("fly")[2].startswith(
+        "error: there is no command 'fly'; known: check-node, coefficients, compare,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("twinflower run x.toml --set fedpdm.rh", ["fedpdm.rho="]),
+        ("twinflower run x.toml --set regulariser.name=el", ["regulariser.name=elastic-net"]),
+        ("twinflower run x.toml --set nothing=el", []),
+        ("twinflower settings pri", ["privacy"]),
+        ("twinflower ledg", ["ledger"]),
+    ],
+)
+def test_a_shell_completes_commands_and_settings(call, monkeypatch, line, found):
+    monkeypatch.setenv("_TWINFLOWER_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", f"{line.count(' ')}")
+    status, out, _ = call()
+    assert (status, out.split()) == (0, found)
+
+
+@pytest.mark.parametrize("columns", [70, 80, 100])
 def test_a_table_in_a_pipe_has_the_width_of_columns(columns):
     words = [sys.executable, "-m", "twinflower", "settings", "fedpdm"]
     environment = os.environ | {"COLUMNS": f"{columns}"}
     done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     assert max(map(len, done.stdout.splitlines())) == columns
+    text = done.stdout
+    assert all(f"fedpdm.{name} " in text for name in settings_of(ALGORITHMS["fedpdm"])) and "…" not in text
 
 
 @pytest.mark.parametrize("labels", [["no"] * 8, ["no"] * 7 + ["yes"]])
@@ -236,7 +282,14 @@ BAD = {
     "got 'minst'; did you mean 'mnist'?": ["data.name=minst"],
     "got 'fedpmd'; did you mean 'fedpdm'?": ["algorithm=fedpmd"],
     "got 'l2'; a ridge penalty is the setting objective.l2": ["regulariser.name=l2"],
-    "'sparsity' is not a setting; `twinflower settings` lists them all": ["sparsity=1"],
+    "'frobnicate' is not a setting; `twinflower settings` lists them all": ["frobnicate=1"],
+    "'sparsity' is not a setting; did you mean 'regulariser.weight' or 'uplink-ratio'?": ["sparsity=1"],
+    "'lr' is not a setting; did you mean 'step-size'?": ["lr=0.1"],
+    "'fedpdm.learning-rate' is not a setting; did you mean 'fedpdm.step-size'?": ["fedpdm.learning-rate=0.1"],
+    "'run.rounds' is not a key: leave out the first part, as in rounds": ["run.rounds=3"],
+    "'run.local.max-steps' is not a key: leave out the first part, as in local.max-steps": [
+        "run.local.max-steps=3"
+    ],
     "train-images-idx3-ubyte": ["data.name=mnist", "data.dir=/nowhere"],
     "objective.name must be one of softmax": ["objective.name=hinge"],
     "regulariser.name must be one of none": ["regulariser.name=l0"],
@@ -267,7 +320,10 @@ BAD = {
         "epsilon=1",
     ],
     "privacy needs either privacy.epsilon or privacy.noise-multiplier": ["epsilon=0"],
-    "privacy.epsilon must be 0 (none) or from 1e-6 to 1e9; got -1": ["privacy.mode=gradient", "epsilon=-1"],
+    "privacy.epsilon must be from 1e-6 to 1e9, or 0 (not given); got -1": [
+        "privacy.mode=gradient",
+        "epsilon=-1",
+    ],
     "privacy.delta must be above 0 and below 1; got 0.0": ["privacy.mode=gradient", "epsilon=1", "delta=0"],
     "no finite sensitivity": ["step-size=1e100", "unstable-steps=allow", "local.max-steps=5"],
     "set clip-norm above 0": ["privacy.mode=gradient", "epsilon=1", "row-norm=0"],
@@ -300,7 +356,17 @@ def test_a_bad_setting_is_one_sentence_and_status_2(call, tmp_path, sentence):
         ("[run]\nrounds = [1, 2]\n", "rounds must be a whole number"),
         ("title = 'x'", "says nothing to run"),
         ("[[curve]]", "says nothing to run"),
-        ("[runs]\nseed = 1\n", "there is no table [runs]"),
+        (
+            "[runs]\nseed = 1\n",
+            "there is no table [runs]: settings stand in [run], [run.SECTION] and [[curve]]; did you",
+        ),
+        ("[label]\n[columns]\n", "is a schema of tables: name it in an experiment's data.schema"),
+        ("[privcy]\nepsilon = 1\n", "did you mean 'run.privacy'?"),
+        (
+            "rounds = 3\n",
+            "'rounds' must stand in the [run] table: write [run] above settings without a section",
+        ),
+        ("rounds = 3\n[[curve]]\n", "'rounds' must stand in the [run] table"),
         ("rounds = 3\n[run]\nseed = 1\n", "'rounds' must stand in the [run] table"),
         ('y = ["loss"]\n[run]\nseed = 1\n', "x and y must be among"),
         ("seeds = [-1]\n[run]\nrounds = 1\n", "seeds must be whole numbers from 0"),
@@ -724,7 +790,7 @@ def test_a_second_resume_is_refused(call, tmp_path):
 
 KILLED_AT_2 = """
 import os, signal, sys
-from twinflower.simulation import cli
+from twinflower.simulation import cli, listing
 from twinflower.simulation.runtimes import inprocess
 real = inprocess.InProcessGrid.answer
 def answer(self, message):

@@ -123,6 +123,13 @@ def test_a_word_finds_the_keys_whose_name_or_meaning_holds_it():
 # --- the same run from every door ---
 
 
+def test_a_word_of_other_programs_finds_what_it_is_here():
+    assert {
+        row[0].rpartition(".")[2] for rows in reference.tables("learning-rate").values() for row in rows
+    } >= {"step-size"}
+    assert [row[0] for row in reference.tables("sparsity")["regulariser"]] == ["regulariser.weight"]
+
+
 def test_pyproject_and_the_main_experiment_are_the_same_run():
     (curve,) = read_experiment(ROOT / "experiments" / "digits.toml").curves
     assert parse_run_config(app_config()).with_clients(10) == curve.config
@@ -472,7 +479,7 @@ def test_a_bad_value_is_refused_by_key_and_value(key, bad):
 @pytest.mark.parametrize("bad", [1e-300, 1e12, -1.0])
 def test_targets_of_privacy_that_make_no_sense(key, bad):
     with pytest.raises(
-        SettingError, match=rf"privacy.{key} must be 0 \(none\) or from 1e-6 to 1e9; got {bad}"
+        SettingError, match=rf"privacy.{key} must be from 1e-6 to 1e9, or 0 \(not given\); got {bad}"
     ):
         parse({"privacy.mode": "gradient", key: bad})
 

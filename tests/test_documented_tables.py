@@ -19,10 +19,8 @@ NOT_REDRAWN = {
     # in an older style, too; each takes ten minutes to some hours
     "sums-adult",
     "sums-mnist",
-    "ye2021-fig1",
     "ye2021-fig3",
     "zhang2023-fig1-methods",
-    "zhang2023-fig2",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",

@@ -303,8 +303,21 @@ def test_a_regression_on_a_table_comes_near_the_pooled_one():
     "change, sentence",
     [
         ({"ranges": {"age": (20, 80)}}, "column 'pressure' has neither a range nor categories"),
-        ({"ranges": {"ag": (20, 80)}}, "ranges names a column 'ag' that X does not have"),
-        ({"categories": {"sexe": ["f"]}}, "categories names a column 'sexe' that X does not have"),
+        (
+            {"ranges": {"ag": (20, 80)}},
+            r"ranges names a column 'ag' that X does not have; did you mean 'age'\?",
+        ),
+        (
+            {"categories": {"sexe": ["f"]}},
+            r"categories names a column 'sexe' that X does not have; did you mean 'sex'\?",
+        ),
+        ({"categories": ["sex"]}, r"categories must be a dictionary, \{column: \[value, ...\]\}; got list"),
+        (
+            {"categories": {"sex": "fm"}},
+            "categories of column 'sex' must be a list of values; got the text 'fm'",
+        ),
+        ({"missing": "indicater"}, r"got 'indicater'; did you mean 'indicator'\?"),
+        ({"ranges": "privat"}, r"ranges must be .* got 'privat'; did you mean 'private'\?"),
         ({"ranges": {"age": (80, 20), "pressure": (0, 1)}}, r"column 'age': range must be \[low, high\]"),
         ({"missing": "refuse"}, "row 1: column 'pressure': the value is missing"),
         ({"missing": "no"}, "missing must be one of refuse, zero, indicator"),
@@ -319,11 +332,104 @@ def test_what_is_wrong_with_a_table_is_said_with_the_column(change, sentence):
         FederatedClassifier(**NAMED | change).fit(table, ill)
 
 
+def test_a_dictionary_is_a_table_whatever_the_parameters():
+    table, ill = patients()
+    numbers = {"age": table["age"]}
+    ours = FederatedClassifier(rounds=3, random_state=0).fit(numbers, ill)
+    again = FederatedClassifier(rounds=3, random_state=0).fit(np.array(table["age"])[:, None], ill)
+    np.testing.assert_allclose(
+        ours.predict_proba(numbers), again.predict_proba(np.c_[table["age"]]), rtol=1e-12
+    )
+    with pytest.raises(
+        SettingError, match=r"column 'sex', '.' is not a number: .* give categories=\{'sex': "
+    ):
+        FederatedClassifier().fit({"sex": table["sex"]}, ill)
+
+
+@pytest.mark.parametrize("name", ["sites", "groups"])
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ([0.0, 1.0, np.nan, 1.0], "must name one for every row; row 3 has none"),
+        (["a", None, "b", "b"], "must name one for every row; row 2 has none"),
+        (["a", 1, "b", 2], "must be all numbers or all texts; got some of both"),
+        (["a", "b"], r"must have shape \(4,\)"),
+    ],
+)
+def test_every_row_has_a_site_and_a_person(name, labels, sentence):
+    X, y = np.arange(8.0).reshape(4, 2), [0, 1, 0, 1]
+    with pytest.raises(SettingError, match=f"^{name} {sentence}"):
+        FederatedClassifier(group_size=4).fit(X, y, **{name: np.array(labels, dtype=object)})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"verbose": -1}, "verbose must be at least 0; got -1"),
+        ({"verbose": 1.5}, "verbose must be a whole number; got 1.5"),
+        ({"epsilon": 0}, "epsilon must be from 1e-6 to 1e9, or None for a fit without privacy; got 0"),
+        ({"epsilon": "1"}, "epsilon must be a number; got '1'"),
+        ({"epsilon": 1, "delta": 1}, "delta must be above 0 and below 1; got 1"),
+        ({"num_sites": np.nan}, "num_sites must be a whole number; got nan"),
+        ({"num_sites": 2.5}, "num_sites must be a whole number; got 2.5"),
+        ({"num_sites": 0}, "num_sites must be at least 1; got 0"),
+        ({"row_norm": -1}, "row_norm must be at least 0; got -1"),
+        ({"group_size": 0}, "group_size must be at least 1; got 0"),
+        ({"rounds": None}, "rounds must be a whole number; got None"),
+    ],
+)
+def test_a_bad_parameter_is_called_by_its_own_name(parameters, sentence):
+    with pytest.raises(SettingError, match=f"^{sentence}"):
+        FederatedClassifier(ranges=(0, 1), **parameters).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_verbose_may_be_true(capsys):
+    FederatedClassifier(rounds=2, verbose=True).fit(np.eye(4), [0, 1, 0, 1])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("parameters", "remedy"),
+    [
+        (
+            {"objective": "least-squares"},
+            "clip-norm above 0, or choose a loss with bounded slopes, such as huber$",
+        ),
+        ({"row_norm": 0}, "clip-norm above 0, or row-norm$"),
+    ],
+)
+def test_a_private_regression_without_a_bound_says_what_would_be_one(parameters, remedy):
+    model = FederatedRegressor(epsilon=1, ranges=(0, 1), target_range=(0, 1), **parameters)
+    with pytest.raises(SettingError, match=f"no public bound: set {remedy}"):
+        model.fit(np.eye(4), [0.0, 1, 0, 1])
+
+
+def test_a_model_says_how_it_was_made_but_not_the_seed_of_its_noise():
+    model = FederatedClassifier(epsilon=2, ranges=(0, 1), rounds=3).fit(np.eye(4), [0, 1, 0, 1])
+    origin = model.model_.origin
+    assert (origin["algorithm"], origin["rounds"], origin["data"]) == ("fedpdm", 3, "arrays")
+    assert origin["privacy"] == model.privacy_["guarantee"]
+    assert origin.keys() == {
+        "algorithm",
+        "rounds",
+        "data",
+        "privacy",
+    }  # a digest of the settings would hold the seed
+
+
 def test_columns_by_name_need_names():
     with pytest.raises(SettingError, match="X must be a data frame or a dictionary; got ndarray"):
         FederatedClassifier(**NAMED).fit(np.ones((4, 3)), [0, 1, 0, 1])
     with pytest.raises(SettingError, match="the names of X's columns must be texts; got 0"):
         FederatedClassifier(**NAMED).fit({0: np.ones(4)}, [0, 1, 0, 1])
+
+
+def test_columns_by_name_need_different_names():
+    class Frame(dict):  # as a data frame with two columns of one name
+        columns = ("age", "age")
+
+    with pytest.raises(SettingError, match="X must not have two columns of the same name; got age, age"):
+        FederatedClassifier(missing="zero").fit(Frame(age=np.ones((4, 2))), [0, 1, 0, 1])
 
 
 def test_sparse_matrices_are_made_dense():
@@ -339,7 +445,7 @@ def test_weights_are_refused():
     train, _, labels, _ = halves(load_breast_cancer)
     with pytest.raises(TypeError, match="sample_weight"):
         FederatedClassifier().fit(train, labels, sample_weight=np.ones(len(labels)))
-    with pytest.raises(TypeError, match="class_weight"):
+    with pytest.raises(TypeError, match=r"^FederatedClassifier.__init__\(\) got .* 'class_weight'"):
         FederatedClassifier(class_weight="balanced")
 
 

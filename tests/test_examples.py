@@ -1,11 +1,20 @@
 """The notebook-like example runs as it is, and finds what it says."""
 
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
 
-WALKTHROUGH = Path(__file__).resolve().parent.parent / "examples" / "scikit-learn" / "walkthrough.py"
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+WALKTHROUGH = EXAMPLES / "scikit-learn" / "walkthrough.py"
+
+
+def test_the_app_with_a_module_says_that_its_default_is_not_private():
+    app = EXAMPLES / "torch-app"
+    run = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert run["epsilon"] == 0
+    assert "**By default it is not\nprivate**" in (app / "README.md").read_text()
 
 
 @pytest.mark.slow

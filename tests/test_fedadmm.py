@@ -8,22 +8,30 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, last, run, small
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
+from tracking import (
+    FEATURES,
+    FULL,
+    PRIVATE,
+    ROWS,
+    moves_of,
+    seeded_noise,
+    summed_ratio,
+    with_quiet_part,
+    x0_of,
+)
 
 from twinflower.algorithms import FedADMM, FedDyn, FedPDM, FedProx
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import confirmed
 from twinflower.errors import SettingError
-from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.sums.audit import replay_sums
 
 N, K = 6, 2
-FULL = LocalSchedule(0, 5)
 
 
 def paper(algorithm, shards, objective, schedule, number, k, start):
@@ -79,24 +87,7 @@ def test_the_stopping_rule_is_reached():
 # ------------------------------------------------------------------------------------- the methods that it is
 
 
-def x0_of(algorithm, k=0, number=15, **keys):
-    shards, objective = convex_problem()
-    return np.array([
-        at.server.x0 for at in run(algorithm, shards, objective, LocalSchedule(4, 5), number, k, **keys)
-    ])  # fmt: skip
-
-
 SAME = {"step_size": 0.5, "step_decay": 0.3}
-
-
-def seeded_noise(t, clients=None):
-    """The same noise for every method, as a function of the round and the client."""
-    draws = {int(i): np.random.default_rng((t, int(i))).normal(size=5) for i in np.atleast_1d(clients)}
-
-    def noise(value, draw=0, shrink=1.0):
-        return value + 0.1 * np.stack([draws[int(i)] for i in np.atleast_1d(clients)])
-
-    return noise
 
 
 @pytest.mark.parametrize("noise", [None, seeded_noise])
@@ -254,27 +245,6 @@ def test_a_constant_step_is_a_setting(train):
 
 # --------------------------------------------------------------------------------------------------- privacy
 
-FEATURES, ROWS = 4, 6
-
-
-def moves_of(algorithm, schedule=FULL, number=8):
-    """Every reply is counted."""
-    objective, (data, other) = make_objective("logistic", FEATURES, 2), neighbours(ROWS, FEATURES, 0.7)
-    server = algorithm.init_server(np.zeros(FEATURES), 1, np.array(0, np.uint64))
-    servers = [server._replace(heard=np.array([t]), x0=np.full(FEATURES, 300.0 * t)) for t in range(number)]
-    inboxes = [algorithm.broadcast(at, t, np.array(0)) for t, at in enumerate(servers, 1)]
-    return replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
-
-
-PRIVATE = [
-    {"privacy": "public-state"},
-    {"privacy": "public-state", "sensitivity": "norm"},
-    {"privacy": "public-state", "local_start": "warm"},
-    {"privacy": "public-state", "uplink_ratio": 0.5},
-    {"privacy": "gradient"},
-    {"privacy": "gradient", "local_start": "warm", "stopping_tolerance": 0.5},
-]
-
 
 @pytest.mark.parametrize("schedule", [LocalSchedule(0, 5), LocalSchedule(2, 7)])
 @pytest.mark.parametrize("settings", PRIVATE)
@@ -297,61 +267,23 @@ def test_the_sensitivity_is_that_of_gradient_steps_on_the_augmented_lagrangian()
     assert math.isclose(claimed.sensitivity, 2 * 0.5 * bounds.gradient / ROWS * steps, rel_tol=1e-12)
 
 
-class Clean(FedADMM):
-    """A planted fault: the part at place `clean` of the state, (y, z, w), is computed from w without noise."""
-
-    clean = 0
-
-    def client_update(self, state, inbox, work):
-        noisy, upload, report = super().client_update(state, inbox, work)
-        without = work._replace(noise=lambda value, draw=0, shrink=1.0: value)
-        quiet, *_ = super().client_update(state, inbox, without)
-        parts = np.split(noisy.after, 3, -1)
-        parts[self.clean] = np.split(quiet.after, 3, -1)[self.clean]
-        return noisy._replace(after=np.concatenate(parts, -1)), upload, report
-
-
-class CleanDual(Clean):
-    """The dual is computed from w without noise, the message from w with noise."""
-
-
-class CleanStart(Clean):
-    """The warm start is w without noise."""
-
-    clean = 2
-
-
-@pytest.mark.parametrize("kind", [CleanDual, CleanStart])
+@pytest.mark.parametrize("part", [0, 2])  # the dual, and the warm start; the message has noise
 @pytest.mark.parametrize("privacy", ["public-state", "gradient"])
-def test_state_without_noise_is_caught_by_replay(kind, privacy):
-    faulty = kind(rho=0.3, step_size=1.0, privacy=privacy, local_start="warm")
+def test_state_without_noise_is_caught_by_replay(part, privacy):
+    faulty = with_quiet_part(FedADMM, part)(rho=0.3, step_size=1.0, privacy=privacy, local_start="warm")
     assert not all(move.same_state for move in moves_of(faulty))
 
 
-def summed_ratio(steps, **settings):
-    """The largest move of a later sum through the method as written, relative to its sensitivity."""
-    rng, features, sites = np.random.default_rng(3), 6, 4
-    data, other = neighbours(20, features, 1.0)
-    others = [
-        data._replace(features=np.roll(data.features, i, -1), labels=rng.integers(0, 2, 20)) for i in range(3)
-    ]
-    objective = make_objective("logistic", features, 2)
-    settings = {"rho": 0.5, "step_size": 1.5, "privacy": "public-state"} | settings
-    algorithm = FedADMM(L1(0.01), info=RunInfo(sites, 40), **settings)
-    moves = replay_sums(
-        algorithm, objective, [data, *others], other, LocalSchedule(0, steps), objective.bounds(1.0), 40, 3.0,
-        start=np.zeros(features),
-    )  # fmt: skip
-    return max(move.moved / move.sensitivity for move in moves)
+SUMMED = {"regulariser": L1(0.01), "rho": 0.5, "step_size": 1.5, "privacy": "public-state"}
 
 
 def test_with_one_local_step_sums_are_enough():
     """The dual moves the released value by a term that is affine in it (docs/sums.md); with three steps or a warm start
     it moves the points where gradients are taken."""
-    assert 0.2 < summed_ratio(1) <= 1 + 1e-9
-    assert summed_ratio(1, privacy="gradient") <= 1 + 1e-9
-    assert summed_ratio(3) > 1.2
-    assert summed_ratio(1, local_start="warm") > 1.2
+    assert 0.2 < summed_ratio(FedADMM, 1, **SUMMED) <= 1 + 1e-9
+    assert summed_ratio(FedADMM, 1, **SUMMED | {"privacy": "gradient"}) <= 1 + 1e-9
+    assert summed_ratio(FedADMM, 3, **SUMMED) > 1.2
+    assert summed_ratio(FedADMM, 1, **SUMMED, local_start="warm") > 1.2
 
 
 def test_sums_give_the_iterates_of_the_method():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import faulty_app
@@ -232,3 +233,26 @@ def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
     assert 100 <= sum(no_sleep) <= 103  # the last wait is at most 3 s
     assert no_sleep == sorted(no_sleep) and no_sleep[0] == 0.2 and no_sleep[-1] == 3.0
     assert len(no_sleep) < 70
+
+
+def test_a_wait_for_replies_names_the_partitions_every_ten_seconds(no_sleep, capsys):
+    """No silence is longer than 10 s and the longest pause between two looks, 3 s."""
+    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=60.0)
+    assert capsys.readouterr().out == ""
+    grid.grid.pull_messages = lambda ids: []
+    grid.send_and_receive([properties_request(node) for node in (1, 3)], timeout=60.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(
+        line.startswith("0 of 2 replies are here; waiting for partitions 0, 2, at most ") for line in lines
+    )
+    left = [60.0, *(float(line.split()[-3]) for line in lines)]
+    assert len(lines) == 5 and all(9 <= a - b <= 14 for a, b in pairwise(left))
+
+
+def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
+    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid.grid.pull_messages = lambda ids: []
+    grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=12.0)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("0 of 3 replies are here; waiting for 3 nodes, at most ")

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import io
 import logging
 import re
 import sys
@@ -22,8 +23,10 @@ from flwr.common import (
     GetPropertiesRes,
     Parameters,
     Status,
+    log,
 )
 from flwr.common.constant import ErrorCode, MessageTypeLegacy
+from flwr.common.logger import ConsoleHandler
 from flwr.compat.common import recorddict_compat
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -103,6 +106,8 @@ def test_the_private_imports_are_these():
     """Each has a test below."""
     names = {name for name in imported(ROOT / PRIVATE) if not documented(*name)}
     assert names == {
+        ("flwr.common.config", "parse_config_args"),
+        ("flwr.common.logger", "update_console_handler"),
         ("flwr.supercore.run", "Run"),
         ("flwr.supercore.task_identity", "TaskIdentity"),
     }
@@ -128,6 +133,26 @@ def test_an_identity_is_what_a_message_needs(monkeypatch):
     assert run.run_id == 7
     assert Message(RecordDict(), 1, "train").metadata.run_id == 7
     assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (7, 0, 1)
+
+
+def test_a_dated_log_has_the_time_in_every_line(monkeypatch):
+    stream = io.StringIO()
+    handler = ConsoleHandler(colored=False, stream=stream)
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [handler])
+    flower_internals.date_log()
+    log(logging.WARNING, "a node is late")
+    assert re.fullmatch(r"WARNING \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}: +a node is late\n", stream.getvalue())
+
+
+def test_a_node_config_is_read_as_flowers_command_reads_it(tmp_path):
+    words = "partition-id=0 lifetime-epsilon=1.5 data-file='a b.csv' allow-non-private=true"
+    read = {"partition-id": 0, "lifetime-epsilon": 1.5, "data-file": "a b.csv", "allow-non-private": True}
+    assert flower_internals.node_config(words) == read
+    (tmp_path / "node.toml").write_text('partition-id = 0\ndata-file = "a b.csv"\n')
+    assert flower_internals.node_config(str(tmp_path / "node.toml")) == {
+        "partition-id": 0,
+        "data-file": "a b.csv",
+    }
 
 
 def test_a_run_is_described_by_its_number():

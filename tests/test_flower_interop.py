@@ -1,7 +1,9 @@
 """Flower's own strategies with our clients, our strategies with foreign clients, and partitioners of flwr-datasets."""
 
+import importlib
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,6 +161,14 @@ def test_our_own_client_app_understands_flowers_strategies():
 
 
 # ------------------------------------------------------------------------------------- Flower's mods
+
+
+def test_the_document_says_where_flowers_mods_are():
+    text = (Path(__file__).parent.parent / "docs" / "flower-interop.md").read_text()
+    known = ("flwr.client.mod", ("secagg_mod", "secaggplus_mod")), ("flwr.clientapp.mod", ("LocalDpMod",))
+    for place, names in known:
+        assert all(hasattr(importlib.import_module(place), name) for name in names)
+        assert f"{' and '.join(f'`{name}`' for name in names)} " in text and f"from `{place}`" in text
 
 
 def with_mods(setup, *mods):

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,58 @@ def test_tables_have_names_and_only_runs_without_privacy_have_results_by_site(ru
         right = [np.mean(model._model.predict(model.x, rows.features) == rows.labels) for rows in own]
         np.testing.assert_allclose(scores, right)
         assert all(f"{score:.4f}" in text for score in scores)
+
+
+def test_the_title_of_the_file_is_that_of_the_report(run_of):
+    folder = run_of(HOSPITALS, "--set", "privacy.mode=none", "--set", "rounds=2")
+    title = "Four hospitals (with privacy.mode = none, rounds = 2)"
+    for _ in range(2):
+        assert read(folder).text.startswith(f"{title} Federated learning run {title} A logistic model")
+        assert command("report", folder) == 0
+    assert read(run_of(RUN)).text.startswith("fedpdm on digits")
+
+
+@pytest.mark.parametrize("mode", ["none", "public-state"])
+def test_an_experiment_on_tables_names_columns_and_sites(run_of, mode):
+    seeds = 'title = "Four hospitals"\nseeds = [3, 4]'
+    text = HOSPITALS.replace('title = "Four hospitals"', seeds)
+    folder = run_of(text, "--set", f"privacy.mode={mode}", "--set", "rounds=2")
+    found, runs = read(folder), [summary_of(folder / "fedpdm" / f"seed-{seed}") for seed in (3, 4)]
+    for name in ("trestbps", "80 to 220", "classes healthy, ill"):
+        assert found.text.count(name) == 1
+    (table,) = (rows for rows in found.tables if rows[1][0] == "0: cleveland.csv")
+    assert [cells[0] for cells in table] == [
+        "site", *(f"{place}: {name}" for place, name in enumerate(runs[0]["site_names"]))
+    ]  # fmt: skip
+    if mode == "none":
+        means = np.mean([run["site_scores"] for run in runs], axis=0)
+        assert [cells[1] for cells in table] == ["fedpdm", *(f"{mean:.4f}" for mean in means)]
+    else:
+        assert {len(cells) for cells in table} == {1}
+
+
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_results_are_shown_again_without_the_tables_and_with_more_of_them(tmp_path, seeds):
+    shutil.copytree(ROOT / "examples" / "hospitals" / "sites", tmp_path / "sites")
+    (tmp_path / "plan.toml").write_text(
+        HOSPITALS.replace(f"{ROOT}/examples/hospitals/sites", f"{tmp_path}/sites")
+    )
+    out = tmp_path / "out"
+    words = ["--set", "rounds=2", "--seeds", seeds, "--out", out]
+    assert command("run", tmp_path / "plan.toml", *words) == 0
+    shutil.copy(tmp_path / "sites" / "cleveland.csv", tmp_path / "sites" / "new.csv")
+    for _ in range(2):
+        for words in (["report", out], ["figure", out], ["compare", out, "--out", tmp_path / "all.html"]):
+            assert command(*words) == 0
+        shutil.rmtree(tmp_path / "sites", ignore_errors=True)
+
+
+def test_ranges_that_differ_between_seeds_are_said_to_be_those_of_the_first(run_of, tmp_path):
+    schema = (ROOT / "examples/hospitals/schema.toml").read_text().replace("[20, 90]", '"private"')
+    (tmp_path / "schema.toml").write_text(schema)
+    text = HOSPITALS.replace(f"{ROOT}/examples/hospitals/schema.toml", str(tmp_path / "schema.toml"))
+    folder = run_of(text, "--set", "rounds=2", "--seeds", "0,1")
+    assert "are those of the first seed" in read(folder).text
 
 
 def test_the_curves_of_an_experiment_are_means_over_its_seeds(run_of):

@@ -16,6 +16,7 @@ from twinflower.problems.interfaces import Bounds
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
+from twinflower.simulation.report import books
 from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
@@ -62,6 +63,18 @@ def test_the_lifetime_budget_outlives_runs(tmp_path):
         site.open(release, round_)
     with pytest.raises(BudgetSpent, match="lifetime budget epsilon 31"):
         guard(node, run="2").open(release, 1)
+
+
+def test_the_ledger_names_the_runs_of_flower_in_which_a_session_was_charged(tmp_path):
+    node, setup = NODE | {"state-dir": str(tmp_path), "lifetime-epsilon": 31.0}, private()
+    release = setup.algorithm.release(
+        setup.plan.bounds, setup.schedule.workload(len(setup.shards.rows(0).labels)), 1
+    )
+    for round_, run in ((1, "77"), (2, "78")):
+        guard(node, run=run).open(release, round_, "session")
+    (row,) = books.runs(books.read_books(tmp_path))
+    assert dict(zip(books.RUN_HEADINGS, row, strict=True))["run"] == "session"
+    assert row[-1] == "77, 78"
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,13 @@ def test_one_table_with_a_site_column_is_as_one_file_for_each_site(sites, togeth
     assert held[1].note == "tested on 0.2 of the rows of every site"
 
 
+def test_a_table_that_is_trained_on_and_tested_on_is_named(sites):
+    assert "trained on" not in prepare(parse(sites)).dataset.note
+    own = sites["data.files"].replace("*", "1")
+    note = prepare(parse(sites | {"data.test-file": own})).dataset.note
+    assert note == "tested on site-1.csv, whose rows are trained on, too"
+
+
 def test_sites_with_names_are_in_alphabetical_order(together, tmp_path):
     text = (tmp_path / "all.csv").read_text()
     for number, name in (("9", "north"), ("10", "East"), ("11", "hill")):

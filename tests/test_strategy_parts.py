@@ -14,10 +14,12 @@ from problems import small
 from twinflower.algorithms import FedAvg, FedPDM, LDPPrimalDual
 from twinflower.algorithms.algorithm import RunInfo, unstack
 from twinflower.clients.records import record_of
-from twinflower.errors import ReplyError, RunError, SettingError
+from twinflower.errors import AbsentError, ReplyError, RunError, SettingError
 from twinflower.randomness import participants
 from twinflower.simulation.runtimes import flower_internals
+from twinflower.strategies import nodes as nodes_module
 from twinflower.strategies import roster as roster_module
+from twinflower.strategies import waiting
 from twinflower.strategies.exchange import Exchange
 from twinflower.strategies.nodes import meet
 from twinflower.strategies.ranges import Agreement
@@ -143,7 +145,7 @@ def test_a_new_node_that_does_not_fit_is_ignored(partition, count, caplog):
 
 def test_missing_nodes_are_waited_for_until_they_are_back_or_the_time_is_up(monkeypatch):
     slept = []
-    monkeypatch.setattr(roster_module.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(roster_module.time, "monotonic", lambda: math.fsum(slept))
 
     def sleep(seconds):
         slept.append(seconds)
@@ -511,3 +513,47 @@ def test_what_the_sites_found_is_weighted_by_their_rows(caplog):
     expected = {"held_out_loss": 2.5, "held_out_accuracy": 35 / 40, "held_out_rows": 40}
     assert dict(found) == evaluation.metrics == expected
     assert "client 2 is not in the evaluation: the client must hold out 5 rows; it reports 6" in caplog.text
+
+
+# ------------------------------------------------------------------------------------- waiting
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only where somebody sleeps."""
+    slept = []
+    for module in (waiting, nodes_module, roster_module):
+        monkeypatch.setattr(module.time, "sleep", slept.append)
+        monkeypatch.setattr(module.time, "monotonic", lambda: math.fsum(slept))
+    return slept
+
+
+def test_whoever_waits_for_sites_says_so_every_ten_seconds(clock, caplog):
+    with pytest.raises(AbsentError, match="waited 35 s for 3 nodes"):
+        meet(holding({1: 0, 2: 2}, 3), 3, timeout=35.0)
+    left = [f"2 of 3 sites are here; waiting for partition 1, at most {s} s more" for s in (25, 15, 5)]
+    assert caplog.messages == left
+
+
+def test_whoever_waits_for_a_node_to_return_says_so(clock, caplog):
+    roster = Roster({0: 1, 1: 2})
+    roster.find(holding({1: 0}), {1}, timeout=25.0)
+    assert caplog.messages == ["waiting for partition 1 to return"] * 2
+
+
+def test_an_absence_is_logged_once_and_then_counted(caplog):
+    absences = waiting.Absences()
+    for round_ in range(1, 22):
+        absences.note(round_, [0, 1], {1: "no reply"})
+    absences.note(22, [0], {})  # client 1 is not asked
+    absences.note(23, [0, 1], {1: "it has lost its state"})
+    absences.note(24, [1, 0], {0: "no reply"})
+    absences.note(25, [1, 0], {})
+    assert caplog.messages == [
+        "round 1: client 1 left out: no reply",
+        "round 10: client 1 left out for the 10th round in a row: no reply",
+        "round 20: client 1 left out for the 20th round in a row: no reply",
+        "round 23: client 1 left out: it has lost its state",
+        "round 24: client 0 left out: no reply",
+        "round 24: client 1 is back after 22 missed rounds",
+    ]

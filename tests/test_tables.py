@@ -107,6 +107,7 @@ def test_how_a_table_is_written_does_not_matter(tmp_path, reader, change):
 
 
 DIALECTS = [(",", "."), (";", "."), (";", ","), ("\t", ","), ("|", ",")]
+QUOTED = (",", ",")  # numbers with decimals are in quotes
 
 
 def in_dialect(table, delimiter, decimal):
@@ -131,8 +132,12 @@ def test_a_table_may_have_other_separators_and_decimal_commas(tmp_path, reader, 
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
-        ("1.234", "'1.234' has a decimal point, and the schema says decimal = \",\"$"),
-        ("1.234,5", "'1.234,5' is not a number$"),
+        (
+            "1.234",
+            "'1.234' has a decimal point, and the schema says decimal = \",\": write it with a comma, or without the "
+            "point if that separates thousands$",
+        ),
+        ("12.34,5", "'12.34,5' is not a number$"),
         ("1,2,3", "'1,2,3' is not a number$"),
     ],
 )
@@ -140,6 +145,35 @@ def test_a_number_that_could_mean_two_things_is_refused(tmp_path, cell, sentence
     path = written(tmp_path, in_dialect(TABLE, ";", ",").replace("65", cell))
     with pytest.raises(DataError, match=f"row 2, column 'age': {sentence}"):
         read_rows(path, parse_schema(dialect_of(";", ",") + SCHEMA))
+
+
+@pytest.mark.parametrize("cell", ["1.234.050,5", "+1.234.050,50 ", "1234050,5"])
+def test_with_a_decimal_comma_points_separate_thousands(tmp_path, cell):
+    schema = (dialect_of(";", ",") + SCHEMA).replace("[20, 80]", "[0, 2468101]")
+    path = written(tmp_path, in_dialect(TABLE, ";", ",").replace("65", cell))
+    assert read_rows(path, parse_schema(schema))[0][1, 0] == 0  # the middle
+
+
+def test_decimal_commas_may_stand_in_quotes_between_commas(tmp_path):
+    table = TABLE.replace("65", '"62,50"').replace("3.0", "3")
+    features, _ = read_rows(written(tmp_path, table), parse_schema('decimal = ","\n' + SCHEMA))
+    assert features[1, 0] == (62.5 - 50) / 30
+    with pytest.raises(DataError, match="row 2 has 6 fields; the header has 5"):
+        read_rows(written(tmp_path, table.replace('"', "")), parse_schema('decimal = ","\n' + SCHEMA))
+
+
+@pytest.mark.parametrize("mark", ["sep=;\n", "sep=;\r\n", '"sep=;"\n', "\ufeffsep=;\n"])
+def test_excels_line_about_the_separator_is_skipped(tmp_path, reader, mark):
+    table = in_dialect(TABLE.replace("3.0", "3"), ";", ",")
+    path = written(tmp_path, mark + table)
+    schema = parse_schema(dialect_of(";", ",") + SCHEMA)
+    np.testing.assert_array_equal(read_rows(path, schema)[0], ENCODED)
+    assert problems(path, schema) == []
+    assert parse_schema(drafted([path]).text).used == ("id", "age", "pain", "dose", "ill")
+    with pytest.raises(DataError, match=", row 2, column '.*' is not UTF-8"):
+        read_rows(
+            written(tmp_path, (mark + table.replace("mild", "sch\xf6n")).encode("latin-1", "ignore")), schema
+        )
 
 
 def test_a_missing_value_may_be_marked_by_a_point(tmp_path):
@@ -156,7 +190,6 @@ def test_a_missing_value_may_be_marked_by_a_point(tmp_path):
         ('delimiter = ":"', r"delimiter must be one of \",\" \";\" \"\\t\" \"|\"; got ':'"),
         ("delimiter = [1]", r"delimiter must be one of .*; got \[1\]"),
         ('decimal = ";"', r"decimal must be one of \".\" \",\"; got ';'"),
-        ('decimal = ","', "delimiter and decimal are both a comma: they must differ"),
         ('delimeter = ";"', r"there is no key 'delimeter'; did you mean 'delimiter'\?"),
     ],
 )
@@ -229,7 +262,7 @@ BAD = {
     "mixed types": (TABLE.replace("65", "old"), ", row 2, column 'age': 'old' is not a number$"),
     "decimal comma": (
         TABLE.replace("65", '"6,5"'),
-        r""", row 2, column 'age': '6,5' is not a number; for decimal commas in a CSV file set decimal = "," in""",
+        r""", row 2, column 'age': '6,5' is not a number: for decimal commas in a CSV file set decimal = "," in""",
     ),
     "huge number": (
         TABLE.replace("65", "1e200"),
@@ -310,7 +343,7 @@ words = st.text('0123456789.,eE+-_ xna"\n\r\t\u0661\xa0', max_size=12) | st.floa
 @given(
     st.lists(st.lists(words, min_size=2, max_size=2), min_size=1, max_size=6),
     st.booleans(),
-    st.sampled_from(DIALECTS),
+    st.sampled_from([*DIALECTS, QUOTED]),
 )
 def test_both_readers_of_csv_give_the_same_numbers_or_the_same_sentence(
     tmp_path_factory, rows, quoted, dialect
@@ -455,6 +488,8 @@ def test_numbers_are_labels_in_their_range(tmp_path):
         (("{ range = [20, 80] }", "3"), "column 'age' must be a table such as"),
         (('"mild"', '"3.0"'), "categories must differ; '3' is there twice"),
         (('["none", "mild", 3]', "[]"), "categories must be a list of texts or numbers"),
+        (("[20, 80]", '"privat"'), "numbers with low < high; got 'privat'; did you mean 'private'?"),
+        (('"indicator"', '"indicater"'), "got 'indicater'; did you mean 'indicator'?"),
         (('"indicator"', '"mean"'), "missing must be one of refuse, zero, indicator; got 'mean'"),
         (("missing", "mising"), "there is no key 'mising'; did you mean 'missing'?"),
         (("ignore", "ignored"), "there is no key 'ignored'; did you mean 'ignore'?"),
@@ -538,7 +573,7 @@ def test_a_draft_ignores_a_column_without_a_name(tmp_path):
     """Such as the row numbers that pandas writes."""
     path = written(tmp_path, "".join(f"{row},{line}\n" for row, line in enumerate(TABLE.splitlines())))
     path.write_text(path.read_text().replace("0,", ",", 1))
-    schema = parse_schema(drafted([path], "ill"))
+    schema = parse_schema(drafted([path], "ill").text)
     assert schema.ignore == ("",)
     read_rows(path, schema)
 
@@ -565,13 +600,13 @@ def test_a_draft_fits_the_tables_it_was_made_from(tmp_path):
         draft(read_tables([one, two]), "free")
 
 
-@pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
+@pytest.mark.parametrize(("delimiter", "decimal"), [*DIALECTS, QUOTED])
 def test_a_draft_recognises_how_its_tables_are_written(tmp_path, delimiter, decimal):
     stream = io.StringIO()
     rows = [["weight, kg", "note", "ill"], *([f"{n}{decimal}5", "a, b", n % 2] for n in range(20))]
     csv.writer(stream, delimiter=delimiter).writerows(rows)
     path = written(tmp_path, stream.getvalue())
-    text = drafted([path])
+    text = drafted([path]).text
     schema = parse_schema(text)
     assert schema.dialect == (delimiter, decimal)
     assert schema.columns == (Number("weight, kg", Range(0.5, 20.0)), Category("note", ("a, b",)))
@@ -585,13 +620,14 @@ def test_a_draft_recognises_how_its_tables_are_written(tmp_path, delimiter, deci
     [
         ("", "is empty; it must begin with a line of column names"),
         ("a;b\n", "has a header and no rows"),
+        ("a b\n1 2\n", "has one column, 'a b': fields must be separated by commas, semicolons, tabs, bars"),
         (f'a;b\n"{"x" * 200_000}";1\n', r"row 1: not a line of CSV \(field larger than field limit"),
         (
             "a;b\nsch\xf6n;1\n".encode("latin-1"),
             "row 1, column 'a;b' is not UTF-8 text: save the table as CSV UTF-8",
         ),
     ],
-    ids=["empty", "no rows", "long", "Latin-1"],
+    ids=["empty", "no rows", "spaces", "long", "Latin-1"],
 )
 def test_a_draft_of_a_file_that_is_no_table_is_one_sentence(tmp_path, content, sentence):
     with pytest.raises(DataError, match=sentence):
@@ -602,11 +638,12 @@ def test_a_draft_says_which_files_are_written_in_another_way(tmp_path):
     names = {"a.csv": (";", ","), "b.csv": (";", ","), "c.csv": ("\t", ".")}
     table = "dose,ill\n1.5,0\n2.5,1\n"
     paths = [written(tmp_path, in_dialect(table, *own), name) for name, own in names.items()]
-    text = drafted(paths)
+    text = drafted(paths).text
     assert "c.csv has tabs and decimal points, and other files have semicolons and decimal commas" in text
     assert parse_schema(text).dialect == (";", ",")
     np.testing.assert_array_equal(
-        read_rows(paths[2], parse_schema(drafted(paths[2:])))[0], read_rows(paths[0], parse_schema(text))[0]
+        read_rows(paths[2], parse_schema(drafted(paths[2:]).text))[0],
+        read_rows(paths[0], parse_schema(text))[0],
     )
 
 
@@ -616,7 +653,7 @@ def test_a_draft_reports_texts_among_numbers_and_fits_once_they_are_listed(tmp_p
     paths = [written(tmp_path, numeric, f"{name}.csv") for name in "abc"] + [
         written(tmp_path, texts_, "d.csv")
     ]
-    text = drafted(paths)
+    text = drafted(paths).text
     words = " ".join(text.replace("#", "").split())
     assert "Column 'chol' has numbers in a.csv, b.csv, c.csv, and texts in d.csv: '<100', 'n.d.'" in words
     assert "row 1, column 'chol': 'n.d.' is not a number (and 89 more rows)" in words
@@ -628,12 +665,58 @@ def test_a_draft_reports_texts_among_numbers_and_fits_once_they_are_listed(tmp_p
     assert [problems(path, mended) for path in paths] == [[]] * 4
 
 
+def test_a_draft_with_thousands(tmp_path):
+    """In either way of writing them; where it is not clear what a number means, the draft asks."""
+
+    def draft_of(*cells):
+        path = written(tmp_path, "cost;ill\n" + "".join(f"{cell};{n % 2}\n" for n, cell in enumerate(cells)))
+        return path, drafted([path])
+
+    cells = [f"{n}.{n}00,5" for n in range(1, 10)]
+    path, (text, notes) = draft_of(*cells, "750", "800,5")
+    assert parse_schema(text).columns == (Number("cost", Range(750.0, 10000.0)),)
+    assert problems(path, parse_schema(text)) == notes == []
+    _, (text, notes) = draft_of(*cells, "12.000")
+    assert parse_schema(text).dialect == (";", ",")
+    assert any("'12.000' has a decimal point, and the schema says" in note for note in notes)
+    for own in (["1,234.5", "2,345.5", "750"], ["1'234.5", "2 345.5", "750.5"], ["1,5", "2,5", "7.5"]):
+        _, (text, notes) = draft_of(*own)
+        assert isinstance(parse_schema(text).columns[0], Category)
+        (note,) = notes
+        assert note.startswith(f"Column 'cost' is read as text because of {own[0]!r}"[:50])
+
+
+def test_commas_between_thousands_are_no_decimal_commas(tmp_path):
+    path = written(tmp_path, "cost,ill\n" + "".join(f'"{n},{n}00",{n % 2}\n' for n in range(1, 10)))
+    text, (note,) = drafted([path])
+    assert parse_schema(text).dialect == (",", ".")
+    assert "'cost' is read as text because of '1,100'" in note
+
+
+def test_a_draft_needs_two_values_of_the_label(tmp_path):
+    path = written(tmp_path, "dose,ill\n1.5,1\n2.5,1\n")
+    with pytest.raises(
+        DataError, match="'ill' cannot be the label: all of its values are '1'; add a table that has"
+    ):
+        drafted([path])
+    other = written(tmp_path, "dose,ill\n1.5,0\n2.5,\n", "other.csv")
+    assert parse_schema(drafted([path, other]).text).num_classes == 2
+
+
+@pytest.mark.parametrize("word", ["il", "Ill", "ILL"])
+def test_a_misspelt_label_gets_a_suggestion(tmp_path, word):
+    with pytest.raises(DataError, match=r"there is no column '.*' in .*; did you mean 'ill'\?"):
+        drafted([written(tmp_path, TABLE)], word)
+
+
 def test_a_draft_names_what_a_file_lacks(tmp_path):
     one = written(tmp_path, "Age,dose,ill\n1.5,2.5,0\n2.5,3.5,1\n", "one.csv")
     two = written(tmp_path, "age,ill\n1.5,0\n2.5,\n", "two.csv")
-    text = " ".join(drafted([one, two]).replace("#", "").split())
-    assert f"{one} has no column 'age', which the schema names; did you mean 'Age'?" in text
-    assert f"{two} has no column 'Age', 'dose', which the schema names; did you mean 'age'?" in text
+    text = " ".join(drafted([one, two]).text.replace("#", "").split())
+    assert (
+        "Is 'Age' in one.csv the same column as 'age' in two.csv? Then give it one name in all files." in text
+    )
+    assert f"{one} has no column 'age', which the schema names {two} has no column 'Age', 'dose'" in text
     assert f"{two}, row 2, column 'ill': the label is missing: leave the row out" in text
 
 
@@ -661,13 +744,15 @@ def test_numbers_that_may_stand_for_missing_values(values, found):
 def test_a_draft_asks_about_such_numbers(tmp_path):
     table = "age,ill\n" + "".join(f"{20 + n},{n % 2}\n" for n in range(40)) + "-9,0\n-9,1\n"
     path = written(tmp_path, table)
-    assert 'list "-9" under missing-values, and take it out of the range, [20, 59] without it' in " ".join(
-        drafted([path]).replace("#", "").split()
+    asked = (
+        'list "-9" under missing-values, take it out of the range, [20, 59] without it, and give the column missing = '
+        '"indicator" or "zero".'
     )
-    assert problems(path, parse_schema(drafted([path]))) == []
+    assert asked in " ".join(drafted([path]).text.replace("#", "").split())
+    assert problems(path, parse_schema(drafted([path]).text)) == []
 
 
-@given(st.lists(words, min_size=2, max_size=8), st.sampled_from(DIALECTS))
+@given(st.lists(words, min_size=2, max_size=8), st.sampled_from([*DIALECTS, QUOTED]))
 def test_a_draft_is_a_schema_whatever_the_tables_hold(tmp_path_factory, cells, dialect):
     """Its comments, too, in which texts of the tables stand."""
     stream = io.StringIO()
@@ -675,7 +760,7 @@ def test_a_draft_is_a_schema_whatever_the_tables_hold(tmp_path_factory, cells, d
     csv.writer(stream, delimiter=dialect[0]).writerows(rows)
     path = written(tmp_path_factory.getbasetemp(), stream.getvalue(), "drafted.csv")
     try:
-        text = drafted([path])
+        text = drafted([path]).text
     except DataError as error:
         assert "\n" not in str(error)
         return
@@ -732,7 +817,9 @@ def test_the_command_drafts_a_schema_and_says_that_it_looked_at_the_data(tmp_pat
         "# A draft, made from all values of site.csv. Its ranges and categories are\n# data, which"
     )
     assert read_rows(path, parse_schema(shown))[0].shape[0] == 4
-    assert "it was made from the data" in command(path, "--out", out, "--label", "pain").output
+    shown = command(path, "--out", out, "--label", "pain").output
+    assert "it was made from the data" in shown
+    assert f"\n{path}, row 4, column 'pain': the label is missing: leave the row out\n" in shown
     assert read_schema_file(out).label == Classes(
         "pain", ("3", "mild", "none"), (("3",), ("mild",), ("none",))
     )
@@ -752,6 +839,43 @@ def test_the_command_shows_a_site_how_its_table_fits(tmp_path):
         raise command("--check", schema, written(tmp_path, TABLE.replace("65", "old"), "bad.csv")).exception
 
 
+MISSING = 'the value is missing: give the column missing = "zero" or "indicator", or leave the row out'
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_check_names_short_and_long_rows_and_goes_on(tmp_path, monkeypatch, quoted):
+    monkeypatch.setattr(csv_tables, "_ROWS", 3)
+    lines = ["x,30,none,1,0"] * 12
+    lines[1], lines[4], lines[5], lines[8], lines[10] = (
+        "x,30,none",
+        "x,old,none,1,0",
+        "x",
+        "1,2,3,4,5,6",
+        "x,,none,1,0",
+    )
+    text = "\n".join(["id,age,pain,dose,ill", *lines])
+    path = written(tmp_path, text.replace("none", '"none"') if quoted else text)
+    assert problems(path, parse_schema(SCHEMA)) == [
+        f"{path}, row 5, column 'age': 'old' is not a number",
+        f"{path}, row 11, column 'age': {MISSING}",
+        f"{path}, row 2 has 3 fields; the header has 5",
+        f"{path}, row 6 has 1 fields; the header has 5",
+        f"{path}, row 9 has 6 fields; the header has 5",
+    ]
+
+
+def test_a_check_of_numbers_that_could_mean_two_things_names_all_of_their_kind(tmp_path):
+    lines = ["x;30;none;1,5;0", "x;1.234;none;1,5;0", "x;30;none", "x;2.345;none;?;0", "x;alt;none;1.5;0"]
+    path = written(tmp_path, "\n".join(["id;age;pain;dose;ill", *lines]))
+    sentence = 'has a decimal point, and the schema says decimal = ",": write it with a comma, or without the point if'
+    assert problems(path, parse_schema(dialect_of(";", ",") + SCHEMA)) == [
+        f"{path}, row 2, column 'age': '1.234' {sentence} that separates thousands (and 1 more row)",
+        f"{path}, row 5, column 'age': 'alt' is not a number",
+        f"{path}, row 5, column 'dose': '1.5' {sentence} that separates thousands",
+        f"{path}, row 3 has 3 fields; the header has 5",
+    ]
+
+
 def test_a_check_lists_every_problem_of_every_table(tmp_path):
     schema = written(tmp_path, SCHEMA, "schema.toml")
     bad = TABLE.replace("65", "old").replace("110", "").replace("none", "awful").replace("7,0", "7,9")
@@ -761,11 +885,13 @@ def test_a_check_lists_every_problem_of_every_table(tmp_path):
     found = [line.strip() for line in str(result.exception).splitlines()]
     assert isinstance(result.exception, DataError)
     assert found == [
-        f"{names[0]}, row 2, column 'age': 'old' is not a number (and 1 more row)",
+        f"{names[0]}, row 2, column 'age': 'old' is not a number",
+        f"{names[0]}, row 3, column 'age': {MISSING}",
         f"{names[0]}, row 1, column 'pain': 'awful' is not one of the categories, which are none, mild, 3",
         f"{names[0]}, row 4, column 'ill': '9' is not a value of one of the classes, which are 0, 1, 2",
         f"{names[2]} has no column 'dose', which the schema names; did you mean 'Dose'?",
         f"{names[2]} has a column 'Dose' that the schema does not know: list it under ignore there, or remove it",
+        f"{names[2]}, row 2, column 'age': 'x' is not a number",
         f"{names[2]}, row 4 has 2 fields; the header has 5",
         f"{names[3]} is empty; it must begin with a line of column names",
     ]

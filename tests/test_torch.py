@@ -702,6 +702,7 @@ def test_the_example_app(tmp_path):
         assert float(lines[-1].split()[-1]) > 0.3, lines
         guarantee = "privacy: for each site, all its messages together are (8, 0.0001)-DP"
         assert sum(guarantee in line for line in lines) == ("epsilon=8.0" in words)
+        assert sum("privacy: none" in line for line in lines) == ("epsilon=8.0" not in words)
     state = torch.load(out, weights_only=True)
     assert sum(tensor.numel() for tensor in state.values()) == 994
     drive("epsilon=8.0", "rounds=15", f"out={str(out)!r}")

@@ -154,8 +154,29 @@ def test_csv_is_read_as_the_schema_of_the_model_says(tmp_path):
     (tmp_path / "rows.csv").write_text("pain;age\nnone;20\nsevere;75,0\n;50\nmild;33,5\n")
     again = twinflower.load(tmp_path / "model.npz")
     np.testing.assert_array_equal(again.predict_proba(tmp_path / "rows.csv"), plain.predict_proba(ROWS))
-    with pytest.raises(DataError, match='separated by semicolons: set delimiter = ";" in the schema'):
+    with pytest.raises(
+        DataError, match="separated by semicolons: change the table, because the schema of a model"
+    ):
         plain.predict(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ('pain,age\nnone,"2,5"\n', "column 'age': '2,5' is not a number: change the table"),
+        ("pain,age\nnone,\n", "column 'age': the value is missing: change the table"),
+        ("pain,age,ward\nnone,2,3\n", "has a column 'ward' that the schema does not know: change the table"),
+    ],
+)
+def test_no_advice_about_the_schema_of_a_model(tmp_path, rows, sentence):
+    """It cannot be changed."""
+    (tmp_path / "rows.csv").write_text(rows)
+    with pytest.raises(DataError, match=f"{sentence}, because the schema of a model is fixed$"):
+        some("logistic").predict(tmp_path / "rows.csv")
+    labelled = "".join(f"{line},{own}\n" for line, own in zip(rows.splitlines(), ["ill", "y"], strict=True))
+    (tmp_path / "labelled.csv").write_text(labelled)
+    with pytest.raises(DataError, match=f"{sentence}, because the schema of a model is fixed$"):
+        some("logistic").score(tmp_path / "labelled.csv")
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ class SettingError(TwinflowerError, ValueError):
 class DataError(TwinflowerError, ValueError):
     """A data file is missing or malformed; the message gives the file and what was expected.
 
-    reason: what is wrong in general words, without anything from the file and without its name.
+    text: what is wrong. reason: the same in general words, without anything from the file and without its name.
+    remedy: what to change in the schema or in the table; it follows the text in the message.
     """
 
-    def __init__(self, text: str, reason: str = UNUSABLE) -> None:
-        super().__init__(text)
-        self.reason = reason
+    def __init__(self, text: str, reason: str = UNUSABLE, remedy: str = "") -> None:
+        super().__init__(advised(text, remedy))
+        self.text, self.reason, self.remedy = text, reason, remedy
 
 
 class ReplyError(TwinflowerError, ValueError):
@@ -42,6 +43,11 @@ class AbsentError(RunError):
 
 class DiskError(TwinflowerError):
     """A file cannot be written, for example because the disk is full; the message gives the file and the cause."""
+
+
+def advised(text: str, remedy: str) -> str:
+    """A message of what is wrong and what to do, if there is something."""
+    return f"{text}: {remedy}" if remedy else text
 
 
 def cause(error: Exception) -> str:

@@ -237,8 +237,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def alike(word: Any, known: Iterable[str]) -> str:
-    """The known name closest in spelling as a question after a semicolon; empty if none is close."""
-    near = difflib.get_close_matches(str(word), list(known), 1)
+    """The known name closest in spelling as a question after a semicolon; empty if none is close.
+
+    Capitals do not count, unless names differ by nothing else.
+    """
+    words = list(known)
+    folded = {name.casefold(): name for name in words}
+    near = difflib.get_close_matches(str(word), words, 1) or [
+        folded[name] for name in difflib.get_close_matches(str(word).casefold(), folded, 1)
+    ]
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -16,6 +16,10 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from twinflower import audit
 from twinflower.privacy import gdp_epsilon, gdp_mu
+from twinflower.privacy.audit import neighbours
+from twinflower.problems.interfaces import Batch
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.settings import parse
 
 DIMENSION, DELTA = 6, 1e-4
 Rows = Mapping[str, np.ndarray]
@@ -336,11 +340,15 @@ def own_cases() -> Iterator[audit.Case]:
         "privacy.mode": "as-published", "local.max-steps": 1, "rho": 0.3, "step-size": 0.5, "rounds": rounds,
         "noise-multiplier": math.sqrt(rounds) / gdp_mu(1.0, DELTA),
     }  # fmt: skip
-    yield audit.twinflower_case(
+    setup = prepare(parse(OURS | published))
+    pair = neighbours(2, setup.dataset.features.shape[1], setup.row_norm)
+    first, second = (Batch(rows.features[:1], rows.labels[:1]) for rows in pair)
+    yield audit.setup_case(
         "a private dual is carried over the rounds",
-        OURS | published,
-        claim=audit.Claim(1.0, DELTA),
-        about="FedPDM-DP as published: its sensitivity holds for one round, and the un-noised dual carries on",
+        setup,
+        audit.Claim(1.0, DELTA),
+        "FedPDM-DP as published: its sensitivity holds for one round, and the un-noised dual carries on",
+        {"the only row reversed": (first, second)},
     )
 
 

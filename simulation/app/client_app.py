@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 
@@ -71,17 +71,22 @@ def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Set
 
 def _site_client(context: Context) -> AlgorithmClient:
     site = read_site(context.node_config)
-    with refusing():
-        config = site.config(context.run_config)
-    _check_people(site)
-    setup = at_site(prepare_node(config), site.partition_id)
+    setup = site_setup(site, context.run_config)
     guard = site_guard(setup, site, str(context.run_id))
-    identity = _identity(site) if setup.sums else None
+    identity = identity_of(site) if setup.sums else None
     return client_of(setup, site.partition_id, context, guard, site.state_dir, identity)
 
 
+def site_setup(site: Site, run_config: UserConfig) -> Setup:
+    """The run at a deployed site, with its own rows; `Refusal` for a run that the site takes no part in."""
+    with refusing():
+        config = site.config(run_config)
+    check_people(site)
+    return at_site(prepare_node(config), site.partition_id)
+
+
 @lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger
-def _check_people(site: Site) -> None:
+def check_people(site: Site) -> None:
     """Raise DataError if a person has more rows in the data-file than the site protects together.
 
     The limit is the site's own: if it were the run's, a server could ask for one limit after the other.
@@ -90,7 +95,7 @@ def _check_people(site: Site) -> None:
         check_groups(site.data_file, read_schema(site.schema), site.unit.size)
 
 
-def _identity(site: Site) -> Identity:
+def identity_of(site: Site) -> Identity:
     """The site's identity from its own key and peers file, never that of a simulation."""
     identity = read_identity(site.partition_id, Path(site.identity_key), Path(site.peers_file))
     require(
@@ -111,7 +116,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     if plan is None:
         return None
     return plan.guard(
-        site.partition_id, _ledger(site), run=run, config=setup.config.digest, row_norm=setup.row_norm,
+        site.partition_id, ledger_of_site(site), run=run, config=setup.config.digest, row_norm=setup.row_norm,
         split=held_out.split(setup, site.partition_id),
     )  # fmt: skip
 
@@ -151,7 +156,7 @@ def _check_policy(setup: Setup, site: Site) -> None:
     policy.check(plan.least_multiplier(site.partition_id), plan.budget, plan.mu_limit_alone)
 
 
-def _ledger(site: Site) -> FileLedger:
+def ledger_of_site(site: Site) -> FileLedger:
     """The ledger of the site's data, in its state-dir or ~/.twinflower."""
     folder = Path(site.state_dir or Path.home() / ".twinflower").expanduser()
     name, data = f"node-{site.partition_id}", f"known data sets, node {site.partition_id}"

@@ -4,6 +4,7 @@ Flower's engine loads both apps before it starts Ray; the server then imports it
 """
 
 import os
+import sys
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -11,6 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 
 # Ray starts after this module is imported. By default it starts workers of its own, which compete with Flower's.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+
+# A deployed node starts a process for every message. Where bytecode is not written, as in Flower's images, each would
+# compile all modules of this app again, which takes a fifth of its time.
+sys.dont_write_bytecode = False
 
 
 class _Client(ClientApp):
@@ -31,7 +36,12 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the app in `server_app`."""
+    """Run the app in `server_app`, and say so at once: its imports take a second, and waiting for nodes longer."""
+    from twinflower import __version__
+
+    from ..runtimes.progress import say
+
+    say(f"Twinflower {__version__} prepares the run")
     from .server_app import app
 
     app(grid, context)

@@ -1,4 +1,7 @@
-"""A grid that polls for replies at shorter intervals than Flower's own: 3 s in deployment, 0.1 s in a simulation."""
+"""A grid that polls for replies at shorter intervals than Flower's own, and says for whom it waits.
+
+Flower's intervals are 3 s in deployment and 0.1 s in a simulation.
+"""
 
 import time
 from collections.abc import Iterable
@@ -6,6 +9,11 @@ from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from twinflower.strategies.requests import properties_in
+from twinflower.strategies.waiting import Reminder, partitions
+
+from ..runtimes.progress import say
 
 _SHARE = 0.1  # pause before the next request, as a share of the time waited so far
 
@@ -19,6 +27,7 @@ class PollingGrid(Grid):
     def __init__(self, grid: Grid, shortest: float = 0.2, longest: float = 3.0) -> None:
         self.grid = grid
         self.shortest, self.longest = shortest, longest
+        self._partitions: dict[int, Any] = {}  # node -> the partition that it reported
 
     def set_run(self, run: Any) -> None:
         """Call the wrapped grid's method."""
@@ -49,14 +58,34 @@ class PollingGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send all messages; return their replies, or those that arrive within the timeout in seconds."""
-        missing, began = set(filter(None, self.push_messages(messages))), time.monotonic()  # None: not sent
+        sent = {id_: message.metadata.dst_node_id for id_, message in self._pushed(messages)}
+        missing, began, reminder = dict(sent), time.monotonic(), Reminder(say)
         replies: list[Message] = []
         while missing:
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 break
+            reminder.look(lambda: self._waiting(list(missing.values()), len(sent), timeout, waited))  # noqa: B023
             time.sleep(min(max(_SHARE * waited, self.shortest), self.longest))
-            new = list(self.pull_messages(missing))
-            replies.extend(new)
-            missing -= {reply.metadata.reply_to_message_id for reply in new}
+            for reply in self.pull_messages(set(missing)):
+                missing.pop(reply.metadata.reply_to_message_id, None)
+                self._note(reply)
+                replies.append(reply)
         return replies
+
+    def _pushed(self, messages: Iterable[Message]) -> list[tuple[str, Message]]:
+        """The messages that were sent, with their ids."""
+        messages = list(messages)
+        return [pair for pair in zip(self.push_messages(messages), messages, strict=False) if pair[0]]
+
+    def _note(self, reply: Message) -> None:
+        """Note the partition that a node reports."""
+        if reply.has_content() and "partition-id" in (found := properties_in(reply)):
+            self._partitions[reply.metadata.src_node_id] = found["partition-id"]
+
+    def _waiting(self, nodes: list[int], sent: int, timeout: float | None, waited: float) -> str:
+        """What is waited for: the partitions of these nodes, as far as they are known."""
+        known = sorted(self._partitions[node] for node in nodes if node in self._partitions)
+        who = partitions(known) if len(known) == len(nodes) else f"{len(nodes)} nodes"
+        left = "" if timeout is None else f", at most {timeout - waited:.0f} s more"
+        return f"{sent - len(nodes)} of {sent} replies are here; waiting for {who}{left}"

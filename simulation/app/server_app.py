@@ -13,6 +13,7 @@ from twinflower.strategies.nodes import meet
 from ..report.html.write import report_begun
 from ..report.present import present_run
 from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
+from ..report.tracking import tracker
 from ..report.words import score
 from ..results.checkpoint import Checkpoints
 from ..results.folder import claimed, new_folder
@@ -67,6 +68,7 @@ def _other_app(folder: Path) -> str:
 
 def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
+    tracker(config.output.tracker)
     if is_simulated(grid):
         say(*other_source(Path.cwd()))
     if not config.clients.count:

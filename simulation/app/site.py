@@ -57,6 +57,7 @@ from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import ANY, Rule, Value, alike, at_least, kebab, one_of, snake, typed
 
+from ..runtimes.flower_internals import date_log
 from ..settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
@@ -358,6 +359,7 @@ def discreet(message: Message, context: Context, call_next: Callable[[Message, C
     """
     if simulated(context.node_config):
         return call_next(message, context)
+    date_log()
     try:
         return call_next(message, context)
     except Exception as error:  # noqa: BLE001  of any type: its text may quote a file

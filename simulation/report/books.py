@@ -12,7 +12,16 @@ from twinflower.privacy.charges import Charge, total_cost
 from twinflower.privacy.ledger import Book, read_ledger
 
 HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
-RUN_HEADINGS = ("data", "run", "releases", "epsilon", "against all others", "first charge", "last charge")
+RUN_HEADINGS = (
+    "data",
+    "run",
+    "releases",
+    "epsilon",
+    "against all others",
+    "first charge",
+    "last charge",
+    "Flower run",
+)
 
 
 def read_books(folder: Path) -> list[tuple[str, Book]]:
@@ -50,14 +59,16 @@ def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
     """A row under RUN_HEADINGS for each run, in the order of the first charges.
 
     "Against all others" is, for a run in which the server sees only sums, the epsilon against the server and all other
-    sites together; the first epsilon of such a run relies on the noise of other sites.
+    sites together; the first epsilon of such a run relies on the noise of other sites. A run that was resumed has
+    several runs of Flower.
     """
     for _, book in books:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
             alone = gdp_epsilon(math.sqrt(total_cost(charges, lambda charge: charge.cost_alone)), book.delta)
             cells = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
-            yield _data(book), run, str(len(charges)), *cells
+            flower = sorted({charge.flower_run for charge in charges} - {""})
+            yield _data(book), run, str(len(charges)), *cells, ", ".join(flower) or "-"
 
 
 def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:

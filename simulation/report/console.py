@@ -17,9 +17,16 @@ def say(*lines: str) -> None:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print rows under headings."""
-    shown = Table(*headings, title=title or None, title_justify="left")
-    for row in rows:
+    """Print rows under headings, without the columns that have no entry.
+
+    Nothing is cut: cells in narrow columns have more lines, but not those in the first one if half the width is enough.
+    """
+    columns = [(head, cells) for head, *cells in zip(headings, *rows, strict=True) if any(cells) or not cells]
+    shown = Table(title=title or None, title_justify="left")
+    for place, (head, cells) in enumerate(columns):
+        short = max(map(len, (head, *cells))) <= console.width // 2
+        shown.add_column(head, no_wrap=place == 0 and short, overflow="fold")
+    for row in zip(*(cells for _, cells in columns), strict=True):
         shown.add_row(*row)
     console.print(shown)
 

@@ -7,17 +7,18 @@ from twinflower.errors import DiskError
 
 from ..settings.experiment import Experiment
 from .html.write import report_experiment, report_run
+from .tracking import track
 
 
 def present_run(folder: Path) -> list[str]:
-    """Write the figure and the report of a run; return an error message for each that cannot be written."""
+    """Write figure and report of a run, and hand it to its tracker; return an error message for each failure."""
     from .figures import draw_run  # slow to import, and only needed at the end
 
-    return _unwritten(lambda: draw_run(folder), lambda: report_run(folder))
+    return _unwritten(lambda: draw_run(folder), lambda: report_run(folder)) + track(folder)
 
 
 def present_experiment(plan: Experiment, folder: Path) -> list[str]:
-    """`present_run` for an experiment."""
+    """Write the figure and the report of an experiment; return an error message for each that cannot be written."""
     from .figures import draw_experiment
 
     return _unwritten(lambda: draw_experiment(plan, folder), lambda: report_experiment(plan, folder))

@@ -58,8 +58,8 @@ def warnings(endings: Sequence[Ending]) -> list[str]:
 
 
 def guarantee(endings: Sequence[Ending]) -> list[str]:
-    """The guarantee of the run that spent the most privacy, including failed runs; empty without privacy."""
-    spent = [ending.privacy for ending in endings if ending.privacy]
+    """The guarantee of the run that spent the most privacy, including failed runs; empty if none spent any."""
+    spent = [ending.privacy for ending in endings if ending.privacy and ending.privacy["mu"] != 0]
     worst = max(spent, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
     return [f"privacy: {worst['guarantee']}"] if worst else []
 

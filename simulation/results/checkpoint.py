@@ -65,7 +65,7 @@ class Checkpoints:
             write_whole(self._file(round_), buffer.getvalue())
         except OSError as error:
             raise DiskError(f"the checkpoint cannot be written to {self.path}: {error.strerror}") from None
-        for old in self._rounds()[:-_KEPT]:
+        for old in self.rounds()[:-_KEPT]:
             self._file(old).unlink(missing_ok=True)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
@@ -74,7 +74,7 @@ class Checkpoints:
         Raises DataError if checkpoints exist but none is readable.
         """
         warnings: list[str] = []
-        for round_ in reversed(self._rounds()):
+        for round_ in reversed(self.rounds()):
             try:
                 return _read_checkpoint(self._file(round_)), warnings
             except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
@@ -87,11 +87,11 @@ class Checkpoints:
 
     def settled(self) -> int:
         """The oldest checkpoint's round: no restart begins earlier, even if newer checkpoints are damaged."""
-        return min(self._rounds(), default=0)
+        return min(self.rounds(), default=0)
 
     def clear(self) -> None:
         """Remove all checkpoints after the run has finished."""
-        for round_ in self._rounds():
+        for round_ in self.rounds():
             self._file(round_).unlink(missing_ok=True)
 
     @property
@@ -102,7 +102,8 @@ class Checkpoints:
     def _file(self, round_: int) -> Path:
         return self.path / f"round-{round_}.npz"
 
-    def _rounds(self) -> list[int]:
+    def rounds(self) -> list[int]:
+        """The rounds of all checkpoints, in order."""
         names = (re.fullmatch(r"round-(\d+)\.npz", path.name) for path in self.path.glob("*.npz"))
         return sorted(int(name[1]) for name in names if name)
 

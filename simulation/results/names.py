@@ -3,6 +3,7 @@
 A folder holds
 
     config.toml, experiment.toml           the configuration, written before the first round
+    title.txt                              the title of a run's experiment file, if it has one
     metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
     summary.json, environment.json         the results and the versions; a run with a summary has ended
     clients.csv                            what each client took part in and spent
@@ -14,7 +15,7 @@ A folder holds
     logs/                                  the logs of a deployment's processes
 """
 
-CONFIG, EXPERIMENT = "config.toml", "experiment.toml"
+CONFIG, EXPERIMENT, TITLE = "config.toml", "experiment.toml", "title.txt"
 METRICS, ROUNDS, CLIENTS = "metrics.csv", "rounds.jsonl", "clients.csv"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"

@@ -27,13 +27,20 @@ _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", 
 
 def read_config(folder: Path) -> Curve:
     """The configuration of the run that was begun in this folder, as a curve."""
-    (curve,) = read_experiment(folder / names.CONFIG).curves
+    (curve,) = read_experiment(folder / names.CONFIG, stored=True).curves
     return curve
+
+
+def read_title(folder: Path) -> str:
+    """The title that a run's experiment file has; empty if it has none, or if the run is one of several."""
+    path = folder / names.TITLE
+    return _text(path) if path.exists() else ""
 
 
 def read_plan(folder: Path, overrides: Mapping[str, Value] | None = None) -> Experiment:
     """Read the experiment or the run that was begun in this folder; overrides take precedence over the file."""
-    return read_experiment(folder / (names.EXPERIMENT if is_experiment(folder) else names.CONFIG), overrides)
+    path = folder / (names.EXPERIMENT if is_experiment(folder) else names.CONFIG)
+    return read_experiment(path, overrides, stored=True)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
 from ..runs.setup import Setup
+from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
 
 _RISE = 10.0  # an objective this many times its start at the end is worth a warning
@@ -322,11 +323,16 @@ def trained_model(
         data.features.shape[1] - config.data.bias, data.schema, centre, spread, bias=config.data.bias,
         row_norm=config.data.row_norm, row_scaling=EACH if isinstance(config.data, Data) else config.data.row_scaling,
     )  # fmt: skip
-    origin = {
-        "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds, "seed": config.seed,
-        "run": config.digest, "privacy": privacy["guarantee"] if privacy else "none",
-    }  # fmt: skip
     hidden = config.objective.hidden_units if isinstance(config.objective, NetworkObjective) else 0
     return trained(
-        x, config.objective.name, inputs, hidden_units=hidden, classes=data.class_names, origin=origin
-    )
+        x, config.objective.name, inputs, hidden_units=hidden, classes=data.class_names,
+        origin={**origin(config, privacy), "seed": config.seed, "run": config.digest},
+    )  # fmt: skip
+
+
+def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How a model was trained, for information, without the seed and all from which it could be found."""
+    return {
+        "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds,
+        "privacy": privacy["guarantee"] if privacy else "none",
+    }  # fmt: skip

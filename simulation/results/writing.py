@@ -40,9 +40,15 @@ def write_config(config: Config, folder: Path) -> None:
     write_text(folder / names.CONFIG, to_tables(config.put({"output.resume-from": ""}).items()))
 
 
-def write_experiment(plan: Experiment, folder: Path) -> None:
-    """Write the experiment as it was run, so that it can be redrawn or repeated."""
-    write_text(folder / names.EXPERIMENT, experiment_text(plan))
+def write_plan(plan: Experiment, folder: Path) -> None:
+    """Write the experiment as it was run, so that it can be redrawn or repeated; of a single run only its title.
+
+    All else about a single run is in its config.toml, which Flower reads, too, and which can hold settings only.
+    """
+    if not plan.single:
+        write_text(folder / names.EXPERIMENT, experiment_text(plan))
+    elif plan.title != plan.name:
+        write_text(folder / names.TITLE, plan.title)
 
 
 def write_run(result: Result, folder: Path) -> Path:

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from flwr.app import Message
+from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -40,3 +41,15 @@ def command(name: str) -> Any:
     """The function of one of Flower's commands, imported here so that this process can do something else before."""
     (found,) = entry_points(group="console_scripts", name=name)
     return found.load()
+
+
+def date_log() -> None:
+    """Let this process log with the time, which Flower does at its level DEBUG only."""
+    update_console_handler(timestamps=True)
+
+
+def node_config(text: str) -> dict[str, Any]:
+    """What `flower-supernode` makes of its `--node-config`: KEY=VALUE pairs, or the path of a TOML file."""
+    from flwr.common.config import parse_config_args  # costs 30 ms, which no message to a node should
+
+    return parse_config_args([text])

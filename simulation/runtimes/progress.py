@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
+from twinflower.errors import TwinflowerError
+
 FILE = "TWINFLOWER_PROGRESS"
 """The environment variable with the path of the file."""
 
@@ -72,12 +74,23 @@ def report_warnings() -> None:
     _LOGGER.addHandler(_Reported(node()))
 
 
+def without_traceback(record: logging.LogRecord) -> bool:
+    """A filter of Flower's logger: it logs an error of ours without the traceback, because its text says what to do."""
+    if record.exc_info and isinstance(record.exc_info[1], TwinflowerError):
+        record.exc_info = None
+    return True
+
+
 @contextmanager
 def warnings_reported() -> Iterator[None]:
-    """Report what is logged within this block at Flower's logger, from warnings on; nothing else is logged."""
+    """Report what is logged within this block at Flower's logger, from warnings on; nothing else is logged.
+
+    Errors of ours are logged without a traceback, after the block, too.
+    """
     handler = _Reported("warning")
     _LOGGER.setLevel(logging.WARNING)
     _LOGGER.addHandler(handler)
+    _LOGGER.addFilter(without_traceback)  # stays, because Flower logs the error after this block
     try:
         yield
     finally:

@@ -3,6 +3,16 @@
 from twinflower.settings import Value
 
 from .config import DEFAULT_CLIENTS, PATHS, Config, check
-from .reader import parse, parse_run_config, parse_text
+from .reader import completed, parse, parse_run_config, parse_text
 
-__all__ = ["DEFAULT_CLIENTS", "PATHS", "Config", "Value", "check", "parse", "parse_run_config", "parse_text"]
+__all__ = [
+    "DEFAULT_CLIENTS",
+    "PATHS",
+    "Config",
+    "Value",
+    "check",
+    "completed",
+    "parse",
+    "parse_run_config",
+    "parse_text",
+]

@@ -38,7 +38,7 @@ PATHS = (
 )  # files and folders that a run reads or writes
 _MOST_SINGLE_ROUNDS = 2**24
 INCIDENTAL = {
-    *PATHS, "data.download", "output.checkpoint-every", "server.node-timeout", "server.round-timeout",
+    *PATHS, "data.download", "output.checkpoint-every", "output.tracker", "server.node-timeout", "server.round-timeout",
 }  # fmt: skip
 
 
@@ -203,8 +203,11 @@ def _method(name: str, chosen: Mapping[str, Mapping[str, Value]], privacy: Any) 
     return build(ALGORITHMS[name], chosen.get(name, {}), privacy=privacy.mode, **bound)
 
 
-def check(config: Config) -> None:
-    """Check the rules that concern several settings and need no data; SettingError if one is violated."""
+def check(config: Config, stored: bool = False) -> None:
+    """Check the rules that concern several settings and need no data; SettingError if one is violated.
+
+    stored: the settings are those of a run that was begun, whose tables may since have been moved or joined by others.
+    """
     config.objective.check()
     if config.precision == "single":
         _check_single(config)
@@ -215,7 +218,7 @@ def check(config: Config) -> None:
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):
         _check_trust(config, config.privacy)
-    if isinstance(config.data, TableData):
+    if isinstance(config.data, TableData) and not stored:
         _check_tables(config, config.data)
 
 

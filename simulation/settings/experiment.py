@@ -22,7 +22,8 @@ all on one line.
 
 [grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tuning.grid` and do not affect a run. In
 sweeps and grids, keys may be written without their section, as on the command line.
-A file without a [run] table holds the settings of one run, such as the config.toml of a run folder.
+A file without a [run] table holds the settings of one run, with a table for each section, such as the config.toml of a
+run folder or a run config for Flower. One with a few settings of no section must have [run].
 """
 
 import hashlib
@@ -31,11 +32,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from twinflower.errors import SettingError, cause, require
-from twinflower.settings import Value, kebab
+from twinflower.settings import Value, alike, kebab
 
 from .catalogue import SECTIONS
 from .columns import COLUMNS, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
@@ -58,6 +60,7 @@ _HEAD = {
     "run",
     "curve",
 } | _TUNING
+_TABLES = ("run", "curve", *(f"run.{section}" for section in SECTIONS if section))
 CURVE_WORDS = {"label", "panel", "line", "sweep", "grid"}  # keys of a curve that are not settings
 CENTRES = ("mean", "median")
 _Y = ["objective", "test_accuracy"]
@@ -112,10 +115,12 @@ class Experiment:
 
 
 def read_experiment(
-    path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None
-) -> Experiment:
+    path: Path, overrides: Mapping[str, Value] | None = None, seeds: list[int] | None = None,
+    stored: bool = False,
+) -> Experiment:  # fmt: skip
     """Read and validate an experiment file; overrides take precedence over the file in every curve.
 
+    stored: whether the file is that of a run or an experiment that was begun, see `check`.
     Raises SettingError, naming the file, if it is missing or malformed or contains an invalid setting.
     """
     raw = load_toml(path)
@@ -126,7 +131,7 @@ def read_experiment(
         said = [[run, settings_in(words), swept] for words, swept in parts]
         merged = [merge([*layers, overrides or {}], tables=2) for layers in said]
         _check_idle(merged)
-        curves = [_curve(words, one) for (words, _), one in zip(parts, merged, strict=True)]
+        curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
         plan = _assemble(path, raw, curves, seeds, given)
         return replace(plan, title=plan.title + _amendments(said, curves, overrides or {}))
@@ -139,19 +144,32 @@ def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     tables = isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)
     require(bool(tables), f"{path}: curves are written as [[curve]] tables, at least one")
     require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
-    stray = sorted(raw.keys() - _HEAD) if "run" in raw or "curve" in raw else []
-    require(not stray, f"{path}: '{', '.join(stray)}' must stand in the [run] table")
-    foreign = sorted(
-        raw.keys() - _HEAD - {*SECTIONS} - {k for k, v in raw.items() if not isinstance(v, dict)}
-    )
-    require(
-        not foreign,
-        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run], [run.SECTION] and [[curve]]",
-    )
+    _check_places(path, raw)
     listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
     require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
     settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
     require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
+
+
+def _check_places(path: Path, raw: dict[str, Any]) -> None:
+    """SettingError for settings at the top of a file that must stand in a table, and for tables that do not exist."""
+    found = raw.keys() - _HEAD
+    require(
+        not {"label", "columns"} <= found,
+        f"{path} is a schema of tables: name it in an experiment's data.schema",
+    )
+    foreign = sorted(key for key in found - {*SECTIONS} if isinstance(raw[key], dict))
+    require(
+        not foreign,
+        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run], [run.SECTION] and [[curve]]"
+        f"{alike(' '.join(foreign), _TABLES)}",
+    )
+    whole = "algorithm" in found or any(isinstance(raw[key], dict) for key in found)
+    require(
+        not found or (whole and not raw.keys() & {"run", "curve"}),
+        f"{path}: '{', '.join(sorted(found))}' must stand in the [run] table: write [run] above settings without a "
+        "section, and [run.SECTION] in place of [SECTION]",
+    )
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -165,12 +183,20 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _meant(path: Path) -> str:
-    """For the name of an experiment in place of its file: that file, or in which folder it would be."""
-    files = [Path(f"{path}.toml"), Path("experiments") / f"{path}.toml"]
+    """For the name of an experiment in place of its file, or nearly its name: that file, or where it would be."""
+    known = {own.stem: own for own in shipped()}
+    files = [Path(f"{path}.toml"), *(known[name] for name in get_close_matches(path.stem, known, 1))]
     elsewhere = "; the experiments that come with Twinflower are in the folder experiments of its source"
     return next(
         (f"; did you mean {file}?" for file in files if file.is_file()), "" if path.suffix else elsewhere
     )
+
+
+def shipped() -> list[Path]:
+    """The experiments that come with Twinflower: those in the working folder's `experiments`, or else beside the source
+    that is running; a wheel has none."""
+    folders = Path("experiments"), Path(__file__).resolve().parents[2] / "experiments"
+    return next((files for folder in folders if (files := sorted(folder.glob("*.toml")))), [])
 
 
 def title_of(path: Path) -> str:
@@ -214,9 +240,9 @@ def _check_idle(merged: Sequence[Merged]) -> None:
             raise SettingError(merged[0].idle[layer][word])
 
 
-def _curve(raw: Mapping[str, Any], merged: Merged) -> Curve:
+def _curve(raw: Mapping[str, Any], merged: Merged, stored: bool) -> Curve:
     config = configured(merged.values)
-    check(config)
+    check(config, stored)
     label = str(raw.get("label", config.algorithm))
     return Curve(label, str(raw.get("panel", "")), config, str(raw.get("line", label)))
 

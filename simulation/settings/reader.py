@@ -16,6 +16,19 @@ from .catalogue import CATALOGUE, CHOICES, DEFAULTS, MAIN_JOB, SECTIONS, Declare
 from .config import Config, configured
 
 Raw = Mapping[str, Any]
+# Names that other programs use, and what comes nearest here
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lr", "learning-rate", "stepsize"), ("step-size",)),
+    **dict.fromkeys(("epochs", "local-epochs", "local-steps"), ("local.max-steps",)),
+    **dict.fromkeys(("num-clients", "num-sites", "num-supernodes"), ("clients.count",)),
+    **dict.fromkeys(("fraction-fit", "fraction-train", "participation"), ("clients.per-round",)),
+    **dict.fromkeys(("sigma", "noise"), ("privacy.noise-multiplier", "privacy.epsilon")),
+    **dict.fromkeys(("model", "loss"), ("objective.name",)),
+    "sparsity": ("regulariser.weight", "uplink-ratio"),
+    "dataset": ("data.name",),
+    "penalty": ("regulariser.name",),
+    "num-rounds": ("rounds",),
+}
 
 
 @dataclass
@@ -135,7 +148,9 @@ def _unknown(word: str, without_section: Sequence[Declared]) -> str:
     if without_section:
         places = [declared.name for declared in without_section]
         return f"'{word}' is not a key: write {_either(places[:3])}{', ...' if len(places) > 3 else ''}"
-    section, dot, _ = word.rpartition(".")
+    section, dot, leaf = word.rpartition(".")
+    if section.partition(".")[0] == "run":
+        return f"'{word}' is not a key: leave out the first part, as in {word.removeprefix('run.')}"
     if word and word in SECTIONS:
         return f"'{word}' is a section: write {word}.KEY = VALUE, or a table [{word}]"
     if dot and section not in SECTIONS:
@@ -144,7 +159,9 @@ def _unknown(word: str, without_section: Sequence[Declared]) -> str:
     names = [
         name for declared in known for name in ([declared.name] if dot else [declared.leaf, declared.name])
     ]
-    return f"'{word}' is not a setting; {nearest(word, names)}"
+    similar = [f"'{name}'" for own in ELSEWHERE.get(leaf, ()) if (name := f"{section}{dot}{own}") in names]
+    hint = f"did you mean {_either(similar)}?" if similar else nearest(word, names)
+    return f"'{word}' is not a setting; {hint}"
 
 
 def parse_run_config(raw: Mapping[str, Value]) -> Config:
@@ -163,6 +180,11 @@ def parse_run_config(raw: Mapping[str, Value]) -> Config:
         elif value not in (DEFAULTS[word], MAIN_JOB.get(word)):
             raise SettingError(f"{reason}, which is {shown(DEFAULTS[word])} by default")
     return configured(values)
+
+
+def completed(raw: Raw) -> Raw:
+    """A run config as Flower completes it: with the app's defaults for the keys that it does not name."""
+    return {**DEFAULTS, **MAIN_JOB, **flatten(raw)}
 
 
 def parse_text(assignment: str) -> tuple[str, Value]:

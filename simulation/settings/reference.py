@@ -14,6 +14,7 @@ from twinflower.errors import require
 from twinflower.settings import Value, nearest
 
 from .catalogue import ABOUT, DEFAULTS, MAIN_JOB, NETWORKED, SECTIONS, STEPPING, Declared, keys_of
+from .reader import ELSEWHERE
 from .toml import toml_value
 
 HEADINGS = ("key", "meaning", "unit", "range", "default", "only with")
@@ -60,7 +61,8 @@ is not the default.
 
 
 def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
-    """The rows under `HEADINGS` for every section, or for one, or of all keys whose name or meaning holds this word.
+    """The rows under `HEADINGS` for every section, or for one, or of all keys whose name or meaning holds this word, or
+    the name here of what other programs call so.
 
     SettingError if there are none.
     """
@@ -69,7 +71,11 @@ def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
         return whole
     if section in whole:
         return {section: whole[section]}
-    named = {name: [row for row in rows if _about(section, row)] for name, rows in whole.items()}
+    words = ELSEWHERE.get(section, (section,))
+    named = {
+        name: [row for row in rows if any(_about(word, row) for word in words)]
+        for name, rows in whole.items()
+    }
     require(
         any(named.values()), f"no section and no setting is called '{section}'; {nearest(section, whole)}"
     )

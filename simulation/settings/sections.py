@@ -14,7 +14,7 @@ from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, one_of
 
-_BUDGET = Rule("0 (none) or from 1e-6 to 1e9", lambda v: not v or 1e-6 <= v <= 1e9)
+_BUDGET = Rule("from 1e-6 to 1e9, or 0 (not given)", lambda v: not v or 1e-6 <= v <= 1e9)
 WEIGHTINGS = ("auto", "clients", "rows")
 TRUSTS = ("local", "sum")
 
@@ -244,3 +244,6 @@ class Output:
         int, Setting("rounds between checkpoints; 0: no checkpoints", at_least(0), "rounds")
     ] = 0
     resume_from: Annotated[str, Setting("folder of a run to go on with; empty: a new run", unit="path")] = ""
+    tracker: Annotated[
+        str, Setting("mlflow, or MODULE:FUNCTION that gets the folder of every ended run; empty: none")
+    ] = ""

@@ -3,17 +3,21 @@
 All of this is private data, meant only for the site that holds the table.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, advised
 from .columns import Category, CellError, Cells, Column, listed, numbers, texts
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
+
+# Rows and texts of faults, by the words for a column and the remedy
+Faults = dict[tuple[str, str], list[tuple[int, str]]]
 
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
@@ -38,38 +42,46 @@ def _fit(column: Column, cells: Cells, absent: frozenset[str]) -> tuple[int, int
 
 
 def problems(path: str | Path, schema: Schema) -> list[str]:
-    """Every reason why a table does not fit the schema, one sentence for a column; empty if the table fits."""
+    """Every reason why a table does not fit the schema, a sentence for each kind of fault in a column or in the rows;
+    empty if the table fits."""
     file = Path(path).expanduser()
-    faults: dict[str, list[tuple[int, str]]] = {}
+    faults: Faults = {}
     found: list[str] = []
+    uneven: dict[int, str] = {}
     try:
-        header, pieces = opened(file, schema.dialect)
-        found += header_problems(file, header, schema, schema.used)
+        header, pieces = opened(file, schema.dialect, uneven)
+        found += [advised(*problem) for problem in header_problems(file, header, schema, schema.used)]
         present = [name for name in schema.used if header.count(name) == 1]
-        rows = _collect(faults, schema, pieces(present, numeric_columns(schema))) if present else 1
-        found += [] if rows else [f"{file} has a header and no rows"]
+        rows = _collect(faults, uneven, schema, pieces(present, numeric_columns(schema))) if present else 1
+        found += [] if rows or uneven else [f"{file} has a header and no rows"]
     except DataError as error:  # what follows in this file cannot be read
         found.append(str(error))
-    return found + [
-        _sentence(f"{file}, row {own[0][0]}, column '{name}'", own) for name, own in faults.items()
-    ]
+    for row, text in uneven.items():  # each number of fields by itself
+        faults.setdefault(("", text), []).append((row, text))
+    return found + [_sentence(f"{file}, row {own[0][0]}{where}", own) for (where, _), own in faults.items()]
 
 
 def _sentence(where: str, faults: Sequence[tuple[int, str]]) -> str:
-    """The first fault of a column, and how many more there are."""
+    """The first of some faults of one kind, and how many more there are."""
     more = len(faults) - 1
-    return f"{where}: {faults[0][1]}" + (f" (and {more:,} more row{'s' * (more > 1)})" if more else "")
+    return f"{where} {faults[0][1]}" + (f" (and {more:,} more row{'s' * (more > 1)})" if more else "")
 
 
-def _collect(faults: dict[str, list[tuple[int, str]]], schema: Schema, pieces: Iterable[Piece]) -> int:
-    """Add row and fault of every cell that does not fit, by column; return the number of rows."""
-    checks, row = _checks(schema), 0
+def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: Iterable[Piece]) -> int:
+    """Add row and fault of every cell that does not fit; return the number of rows.
+
+    uneven: the numbers of rows that the pieces leave out; it grows while these are read.
+    """
+    checks, rows = _checks(schema), 0
+    numbers = (row for row in itertools.count(1) if row not in uneven)
     for piece in pieces:
+        own = list(itertools.islice(numbers, len(next(iter(piece.values())))))
         for name, cells in piece.items():
-            for place, text in _faults(checks[name], cells):
-                faults.setdefault(name, []).append((row + place + 1, text))
-        row += len(next(iter(piece.values())))
-    return row
+            for place, error in _faults(checks[name], cells):
+                text = advised(error.cell, error.remedy)
+                faults.setdefault((f", column '{name}':", error.remedy), []).append((own[place], text))
+        rows += len(own)
+    return rows
 
 
 def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
@@ -90,8 +102,8 @@ def _check_people(cells: Cells, absent: frozenset[str]) -> None:
             raise CellError(row, "a person must be named")
 
 
-def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, str]]:
-    """Yield the place and the fault of every cell that does not fit."""
+def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, CellError]]:
+    """Yield the place of every cell that does not fit, and why it does not."""
     try:
         check(cells)
     except CellError:
@@ -99,4 +111,4 @@ def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, 
             try:
                 check(cells[place : place + 1])
             except CellError as error:
-                yield place, error.text
+                yield place, error

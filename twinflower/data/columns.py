@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,25 @@ REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 
 
 class CellError(DataError):
-    """A value that does not fit its column; `row` counts from 0 in the given cells, `text` completes the message."""
+    """A value that does not fit its column. row: from 0 in the given cells. cell: what is wrong, without the row."""
 
-    def __init__(self, row: int, text: str) -> None:
-        super().__init__(f"row {row + 1}: {text}", UNFIT)
-        self.row, self.text = row, text
+    def __init__(self, row: int, cell: str, remedy: str = "") -> None:
+        super().__init__(f"row {row + 1}: {cell}", UNFIT, remedy)
+        self.row, self.cell = row, cell
+
+    def placed(self, column: str) -> Self:
+        """The same error with the name of the column."""
+        return type(self)(self.row, f"column '{column}': {self.cell}", self.remedy)
+
+
+@dataclass(frozen=True)
+class Ambiguous:
+    """A number with a point in a file with decimal commas: 1.234 could also be one thousand two hundred thirty-four."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def as_text(value: Any) -> str:
@@ -139,18 +153,19 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
     if column.missing == REFUSE:
         _refuse(
             gone,
-            'the value is missing: give the column missing = "zero" or "indicator", or leave the row out',
+            "the value is missing",
+            'give the column missing = "zero" or "indicator", or leave the row out',
         )
     if column.missing == INDICATOR:
         out[:, -1] = gone
 
 
-def _refuse(gone: NDArray[np.bool_], text: str) -> None:
+def _refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
     if gone.any():
-        raise CellError(int(gone.argmax()), text)
+        raise CellError(int(gone.argmax()), text, remedy)
 
 
-_NO_LABEL = "the label is missing: leave the row out"
+_NO_LABEL = ("the label is missing", "leave the row out")
 
 
 @dataclass(frozen=True)
@@ -165,7 +180,7 @@ class Classes:
         """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
         codes = _coded(cells, places, absent, "a value of one of the classes")
-        _refuse(codes < 0, _NO_LABEL)
+        _refuse(codes < 0, *_NO_LABEL)
         return codes
 
 
@@ -179,7 +194,7 @@ class Target:
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The numbers, scaled to [-1, 1] and clipped (rows,)."""
         values = self.range.scaled(numbers(cells, absent))
-        _refuse(np.isnan(values), _NO_LABEL)
+        _refuse(np.isnan(values), *_NO_LABEL)
         return values
 
 
@@ -212,11 +227,14 @@ def _one_by_one(cells: Cells, absent: frozenset[str]) -> Floats:
 def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
     if _absent(cell, absent):
         return math.nan
+    if isinstance(cell, Ambiguous):
+        text = f'{_shown(cell)} has a decimal point, and the schema says decimal = ","'
+        raise CellError(row, text, "write it with a comma, or without the point if that separates thousands")
     value = _parsed(cell)
     if value is None:
         comma = _parsed(str(cell).replace(",", ".", 1)) is not None
-        hint = '; for decimal commas in a CSV file set decimal = "," in the schema' if comma else ""
-        raise CellError(row, f"{_shown(cell)} is not a number{hint}")
+        remedy = 'for decimal commas in a CSV file set decimal = "," in the schema' if comma else ""
+        raise CellError(row, f"{_shown(cell)} is not a number", remedy)
     if value in _codes(absent):
         return math.nan
     if not abs(value) <= LARGEST:

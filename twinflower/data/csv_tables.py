@@ -1,5 +1,5 @@
 """Read a CSV table in pieces of rows: UTF-8 as in RFC 4180, with or without a byte order mark, with any line endings,
-and separated by commas or as its `Dialect` says.
+and separated by commas or as its `Dialect` says. A first line such as `sep=;`, which Excel needs, is skipped.
 
     header = read_header(file, dialect)
     for piece in read_pieces(file, dialect, header, ["age", "sex"], numeric={"age"}):
@@ -13,6 +13,7 @@ latter. Rows are counted from 1, without the header.
 import csv
 import itertools
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..settings import LARGEST
-from .columns import UNFIT, Cells
+from .columns import Ambiguous, Cells
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together
@@ -30,11 +31,13 @@ _NUMBER, _TEXT = "f8", "O"  # types of columns that loadtxt reads
 _NOT_CSV = "its table is not valid CSV in UTF-8"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 DECIMALS = (".", ",")
+_EXCEL_MARK = re.compile(r'"?sep=.?"?\s*')
+_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(\.\d{3})+,\d+\s*")  # with points, such as 1.234,5
 
 
 class Dialect(NamedTuple):
     """How a CSV file is written: what separates its fields (a key of `DELIMITERS`), and the decimal mark of its numbers
-    (one of `DECIMALS`)."""
+    (one of `DECIMALS`). If both are commas, numbers with decimals must be in quotes."""
 
     delimiter: str = ","
     decimal: str = "."
@@ -54,20 +57,24 @@ def read_header(file: Path, dialect: Dialect) -> list[str]:
     if others:
         raise DataError(
             f"{file} must be separated by {DELIMITERS[dialect.delimiter]}; its header is separated by "
-            f"{DELIMITERS[others[0]]}: set delimiter = {json.dumps(others[0])} in the schema",
+            f"{DELIMITERS[others[0]]}",
             _NOT_CSV,
+            f"set delimiter = {json.dumps(others[0])} in the schema",
         )
     return header
 
 
 def read_pieces(
-    file: Path, dialect: Dialect, header: Sequence[str], needed: Sequence[str], numeric: Collection[str] = ()
-) -> Iterator[Piece]:
+    file: Path, dialect: Dialect, header: Sequence[str], needed: Sequence[str], numeric: Collection[str] = (),
+    uneven: dict[int, str] | None = None,
+) -> Iterator[Piece]:  # fmt: skip
     """Yield the cells of the needed columns for some rows at a time.
 
     The cells are texts as in the file, but numbers with decimal commas have points. Cells of `numeric` columns are
-    numbers in a piece in which all of them are numbers of at most LARGEST in magnitude. Raises DataError for a line
-    with more or fewer fields than the header, and for a decimal point in a number of a file with decimal commas.
+    numbers in a piece in which all of them are numbers of at most LARGEST in magnitude; one with a point in a file with
+    decimal commas is `Ambiguous`. Raises DataError for a line with more or fewer fields than the header.
+
+    uneven: gets the numbers of the rows with more or fewer fields, each with what is wrong; these are then left out.
     """
     places = {name: header.index(name) for name in needed}
     commas = dialect.decimal == ","
@@ -76,32 +83,31 @@ def read_pieces(
     with opened_text(file) as stream:
         next(_records(file, stream, dialect))
         while lines := list(itertools.islice(stream, _ROWS)):
-            for columns in _columns(file, dialect, lines, stream, kinds, row):
+            for columns, read in _columns(file, dialect, lines, stream, kinds, row, uneven):
                 piece = {name: columns[place] for name, place in places.items()}
-                yield _with_points(file, piece, numeric, row) if commas else piece
-                row += len(columns[0])
+                yield _with_points(piece, numeric) if commas else piece
+                row += read
 
 
-def _with_points(file: Path, piece: Piece, numeric: Collection[str], row: int) -> Piece:
-    """The cells with decimal points in place of decimal commas.
-
-    In a `numeric` column a decimal point is refused: 1.234 could also be one thousand two hundred thirty-four.
-    """
-    for name in filter(numeric.__contains__, piece):
-        for place, cell in enumerate(piece[name]):
-            if "." in cell and is_number(cell):
-                raise DataError(
-                    f"{file}, row {row + place + 1}, column '{name}': {cell!r} has a decimal point, and the schema "
-                    'says decimal = ","',
-                    UNFIT,
-                )
-    return {name: [with_point(cell) for cell in cells] for name, cells in piece.items()}
+def _with_points(piece: Piece, numeric: Collection[str]) -> Piece:
+    """The cells with decimal points in place of decimal commas; ambiguous ones only in `numeric` columns."""
+    return {
+        name: [
+            Ambiguous(cell) if name in numeric and "." in cell and is_number(cell) else with_point(cell)
+            for cell in cells
+        ]
+        for name, cells in piece.items()
+    }
 
 
 def with_point(cell: str) -> str:
-    """A number with a decimal comma, written with a decimal point; any other text as it is."""
-    changed = cell.replace(",", ".")
-    return changed if changed != cell and "." not in cell and is_number(changed) else cell
+    """A number with a decimal comma, written with a decimal point; any other text as it is.
+
+    Points between thousands are left out if there is a comma, too: 1.234,5 becomes 1234.5.
+    """
+    plain = cell.replace(".", "") if _THOUSANDS.fullmatch(cell) else cell
+    changed = plain.replace(",", ".")
+    return changed if changed != plain and "." not in plain and is_number(changed) else cell
 
 
 def is_number(cell: str) -> bool:
@@ -114,9 +120,10 @@ def is_number(cell: str) -> bool:
 
 
 def _columns(
-    file: Path, dialect: Dialect, lines: list[str], rest: Iterable[str], kinds: Sequence[str], row: int
-) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of these lines, which follow `row` rows, in pieces.
+    file: Path, dialect: Dialect, lines: list[str], rest: Iterable[str], kinds: Sequence[str], row: int,
+    uneven: dict[int, str] | None,
+) -> Iterator[tuple[Sequence[Cells], int]]:  # fmt: skip
+    """Yield the columns of these lines, which follow `row` rows, in pieces, each with the number of rows read for it.
 
     With a quote in them also those of the rest of the file, because a quoted field may continue on the next line.
     """
@@ -124,9 +131,10 @@ def _columns(
     filled = [line for line in lines if line.strip("\r\n")]
     plain = _plain(filled, kinds, dialect.delimiter) if filled and not quoted else None
     if plain is not None:
-        yield plain
+        yield plain, len(plain[0])
     else:
-        yield from _exact(file, dialect, itertools.chain(lines, rest) if quoted else filled, len(kinds), row)
+        whole = itertools.chain(lines, rest) if quoted else filled
+        yield from _exact(file, dialect, whole, len(kinds), row, uneven)
 
 
 def _plain(lines: list[str], kinds: Sequence[str], delimiter: str) -> Sequence[Cells] | None:
@@ -144,17 +152,23 @@ def _plain(lines: list[str], kinds: Sequence[str], delimiter: str) -> Sequence[C
 
 
 def _exact(
-    file: Path, dialect: Dialect, lines: Iterable[str], width: int, row: int
-) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of these lines as texts, in pieces; DataError for a line that is not one of the table."""
+    file: Path, dialect: Dialect, lines: Iterable[str], width: int, row: int, uneven: dict[int, str] | None
+) -> Iterator[tuple[Sequence[Cells], int]]:
+    """As `_columns`, with all cells as texts; DataError for a line that is not one of the table."""
     records = _records(file, lines, dialect, row)
     while part := list(itertools.islice(records, _ROWS)):
-        for number, fields in enumerate(part, row + 1):
-            if len(fields) != width:
-                raise DataError(
-                    f"{file}, row {number} has {len(fields)} fields; the header has {width}", _NOT_CSV
-                )
-        yield list(zip(*part, strict=True))
+        wrong = {
+            number: f"has {len(fields)} fields; the header has {width}"
+            for number, fields in enumerate(part, row + 1)
+            if len(fields) != width
+        }
+        if uneven is None:
+            for number, text in wrong.items():
+                raise DataError(f"{file}, row {number} {text}", _NOT_CSV)
+        else:
+            uneven |= wrong
+        kept = [fields for fields in part if len(fields) == width]
+        yield list(zip(*kept, strict=True)) if kept else [()] * width, len(part)
         row += len(part)
 
 
@@ -171,9 +185,10 @@ def _records(file: Path, lines: Iterable[str], dialect: Dialect, row: int = -1) 
 
 @contextmanager
 def opened_text(file: Path) -> Iterator[TextIO]:
-    """The text of a file; DataError if it cannot be read or is not UTF-8."""
+    """The text of a file, without Excel's line `sep=;`; DataError if it cannot be read or is not UTF-8."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
+            _skip_mark(stream)
             yield stream
     except OSError as error:
         raise DataError(
@@ -185,9 +200,15 @@ def opened_text(file: Path) -> Iterator[TextIO]:
         ) from None
 
 
+def _skip_mark(stream: TextIO) -> None:
+    if not _EXCEL_MARK.fullmatch(stream.readline()):
+        stream.seek(0)
+
+
 def _undecodable(file: Path) -> str:
     """The first place in the file that is not UTF-8, as text that follows the file's name."""
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream, suppress(csv.Error):
+        _skip_mark(stream)
         rows = filter(None, csv.reader(stream))
         header = next(rows, [])
         if any(map(_undecoded, header)):

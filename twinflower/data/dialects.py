@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -9,19 +10,25 @@ from pathlib import Path
 from .csv_tables import DELIMITERS, Dialect, is_number, opened_text, with_point
 
 _LINES = 100  # from which the delimiter is recognised
+# 1,234 in a file whose fields are separated by commas, as English ones are; 1.234 in any other file
+_THOUSAND = {mark: re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}[{mark}]\d{{3}}\s*") for mark in ",."}
 
 
 def recognised(file: Path) -> Dialect:
     """The dialect of a CSV file; DataError if it cannot be read.
 
     The delimiter is the one that divides the first lines into the same number of fields, as many as possible. Decimals
-    have commas if no number has a decimal point and some have a comma.
+    have commas if no number has a decimal point and some have a comma; numbers with a mark that may separate thousands
+    do not count (`_THOUSAND`).
     """
     with opened_text(file) as stream:
+        start = stream.tell()
         lines = [line for line in itertools.islice(stream, _LINES) if line.strip()]
         delimiter = max(DELIMITERS, key=lambda mark: _fields(lines, mark))
-        stream.seek(0)
-        commas = delimiter != "," and _has_commas(csv.reader(stream, delimiter=delimiter))
+        stream.seek(start)
+        commas = _has_commas(
+            csv.reader(stream, delimiter=delimiter), _THOUSAND["," if delimiter == "," else "."]
+        )
         return Dialect(delimiter, "," if commas else ".")
 
 
@@ -34,10 +41,10 @@ def _fields(lines: list[str], mark: str) -> tuple[bool, int]:
     return same and width > 1, width
 
 
-def _has_commas(rows: Iterable[list[str]]) -> bool:
+def _has_commas(rows: Iterable[list[str]], thousand: re.Pattern[str]) -> bool:
     found = False
     with suppress(csv.Error):
-        for field in (field for fields in rows for field in fields):
+        for field in (field for fields in rows for field in fields if not thousand.fullmatch(field)):
             if "." in field and is_number(field):
                 return False
             found = found or with_point(field) != field

@@ -1,13 +1,16 @@
 """The text of a draft schema, with comments on what its author should look at in the tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from difflib import get_close_matches
+from itertools import combinations, pairwise
 from pathlib import Path
 from textwrap import wrap
+from typing import NamedTuple
 
 from .checks import problems
-from .columns import Category, Column, Number
+from .columns import REFUSE, Category, Column, Number
 from .csv_tables import DELIMITERS, Dialect
 from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
 from .schema import Schema
@@ -28,40 +31,84 @@ _UNFIT = (
 )
 _WIDTH = 118
 _FEW = 5  # values that are quoted
+_SEPARATED = re.compile(
+    r"[+-]?\d+([.,' \u00a0\u202f]\d{3})*[.,]?\d+"
+)  # numbers with separators, such as 1,234.5
 _MANY_NUMBERS = 10  # from so many, a lone repeated number at the end is conspicuous
 
 
-def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> str:
-    """The text of a draft schema, with comments on how it was made, and on what to look at in these tables."""
+class Drafted(NamedTuple):
+    """The text of a draft schema, and what its author should look at in the tables, which stands in its comments."""
+
+    text: str
+    notes: list[str]
+
+
+def drafted(paths: Sequence[str | Path], label: str = "", private_ranges: bool = False) -> Drafted:
+    """A draft schema for these tables, with comments on how it was made, and on what to look at in the tables."""
     tables = read_tables(paths)
     schema = draft(tables, label, private_ranges)
+    found = [_printable(note) for note in [*notes(tables, schema), *_misfits(tables, schema)]]
     names = " ".join(", ".join(_name(table) for table in tables).split())
-    return _DRAFTED.format(files=names, most=MOST_CATEGORIES) + _comments(tables, schema) + to_toml(schema)
+    about = _DRAFTED.format(files=names, most=MOST_CATEGORIES)
+    return Drafted(about + _comments(found) + to_toml(schema), found)
 
 
-def _comments(tables: Sequence[Table], schema: Schema) -> str:
-    """The notes as comments, and the reasons why a table does not fit the draft; empty if there is nothing to say."""
-    own = [replace(schema, dialect=table.dialect or schema.dialect) for table in tables]
-    unfit = [text for table, known in zip(tables, own, strict=True) for text in problems(table.file, known)]
-    found = [*notes(tables, schema), *([_UNFIT, *unfit] if unfit else [])]
+def _comments(found: Sequence[str]) -> str:
+    """The notes as comments; empty if there are none."""
     lines = [
         line
         for note in [_ASKED, *found]
-        for line in wrap(_printable(note), _WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in wrap(note, _WIDTH, break_long_words=False, break_on_hyphens=False)
     ]
     return "".join(f"# {line}\n" for line in lines) + "\n" if found else ""
 
 
+def _misfits(tables: Sequence[Table], schema: Schema) -> list[str]:
+    """The reasons why tables do not fit the draft, with an introduction; empty if all fit."""
+    own = [replace(schema, dialect=table.dialect or schema.dialect) for table in tables]
+    unfit = [text for table, known in zip(tables, own, strict=True) for text in problems(table.file, known)]
+    return [_UNFIT, *unfit] if unfit else []
+
+
 def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
-    found = [*_dialects(tables, schema.dialect)]
+    found = [*_dialects(tables, schema.dialect), *_names(tables)]
     numbers = [column.name for column in schema.columns if isinstance(column, Number)]
     for name in (*schema.names, *filter(None, schema.ignore)):
         found += _mixed(tables, name, name in numbers)
+        found += () if name in numbers else _grouped(tables, name)
     for column in schema.columns:
         seen = Seen.of(table.columns[column.name] for table in tables if column.name in table.columns)
         found += _marks(column, seen)
     return found
+
+
+def _names(tables: Sequence[Table]) -> Iterator[str]:
+    """A note on every two names of columns that are nearly the same, each of which some tables lack."""
+    holders = {
+        name: {table.file for table in tables if name in table.columns}
+        for table in tables
+        for name in filter(None, table.columns)
+    }
+    for one, other in combinations(holders, 2):
+        near = get_close_matches(one.casefold(), [other.casefold()])
+        if near and not holders[one] & holders[other]:
+            yield (
+                f"Is '{one}' in {_files(holders[one])} the same column as '{other}' in {_files(holders[other])}? Then "
+                "give it one name in all files."
+            )
+
+
+def _grouped(tables: Sequence[Table], column: str) -> Iterator[str]:
+    """A note on a column of texts many of which could be numbers with separators."""
+    seen = Seen.of(table.columns[column] for table in tables if column in table.columns)
+    alike = [text for text in seen.others if _SEPARATED.fullmatch(text)]
+    if 2 * (len(alike) + len(seen.numbers)) > len(seen.texts) and alike:
+        yield (
+            f"Column '{column}' is read as text because of {_quoted(alike)}. If these are numbers, write them without "
+            "separators between thousands, and with the decimal mark of all other numbers in the file."
+        )
 
 
 def _dialects(tables: Sequence[Table], dialect: Dialect) -> Iterator[str]:
@@ -104,10 +151,12 @@ def _marks(column: Column, seen: Seen) -> Iterator[str]:
             if public
             else "remove it from the categories"
         )
+        chosen = "" if column.missing != REFUSE else ', and give the column missing = "indicator" or "zero"'
         yield (
             f"Column '{column.name}' has the number {value:g} in {seen.numbers[value]:,} rows, far from all others. "
             f'Does it mean a missing value? Then list "{value:g}" under missing-values'
-            + (f", and {change}." if public or isinstance(column, Category) else ".")
+            + (f", {change}" if public or isinstance(column, Category) else "")
+            + f"{chosen}."
         )
 
 
@@ -139,7 +188,15 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 def _name(table: Table) -> str:
-    return table.file.name.encode("ascii", "replace").decode()
+    return _ascii(table.file)
+
+
+def _files(files: Iterable[Path]) -> str:
+    return ", ".join(sorted(map(_ascii, files)))
+
+
+def _ascii(file: Path) -> str:
+    return file.name.encode("ascii", "replace").decode()
 
 
 def _printable(text: str) -> str:

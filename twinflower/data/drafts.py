@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError, expect
-from ..settings import LARGEST
+from ..settings import LARGEST, alike
 from .columns import INDICATOR, REFUSE, Category, Classes, Column, Number, Range, Target, listed, texts
-from .csv_tables import PLAIN, Dialect
+from .csv_tables import DELIMITERS, PLAIN, Dialect
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, opened
@@ -38,6 +38,10 @@ def _read(file: Path) -> Table:
     dialect = recognised(file) if file.suffix.lower() == CSV else None
     header, pieces = opened(file, dialect or PLAIN)
     check_names(file, header)
+    expect(
+        len(header) > 1 or not dialect,
+        f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}",
+    )
     found: dict[str, Counter[str]] = {name: Counter() for name in header}
     for piece in pieces(header):
         for name, cells in piece.items():
@@ -58,7 +62,7 @@ def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
-    expect(label in names, f"there is no column '{label}' in {files}")
+    expect(label in names, f"there is no column '{label}' in {files}{alike(label, names)}")
     seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
     columns = [seen[name].column(name) for name in names if name != label]
     used = tuple(
@@ -120,7 +124,12 @@ class Seen:
 
     def label(self, name: str) -> Classes | Target:
         """The label in the draft; DataError if the column cannot be a label."""
-        if len(self.texts) > 1 and self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
+        expect(
+            len(self.texts) > 1 or not self.texts,
+            f"column '{name}' cannot be the label: all of its values are {next(iter(self.texts), '')!r}; add a table "
+            "that has others, or choose another column with --label",
+        )
+        if self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
             ordered = self._ordered()
             names = tuple(int(float(text)) if self.numeric else text for text in ordered)
             return Classes(name, names, tuple((text,) for text in ordered))

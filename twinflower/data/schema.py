@@ -162,7 +162,7 @@ def _named(column: str) -> Iterator[None]:
     try:
         yield
     except CellError as error:
-        raise CellError(error.row, f"column '{column}': {error.text}") from None
+        raise error.placed(column) from None
 
 
 def _label_table(label: Classes | Target) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, expect
-from ..settings import LARGEST, nearest
+from ..settings import LARGEST, alike, nearest
 from .columns import MISSING, REFUSE, Category, Classes, Column, Number, Range, Target, as_text
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
@@ -62,7 +62,6 @@ def _dialect(document: Mapping[str, Any]) -> Dialect:
     found = Dialect(**{key: document[key] for key in Dialect._fields if key in document})
     for key, own, known in zip(Dialect._fields, found, (DELIMITERS, DECIMALS), strict=True):
         expect(own in tuple(known), f"{key} must be one of {' '.join(map(_toml, known))}; got {own!r}")
-    expect(found.delimiter != found.decimal, "delimiter and decimal are both a comma: they must differ")
     return found
 
 
@@ -73,7 +72,10 @@ def _column(name: str, table: Any) -> Column:
     expect(name == name.strip() != "", f"{place} must have a name without spaces around it")
     expect(("range" in table) != ("categories" in table), f"{place} needs either range or categories")
     missing = table.get("missing", REFUSE)
-    expect(missing in MISSING, f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}")
+    expect(
+        missing in MISSING,
+        f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}",
+    )
     if "range" in table:
         return Number(name, None if table["range"] == PRIVATE else _range(place, table["range"]), missing)
     return Category(name, _values(f"{place}: categories", table["categories"]), missing)
@@ -108,7 +110,11 @@ def _range(place: str, given: Any) -> Range:
     good = isinstance(given, list) and len(given) == 2 and all(type(v) in (int, float) for v in given)
     low, high = map(float, given) if good else (0.0, 0.0)
     good = -LARGEST <= low < high <= LARGEST and Range(low, high).half > 0
-    expect(good, f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}")
+    expect(
+        good,
+        f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}"
+        f"{alike(given, [PRIVATE])}",
+    )
     return Range(low, high)
 
 

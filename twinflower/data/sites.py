@@ -93,6 +93,8 @@ def load_tables(data: TableData) -> Dataset:
     names, parts = list(tables), list(tables.values())
     if data.test_file:
         test, note = _read(data.test_file, reading, data), f"tested on {Path(data.test_file).name}"
+        if Path(data.test_file).resolve() in [file.resolve() for file in table_files(data.files)]:
+            note += ", whose rows are trained on, too"
     else:
         parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
         note = (

@@ -55,7 +55,8 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
         except CellError as error:
-            raise DataError(f"{file}, row {row + error.row + 1}, {error.text}", error.reason) from None
+            text = f"{file}, row {row + error.row + 1}, {error.cell}"
+            raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
         yield features, labels
     expect(row > 0, f"{file} has a header and no rows", "its table has no rows")
@@ -133,54 +134,47 @@ def numeric_columns(schema: Schema) -> set[str]:
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
     """DataError unless each needed column occurs once, and all others are the label or ignored columns."""
-    for problem in header_problems(file, header, schema, needed):
-        raise DataError(problem, _COLUMNS)
+    for text, remedy in header_problems(file, header, schema, needed):
+        raise DataError(text, _COLUMNS, remedy)
 
 
 def header_problems(
     file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]
-) -> Iterator[str]:
-    """Yield a sentence for every way in which the names of a table's columns differ from what is needed."""
+) -> Iterator[tuple[str, str]]:
+    """Yield text and remedy for every way in which the names of a table's columns differ from what is needed."""
     absent = [name for name in needed if name not in header]
     if len(absent) == len(needed) > 1:
-        yield (
-            f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?"
-        )
+        text = f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?"
+        yield text, ""
         return
     yield from _repeated(file, header)
     known = (*schema.used, *schema.ignore)
     extra = [name for name in dict.fromkeys(header) if name not in known]
     if absent:
         who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
-        yield f"{file} has no column {_quoted(absent)}, which {who}{similar(absent, header, extra)}"
+        yield f"{file} has no column {_quoted(absent)}, which {who}{similar(absent, extra)}", ""
     if extra:
-        yield (
-            f"{file} has a column {_quoted(extra)} that the schema does not know: list it under ignore there, or "
-            "remove it"
-        )
+        text = f"{file} has a column {_quoted(extra)} that the schema does not know"
+        yield text, "list it under ignore there, or remove it"
 
 
 def check_names(file: Path, header: Sequence[str]) -> None:
     """DataError if two columns have the same name."""
-    for problem in _repeated(file, header):
-        raise DataError(problem, _COLUMNS)
+    for text, _ in _repeated(file, header):
+        raise DataError(text, _COLUMNS)
 
 
-def _repeated(file: Path, header: Sequence[str]) -> Iterator[str]:
+def _repeated(file: Path, header: Sequence[str]) -> Iterator[tuple[str, str]]:
     twice = [name for name, number in Counter(header).items() if number > 1]
     if twice:
-        yield f"{file} has two columns called {_quoted(twice[:1])}"
+        yield f"{file} has two columns called {_quoted(twice[:1])}", ""
 
 
-def similar(absent: Sequence[str], header: Sequence[str], extra: Sequence[str]) -> str:
-    """Names that are close to absent ones, as a question; empty if there are none.
-
-    They differ by no more than capitals from a name in the header, or are close to one of its extra columns.
-    """
-    same = {name.casefold(): name for name in header}
+def similar(absent: Sequence[str], extra: Sequence[str]) -> str:
+    """The extra columns of a table whose names are close to absent ones, as a question; empty if there are none."""
     folded = {name.casefold(): name for name in extra}
-    near = [[n] if n in same else get_close_matches(n, folded, 1) for n in map(str.casefold, absent)]
-    found = [same[names[0]] for names in near if names]
+    near = [get_close_matches(name.casefold(), folded, 1) for name in absent]
+    found = [folded[names[0]] for names in near if names]
     return f"; did you mean {_quoted(found)}?" if found else ""
 
 
@@ -198,10 +192,10 @@ class Pieces(Protocol):
         """See `read_pieces`; `numeric` has no effect on formats in which columns have types."""
 
 
-def opened(file: Path, dialect: Dialect) -> tuple[list[str], Pieces]:
+def opened(file: Path, dialect: Dialect, uneven: dict[int, str] | None = None) -> tuple[list[str], Pieces]:
     """The column names and the content of a table; DataError if the file cannot be read.
 
-    dialect: how the file is written if it is CSV.
+    dialect: how the file is written if it is CSV. uneven: see `read_pieces`.
     """
     kind = file.suffix.lower()
     known = (CSV, *_TYPED)
@@ -209,7 +203,7 @@ def opened(file: Path, dialect: Dialect) -> tuple[list[str], Pieces]:
     if kind != CSV:
         return _TYPED[kind](file)
     header = read_header(file, dialect)
-    return header, partial(read_pieces, file, dialect, header)
+    return header, partial(read_pieces, file, dialect, header, uneven=uneven)
 
 
 def _whole(cells: Callable[[str], Cells]) -> Pieces:

@@ -82,7 +82,7 @@ class Inputs:
             absent = [name for name in schema.names if name not in rows]
             if absent:
                 header = [str(name) for name in rows]
-                hint = similar(absent[:1], header, [name for name in header if name not in schema.names])
+                hint = similar(absent[:1], [name for name in header if name not in schema.names])
                 raise DataError(
                     f"the rows have no column '{absent[0]}', which the model's schema names{hint}"
                 )

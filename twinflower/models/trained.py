@@ -18,7 +18,8 @@ import io
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,11 +48,25 @@ _PROBABLE = ("softmax", "logistic")
 # ---------------------------------------------------------------------------------------------- models
 
 
+@contextmanager
+def _schema_fixed() -> Iterator[None]:
+    """Replace the remedies of errors about rows, which concern the schema: that of a model cannot be changed."""
+    try:
+        yield
+    except DataError as error:
+        if not error.remedy:
+            raise
+        raise DataError(
+            error.text, error.reason, "change the table, because the schema of a model is fixed"
+        ) from None
+
+
 @dataclass(frozen=True, repr=False)
 class TrainedModel(ABC):
     """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
 
-    origin: how the model was trained (algorithm, rounds, seed, privacy), for information only.
+    origin: how the model was trained (algorithm, data, rounds, privacy), for information only; for a run also its seed
+    and digest.
     """
 
     x: Array
@@ -78,7 +93,9 @@ class TrainedModel(ABC):
 
     def scores(self, rows: Any) -> Array:
         """The objective's scores (rows, outputs)."""
-        return self._model.scores(self.x, self.inputs.features(rows))  # type: ignore[no-any-return]
+        with _schema_fixed():
+            features = self.inputs.features(rows)
+        return self._model.scores(self.x, features)  # type: ignore[no-any-return]
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
@@ -264,7 +281,8 @@ def _labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
     schema = model.inputs.schema
     if schema is None or not isinstance(rows, str | Path):
         raise DataError("score needs labels, or the file of a table with a label column")
-    plain, labels = read_rows(rows, schema)
+    with _schema_fixed():
+        plain, labels = read_rows(rows, schema)
     return model.inputs.completed(plain), labels
 
 

@@ -30,7 +30,7 @@ class Charge:
     the cost against all other parties together, whereas `cost` relies on the noise of other honest sites; otherwise
     None. round: -t for an evaluation on held-out rows after round t. split: identifies the division of the rows into
     those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
-    otherwise empty.
+    otherwise empty. flower_run: the id of Flower's run in which a deployed site was charged; otherwise empty.
 
     The ledger finds lines by their first two fields: run and round stay first, in this order.
     """
@@ -45,6 +45,7 @@ class Charge:
     time: float = field(default_factory=time.time)
     alone: float | None = None
     split: str = ""
+    flower_run: str = ""
 
     @property
     def release(self) -> str:

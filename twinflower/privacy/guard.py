@@ -120,10 +120,11 @@ class Guard:
             )
 
     def open(self, release: Release, round_: int, run: str = "") -> Noise:
-        """Charge the round to the ledger and return its noise; `run` overrides the guard's own run.
+        """Charge the round to the ledger and return its noise.
 
-        The charge is recorded before anything private is computed. Raises BudgetSpent or LedgerError, and SettingError
-        for a release without a finite sensitivity.
+        run: the session under which the round is charged; the guard's own run is then Flower's, of which a session that
+        was resumed has several. The charge is recorded before anything private is computed. Raises BudgetSpent or
+        LedgerError, and SettingError for a release without a finite sensitivity.
         """
         require(
             SMALLEST < release.sensitivity < LARGEST,
@@ -141,6 +142,7 @@ class Guard:
             cost,
             self.config,
             split=self.split,
+            flower_run=self.run if run else "",
         )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)

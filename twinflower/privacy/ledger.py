@@ -79,6 +79,11 @@ class FileLedger:
         with self._locked() as file:
             return _charges(self._read(file))
 
+    def check_plan(self, planned: float) -> None:
+        """Raise BudgetSpent unless the rest of the lifetime budget covers a run with this plan; nothing is written."""
+        charges = self.charges() if self.path.exists() else []
+        self._check_lifetime(total_cost(charges), planned, 0.0)
+
     def _check_lifetime(self, spent: float, planned: float, cost: float) -> None:
         """Raise BudgetSpent if the rest of the lifetime budget does not cover the planned cost, or this charge."""
         budget = replace(Budget.for_target(self.epsilon, self.delta), spent=spent)

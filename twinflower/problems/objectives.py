@@ -157,9 +157,11 @@ class LinearModel(Penalised, ScaledGrads):
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
         slope = self.loss.slope_bound * row_norm if row_norm else math.inf
         gradient = min(slope, self.clip_norm or math.inf)
+        bounded = math.isfinite(self.loss.slope_bound)
+        other = "row-norm" if bounded else "choose a loss with bounded slopes, such as huber"
         require(
             math.isfinite(gradient),
-            "this objective's gradients have no public bound: set clip-norm above 0, or row-norm for a classifier",
+            f"this objective's gradients have no public bound: set clip-norm above 0, or {other}",
         )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))

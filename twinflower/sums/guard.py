@@ -36,7 +36,7 @@ class SumGuard(Guard):
                                                  self.sums.costs_alone[place]))  # fmt: skip
         charge = Charge(
             run or self.run, round_, float(self.sums.moves[place]), sigma, 1, cost, self.config, alone=alone,
-            split=self.split,
+            split=self.split, flower_run=self.run if run else "",
         )  # fmt: skip
         self.ledger.charge(charge, self.budget)
         return SumNoise(self.sums.grid(round_), self.weight, [share_of(self.words(round_))])

@@ -22,6 +22,8 @@ def main(grid: Grid, context: Context) -> None:
             f"privacy: for each site, all its messages together are ({run['epsilon']:g}, {DELTA:g})-DP, under "
             "replacement of one of its images; every site sees to that itself, and refuses further rounds"
         )
+    else:
+        print("privacy: none, because no noise is added; --run-config epsilon=8.0 makes the run private")
     print(f"{run['method']}: accuracy {objective.score(x, load_test()):.3f}", flush=True)
     if run["out"]:
         torch.save(objective.state_dict(x), run["out"])

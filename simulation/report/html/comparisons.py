@@ -19,10 +19,11 @@ from ..words import BITS, words
 from .case import Case
 from .charts import Chart, chart
 from .parts import Page, Section, Table
-from .runs import FOOTER, bits, settings, trained, warned
+from .runs import FOOTER, MOST_ROWS, bits, columns, settings, trained, warned
 from .statement import headline, statement
 
 _COLUMNS = ("objective", "test_accuracy", "nonzeros")  # of a comparison's charts
+_FIRST_SEED = "Ranges that noisy counts gave are those of the first seed."
 
 
 class CurveRuns(NamedTuple):
@@ -90,7 +91,7 @@ def _alarm(curves: Sequence[CurveRuns]) -> str:
 def _sections(curves: Sequence[CurveRuns], charts: Sequence[Chart], files: Sequence[Table]) -> list[Section]:
     return [
         *warned(list(_warnings(curves))), Section("Results", tables=[_results(curves)]),
-        Section("Curves", charts=charts), _methods(curves), _privacy(curves),
+        Section("Curves", charts=charts), *_columns(curves), _methods(curves), *_sites(curves), _privacy(curves),
         _settings(curves), _proofs(curves, files),
     ]  # fmt: skip
 
@@ -171,6 +172,42 @@ def _methods(curves: Sequence[CurveRuns]) -> Section:
         "Means over the seeds.",
     )
     return Section("Training, sites and participation", texts, tables=[table] if rows else [])
+
+
+def _columns(curves: Sequence[CurveRuns]) -> list[Section]:
+    """What the columns of tables mean, once for all curves with the same ones."""
+    found: list[Section] = []
+    for curve in curves:
+        first, *others = [columns(folder, curve.config) for folder in curve.runs] or [[]]
+        note = [_FIRST_SEED] if any(other != first for other in others) else []
+        own = [section._replace(points=[*section.points, *note]) for section in first]
+        found += [section for section in own if section not in found]
+    return found
+
+
+def _sites(curves: Sequence[CurveRuns]) -> list[Section]:
+    """The names of the sites of runs on tables and, without privacy, how good the models are on their rows."""
+    groups: dict[tuple[str, ...], list[CurveRuns]] = {}
+    for curve in curves:
+        for summary in list(curve.runs.values())[:1]:
+            groups.setdefault(tuple(summary["site_names"] or ()), []).append(curve)
+    tables = [_site_table(named, own) for named, own in groups.items() if named]
+    return [Section("Sites", tables=tables)] if tables else []
+
+
+def _site_table(site_names: Sequence[str], curves: Sequence[CurveRuns]) -> Table:
+    scored = {
+        curve.name: np.mean([summary["site_scores"] for summary in curve.runs.values()], axis=0)
+        for curve in curves
+        if all(summary["site_scores"] for summary in curve.runs.values())
+    }
+    rows = [
+        (f"{place}: {name}", *(f"{means[place]:.4f}" for means in scored.values()))
+        for place, name in enumerate(site_names)
+    ]
+    score = "R^2" if any(summary["regression"] for summary in curves[0].runs.values()) else "accuracy"
+    remark = f"The final models' {score} on the rows that each site trained on, mean over the seeds."
+    return Table(("site", *scored), rows[:MOST_ROWS], remark if scored else "The names of the sites.")
 
 
 def _shared(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

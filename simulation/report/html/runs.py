@@ -14,7 +14,7 @@ from twinflower.models.intervals import LEVEL
 from twinflower.models.trained import load
 
 from ...results.folder import has_ended
-from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary
+from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary, read_title
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
@@ -28,7 +28,7 @@ from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
 from .wording import rows_of
 
-_MOST_ROWS = 40  # of a table
+MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")
 
 FOOTER = "Made from stored results by Twinflower; the command twinflower {} makes it again."
@@ -37,26 +37,26 @@ FOOTER = "Made from stored results by Twinflower; the command twinflower {} make
 def page_of_run(folder: Path) -> Page:
     """The report on an ended run, or on one that was begun; SettingError if a file of the run is damaged."""
     if not has_ended(folder):
-        return page_of_begun(read_config(folder).config)
+        return page_of_begun(read_config(folder).config, read_title(folder))
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), *_columns(folder, config), *coefficients(folder),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *columns(folder, config), *coefficients(folder),
         _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
-        "Federated learning run", _title(config), alarm(summary),
+        "Federated learning run", read_title(folder) or _title(config), alarm(summary),
         [trained(config), headline(case)], list(_facts(summary, config)), sections, FOOTER.format("report"),
     )  # fmt: skip
 
 
-def page_of_begun(config: Config) -> Page:
-    """The report on a run without results."""
+def page_of_begun(config: Config, title: str = "") -> Page:
+    """The report on a run without results. title: that of its experiment, or empty."""
     alarm = "This run had not ended when this report was written, and has no results yet."
     return Page(
         "Federated learning run",
-        _title(config),
+        title or _title(config),
         alarm,
         [trained(config)],
         [],
@@ -178,7 +178,7 @@ def _chart(rows: Rows, config: Config, column: str, log: bool) -> Chart:
 
 
 def _numbers(rows: Rows, config: Config) -> Table:
-    keep = sorted({*np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int)})
+    keep = sorted({*np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)})
     columns = measured([*dict.fromkeys((*_COLUMNS, *columns_of_run(config)))], rows)
     cells = [[_cell(rows[n][c], c) for c in columns] for n in keep]
     remark = (
@@ -198,7 +198,7 @@ def _cell(value: float, column: str) -> str:
 # --- sites
 
 
-def _columns(folder: Path, config: Config) -> list[Section]:
+def columns(folder: Path, config: Config) -> list[Section]:
     """What the columns of tables mean, if the run has a model of tables."""
     try:
         schema = load(folder).inputs.schema
@@ -223,7 +223,7 @@ def _span(own: Range | None) -> str:
 
 
 def _listed(words: Sequence[object]) -> str:
-    return ", ".join(map(str, words[:_MOST_ROWS])) + (" ..." if len(words) > _MOST_ROWS else "")
+    return ", ".join(map(str, words[:MOST_ROWS])) + (" ..." if len(words) > MOST_ROWS else "")
 
 
 def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[Table]:
@@ -236,7 +236,7 @@ def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
         headings.append("R^2" if summary["regression"] else "accuracy")
         remark = "The final model on the rows that each site trained on."
     rows = []
-    for site in sites[:_MOST_ROWS]:
+    for site in sites[:MOST_ROWS]:
         number_, records = int(site["client"]), int(site["rows"])
         own = [number(scores[number_], ".4f")] if scores else []
         rows.append([f"{number_}: {names[number_]}" if names else f"{number_}", f"{records:,}", *own])
@@ -250,7 +250,7 @@ def _sites(folder: Path, summary: Mapping[str, Any]) -> Section:
     groups = grouped(sites, ("asked", "used"))
     rows = [
         (*named(group), f"{asked:.0f}", f"{used:.0f}", f"{asked - used:.0f}")
-        for (asked, used), group in groups[:_MOST_ROWS]
+        for (asked, used), group in groups[:MOST_ROWS]
     ]
     remark = "" if len(rows) == len(groups) else "The other sites are in clients.csv."
     table = Table(("site", "records", "rounds asked", "replies used", "left out"), rows, remark)
@@ -275,7 +275,7 @@ def _lost(rejections: Sequence[tuple[int, int, str]]) -> list[Section]:
         )
         for reason, places in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
-    table = Table(("site", "round", "replies", "reason"), rows[:_MOST_ROWS])
+    table = Table(("site", "round", "replies", "reason"), rows[:MOST_ROWS])
     return [Section("Replies that were left out", tables=[table])] if rows else []
 
 

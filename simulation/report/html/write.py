@@ -7,7 +7,7 @@ from twinflower.errors import SettingError, require
 from ...results import names
 from ...results.files import write_text
 from ...results.folder import has_config, has_ended, is_experiment
-from ...results.reading import read_plan
+from ...results.reading import read_plan, read_title
 from ...settings import Config
 from ...settings.experiment import Experiment
 from ..compare import Comparison
@@ -29,7 +29,7 @@ def report_experiment(plan: Experiment, folder: Path) -> Path:
 
 def report_begun(config: Config, folder: Path) -> Path:
     """Write the report that a run has until it ends; return its path."""
-    return _write(page_of_begun(config), folder / names.REPORT)
+    return _write(page_of_begun(config, read_title(folder)), folder / names.REPORT)
 
 
 def report_comparison(found: Comparison, path: Path) -> Path:

@@ -1,0 +1,138 @@
+"""What a site's administrator can find out before a node joins: whether its config, files, ledger and keys are right.
+
+Nothing is sent, charged or written. The sentences may quote the site's files, because only the site reads them.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from twinflower.data.checks import problems
+from twinflower.data.schema_file import read_schema
+from twinflower.errors import SettingError, TwinflowerError, require
+from twinflower.privacy import gdp_epsilon
+from twinflower.privacy.ledger import read_ledger
+
+from ..runtimes.flower_internals import node_config
+from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
+from .site import Site, read_site
+
+Check = Callable[[Site], Iterable[str]]
+"""Finds out one thing about a site; yields what is right, and raises TwinflowerError for what is not."""
+
+
+def check_node(text: str, run_config: dict[str, Any] | None = None) -> tuple[list[str], list[str]]:
+    """What is right about a node, and what is not.
+
+    text: as for `flower-supernode --node-config`, KEY=VALUE pairs or a TOML file. run_config: of a run that the node
+    is to take part in, which is looked at if the rest is right. Raises SettingError for a node config that cannot be
+    read or is invalid.
+    """
+    site = read_site(_read(text))
+    right, wrong = _findings(site, _config, _table, _people, _state, _budget, _identity)
+    if run_config is None or wrong:
+        return right, wrong
+    of_run, wrong = _findings(site, lambda site: _run(site, run_config))
+    return right + of_run, wrong
+
+
+def _findings(site: Site, *checks: Check) -> tuple[list[str], list[str]]:
+    """What these checks find right, and what they find wrong."""
+    right: list[str] = []
+    wrong: list[str] = []
+    for check in checks:
+        try:
+            right += check(site)
+        except TwinflowerError as error:
+            wrong.append(str(error))
+    return right, wrong
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        return node_config(text)
+    except OSError as error:
+        raise SettingError(f"cannot read the node config {text}: {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001  Flower raises errors of the libraries that it uses
+        raise SettingError(f"the node config is not valid: {error}") from None
+
+
+def _config(site: Site) -> Iterator[str]:
+    runs = (
+        f"private runs only ({', '.join(site.promises)})"
+        if site.promises
+        else "runs with and without privacy"
+    )
+    yield f"config: partition {site.partition_id} of {site.num_partitions}; takes part in {runs}"
+
+
+def _table(site: Site) -> Iterator[str]:
+    """A table is compared with its schema; other files are read only for a run, which says what is in them."""
+    if not site.data_file:
+        return
+    path = Path(site.data_file).expanduser()
+    require(_has_rows(site), f"data-file {path} is not a file that can be read")
+    if site.schema:
+        found = problems(path, read_schema(site.schema))
+        require(not found, "; ".join(found))
+        yield f"table: {path} fits its schema, whose digest is {site.schema_digest}"
+
+
+def _has_rows(site: Site) -> bool:
+    """Whether the data-file, if the config names one, can be read; the ledger of its rows is named after them."""
+    path = Path(site.data_file).expanduser()
+    return not site.data_file or (path.is_file() and os.access(path, os.R_OK))
+
+
+def _people(site: Site) -> Iterator[str]:
+    if not _has_rows(site):
+        return
+    check_people(site)
+    if site.unit.size and site.schema:
+        yield f"people: no {site.schema_group} has more than {site.unit.size} rows"
+
+
+def _state(site: Site) -> Iterator[str]:
+    """The folder may be missing; then it must be possible to make it."""
+    if not site.state_dir:
+        yield "state: without state-dir, a restarted node begins with a new state, and ledgers are in ~/.twinflower"
+        return
+    folder = Path(site.state_dir).expanduser()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    require(
+        existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
+        f"state-dir {folder} cannot be written: make {existing} a folder in which this user may write",
+    )
+    yield f"state: {folder}"
+
+
+def _budget(site: Site) -> Iterator[str]:
+    if site.lifetime_epsilon is None or not _has_rows(site):
+        return
+    ledger = ledger_of_site(site)
+    total = f"epsilon {site.lifetime_epsilon:g}, delta {site.lifetime_delta:g}"
+    if not ledger.path.exists():
+        yield f"budget: {total}; nothing is spent, the ledger {ledger.path} does not exist yet"
+    else:
+        ledger.charges()  # LedgerError for a ledger of other data, or of another lifetime budget
+        left = read_ledger(ledger.path).left
+        yield f"budget: {total}; a run may plan up to epsilon {gdp_epsilon(left**0.5, site.lifetime_delta):.4g}"
+
+
+def _identity(site: Site) -> Iterator[str]:
+    if site.identity_key:
+        identity = identity_of(site)
+        yield f"identity: site {site.partition_id} of the {len(identity.circle.keys)} in {site.peers_file}"
+
+
+def _run(site: Site, run_config: dict[str, Any]) -> Iterator[str]:
+    """Whether the site takes part in a run, and whether its budget suffices."""
+    setup = site_setup(site, run_config)
+    guard = site_guard(setup, site, "a run that is only checked")
+    if guard is None:
+        yield "run: the site takes part; it is without privacy"
+        return
+    planned = guard.budget.planned
+    ledger_of_site(site).check_plan(planned)
+    yield f"run: the site takes part, and plans epsilon {gdp_epsilon(planned**0.5, site.lifetime_delta):.4g}"

@@ -1,0 +1,41 @@
+"""What the command line suggests: the closest command to an unknown one, and words that a shell completes."""
+
+from typing import Any
+
+from typer.core import TyperGroup
+
+from twinflower.errors import require
+from twinflower.settings import nearest
+
+
+class Commands(TyperGroup):
+    """Refuses an unknown command in our words; some versions of typer and click suggest the same command twice."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click; SettingError for an unknown command, unless a shell completes the line."""
+        known = self.list_commands(ctx)
+        require(
+            ctx.resilient_parsing or args[0] in known,
+            f"there is no command '{args[0]}'; {nearest(args[0], known)}",
+        )
+        return super().resolve_command(ctx, args)
+
+
+def assignments(incomplete: str) -> list[str]:
+    """The settings that begin with these letters, each with an equals sign, and with its values if they are few."""
+    from .settings.catalogue import CATALOGUE
+
+    name, equals, _ = incomplete.partition("=")
+    if equals:
+        words = CATALOGUE[name].key.setting.rule.words if name in CATALOGUE else ()
+        found = [f"{name}={word}" for word in words]
+    else:
+        found = [f"{name}=" for name in CATALOGUE]
+    return [text for text in found if text.startswith(incomplete)]
+
+
+def sections(incomplete: str) -> list[str]:
+    """The sections of the settings that begin with these letters."""
+    from .settings.catalogue import SECTIONS
+
+    return [name or "run" for name in SECTIONS if (name or "run").startswith(incomplete)]

@@ -1,0 +1,32 @@
+"""What `twinflower list` prints: the named values of settings, and the experiments."""
+
+from collections.abc import Iterable
+
+from twinflower.algorithms import ALGORITHMS
+from twinflower.data.partitioners import PARTITIONERS
+from twinflower.data.sets import DATASETS
+from twinflower.known_objectives import OBJECTIVES
+from twinflower.problems.regularisers import REGULARISERS
+from twinflower.problems.topologies import TOPOLOGIES
+from twinflower.sparsifiers import SPARSIFIERS
+
+from .report.console import say, titled
+from .runtimes import RUNTIMES
+from .settings.experiment import shipped, title_of
+from .settings.sections import PRIVACY
+
+_CHOICES: dict[str, Iterable[str]] = {
+    "partition.name": PARTITIONERS, "objective.name": OBJECTIVES, "regulariser.name": REGULARISERS,
+    "privacy.mode": PRIVACY, "topology.name": TOPOLOGIES, "uplink": SPARSIFIERS, "runtime": RUNTIMES,
+}  # fmt: skip
+
+
+def show() -> None:
+    """Print all of it."""
+    titled("algorithms", [(name, algorithm.title) for name, algorithm in ALGORITHMS.items()])
+    titled("data sets", [(name, entry[0]) for name, entry in DATASETS.items()])
+    if files := shipped():
+        titled("experiments", [(str(path), title_of(path)) for path in files])
+    else:
+        say("experiments: none here; they are in the folder experiments of Twinflower's source")
+    titled("choices of", [(key, ", ".join(known)) for key, known in _CHOICES.items()])

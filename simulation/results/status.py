@@ -1,0 +1,68 @@
+"""Whether a run is still running, and if not, how it ended, and how it goes on if it was cut off.
+
+It is told from the files and locks of the folder, on the machine that writes them. So it can be told when neither
+Flower nor the run says anything: a SuperLink that stood still for some 45 seconds ends the server's process silently.
+"""
+
+from pathlib import Path
+
+from twinflower.errors import require
+
+from ..settings.experiment import Experiment
+from .checkpoint import Checkpoints
+from .folder import curve_folder, has_config, has_ended, in_use, is_experiment, run_folder
+from .reading import read_plan, read_summary
+from .resume import left, read_runtime, resume_file
+
+
+def status(folder: Path) -> list[str]:
+    """Lines about the run or the experiment in this folder; SettingError if none was begun there."""
+    require(has_config(folder) or is_experiment(folder), f"no run was begun in {folder}")
+    plan = read_plan(folder, {})
+    waiting = sum(len(left(plan, folder, curve)) for curve in plan.curves)
+    runs = len(plan.curves) * len(plan.seeds)
+    lines = (
+        [_ended(folder)] if plan.single and not waiting else [f"{runs - waiting} of {runs} runs have ended"]
+    )
+    if in_use(folder):
+        return [*lines, f"running{_since(plan, folder)}"]
+    return lines + (_cut_off(plan, folder) if waiting else [])
+
+
+def _ended(folder: Path) -> str:
+    summary = read_summary(folder)
+    return (
+        f"failed: {summary['failure']}"
+        if summary["failure"]
+        else f"finished after {summary['rounds']} rounds"
+    )
+
+
+def _cut_off(plan: Experiment, folder: Path) -> list[str]:
+    """That nothing works in the folder, and the command that goes on."""
+    own = resume_file(folder)
+    by_flower = own.exists() and not read_runtime(folder)
+    command = (
+        f"flwr run . CONNECTION --stream --run-config {own}"
+        if by_flower
+        else f"twinflower run --resume {folder}"
+    )
+    kept = not plan.single or bool(_checkpoints(plan, folder))
+    return [
+        f"cut off{_since(plan, folder)}: no process works in this folder",
+        f"to go on: {command}"
+        if kept
+        else "there is no checkpoint to go on from (output.checkpoint-every): start anew",
+    ]
+
+
+def _since(plan: Experiment, folder: Path) -> str:
+    found = _checkpoints(plan, folder)
+    return f"; last checkpoint after round {max(found)}" if found else ""
+
+
+def _checkpoints(plan: Experiment, folder: Path) -> list[int]:
+    """The rounds of all checkpoints of runs that have not ended."""
+    places = {curve_folder(plan, folder, curve) for curve in plan.curves}
+    places |= {run_folder(plan, folder, curve, seed) for curve in plan.curves for seed in plan.seeds}
+    return [round_ for place in places if not has_ended(place) for round_ in Checkpoints(place, 0).rounds()]

@@ -1,0 +1,111 @@
+"""`twinflower check-node`: a site's own check of its config, files, ledger and keys, before its node joins."""
+
+import math
+
+import pytest
+from site_files import three_sites
+from test_sites import SCHEMA, table
+
+from twinflower.errors import SettingError
+from twinflower.privacy import gdp_epsilon, gdp_mu
+from twinflower.privacy.accountant import Budget
+from twinflower.privacy.charges import Charge
+from twinflower.simulation.app.client_app import ledger_of_site
+from twinflower.simulation.app.node_check import check_node
+from twinflower.simulation.app.site import read_site
+from twinflower.simulation.cli import main
+from twinflower.simulation.runs.identity import make_key
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.settings import parse
+
+
+@pytest.fixture
+def node(tmp_path):
+    """The node config of the first of three sites, and the run config of a run on all three."""
+    keys = three_sites(tmp_path, SCHEMA, table, (40, 60, 50, 100))
+    private = {"privacy.mode": "public-state", "privacy.epsilon": 4.0}
+    config, (own, *_) = at_sites(prepare(parse(keys | private)))
+    words = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "lifetime-epsilon": 10.0,
+        "state-dir": str(tmp_path / "state"),
+    }
+    return words | own, dict(config.items())
+
+
+def text(node):
+    return " ".join(
+        f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in node.items()
+    )
+
+
+def test_all_that_is_right_is_said_and_nothing_is_written(node, tmp_path):
+    config, run = node
+    right, wrong = check_node(text(config), run)
+    assert not wrong
+    kinds = [line.split(":")[0] for line in right]
+    assert kinds == ["config", "table", "state", "budget", "run"]
+    assert right[-1] == "run: the site takes part, and plans epsilon 4"
+    assert not (tmp_path / "state").exists()
+
+
+def test_all_that_is_wrong_is_said_at_once(node, tmp_path):
+    config, run = node
+    (tmp_path / "site-0.csv").write_text("age,pain,ill\n34,none,y\n200,much,y\n")
+    (tmp_path / "file").touch()
+    _, wrong = check_node(text(config | {"state-dir": str(tmp_path / "file" / "state")}), run)
+    assert len(wrong) == 2
+    assert "column 'pain'" in wrong[0] and "cannot be written" in wrong[1]
+
+
+def test_a_missing_table_is_said_once(node, tmp_path):
+    (tmp_path / "site-0.csv").unlink()
+    assert len(check_node(text(node[0]))[1]) == 1
+
+
+def test_a_run_that_the_rest_of_the_budget_does_not_cover_is_named(node):
+    """After a run that cost mu^2 = 2.4, a lifetime of epsilon 10 has room for less than epsilon 6."""
+    config, run = node
+    ledger = ledger_of_site(read_site(config))
+    ledger.charge(Charge("another run", 1, 1.0, 1.0, 1, 2.4), Budget.for_target(10.0, 1e-4))
+    before = ledger.path.read_bytes()
+    right, wrong = check_node(text(config), run)
+    assert not wrong
+    left = math.sqrt(gdp_mu(10.0, 1e-4) ** 2 - 2.4)
+    assert right[3].endswith(f"a run may plan up to epsilon {gdp_epsilon(left, 1e-4):.4g}")
+    _, (refused,) = check_node(text(config), run | {"privacy.epsilon": 8.0})
+    assert refused.startswith(
+        "the run plans epsilon 8, and of the lifetime budget epsilon 10, delta 0.0001 what is left"
+    )
+    assert ledger.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("partition-id=0 num-partitions=3 data-fil='a'", "did you mean 'data-file'"),
+        ("partition-id=oops'", "the node config is not valid"),
+        ("missing.toml", "cannot read the node config missing.toml"),
+    ],
+)
+def test_a_node_config_that_no_node_could_use_is_refused(words, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        check_node(words)
+
+
+def test_a_node_config_may_be_a_file_and_keys_are_compared(node, tmp_path, capsys, monkeypatch):
+    key = tmp_path / "key.pem"
+    public = make_key(key)
+    peers = tmp_path / "peers.txt"
+    peers.write_text(f"0 {public}\n1 {make_key(tmp_path / 'other.pem')}\n")
+    config = node[0] | {"identity-key": str(key), "peers-file": str(peers), "max-honest": 2}
+    file = tmp_path / "node.toml"
+    file.write_text("\n".join(text({key: value}) for key, value in config.items()))
+    monkeypatch.setattr("sys.argv", ["twinflower", "check-node", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code and "table: " in told.out
+    assert told.err == "error: the peers-file names 2 sites; the node config says 3\n"

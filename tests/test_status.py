@@ -1,0 +1,65 @@
+"""`twinflower status`: what is told from the files and locks of a folder alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from twinflower.errors import SettingError
+from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
+from twinflower.simulation.results.folder import claimed
+from twinflower.simulation.results.resume import write_resume, write_runtime
+from twinflower.simulation.results.status import status
+from twinflower.simulation.results.writing import write_config, write_plan, write_run
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.settings import parse
+from twinflower.simulation.settings.experiment import read_experiment
+
+SMALL = {"clients.count": 3, "rounds": 2}
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="no run was begun in"):
+        status(tmp_path)
+
+
+def test_a_run_that_has_ended_says_how(tmp_path):
+    (result,) = cohort.train([prepare(parse(SMALL))])
+    write_run(result, tmp_path)
+    assert status(tmp_path) == ["finished after 2 rounds"]
+    write_run(replace(result, model=None, failure="two nodes hold partition 1"), tmp_path)
+    assert status(tmp_path) == ["failed: two nodes hold partition 1"]
+
+
+def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
+    config = parse(SMALL | {"output.checkpoint-every": 1})
+    write_config(config, tmp_path)
+    resume = write_resume(config, tmp_path)
+    Checkpoints(tmp_path, 1).save(5, Checkpoint({}, {}))
+    with claimed(tmp_path):
+        assert status(tmp_path) == ["0 of 1 runs have ended", "running; last checkpoint after round 5"]
+    assert status(tmp_path)[1:] == [
+        "cut off; last checkpoint after round 5: no process works in this folder",
+        f"to go on: flwr run . CONNECTION --stream --run-config {resume}",
+    ]
+
+
+def test_a_run_without_checkpoints_begins_anew(tmp_path):
+    write_config(parse(SMALL), tmp_path)
+    write_runtime("cohort", tmp_path)
+    assert status(tmp_path)[-1].startswith("there is no checkpoint to go on from")
+
+
+def test_an_experiment_counts_its_runs_and_goes_on(tmp_path):
+    (tmp_path / "plan.toml").write_text("seeds = [0, 1]\n[run]\nrounds = 2\n[run.clients]\ncount = 3\n")
+    plan, out = read_experiment(tmp_path / "plan.toml"), tmp_path / "out"
+    out.mkdir()
+    write_plan(plan, out)
+    write_runtime("cohort", out)
+    (result,) = cohort.train([prepare(plan.curves[0].config)])
+    write_run(result, out / plan.curves[0].slug / "seed-0")
+    assert status(out) == [
+        "1 of 2 runs have ended",
+        "cut off: no process works in this folder",
+        f"to go on: twinflower run --resume {out}",
+    ]
