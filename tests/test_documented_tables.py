@@ -17,20 +17,13 @@ FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 BY_SCRIPTS = {"attack", "tuning"}  # drawn by docs/attack.py and benchmarks/tuning.py
 NOT_REDRAWN = {
     # in an older style, too; each takes ten minutes to some hours
-    "sums-adult",
     "sums-mnist",
-    "ye2021-fig3",
     "zhang2023-fig1-methods",
     "zhang2023-fig3",
     # drawn before pictures said what they were drawn from
     "li2023-fig1-dp",
-    "li2023-fig1",
-    "li2023-fig2",
-    "li2024-fig2-rand",
     "li2024-fig4-dp-mnist",
     "li2024-fig7-dp",
-    "li2024-fig8",
-    "tail-mean",
     "zhang2023-fig1-all-rows",
 }
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))

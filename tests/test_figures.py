@@ -16,11 +16,12 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
 from twinflower.simulation.report.plot_style import COLOURS, marked, styles
-from twinflower.simulation.report.series import series, spread
+from twinflower.simulation.report.series import by_round, series, spread
 from twinflower.simulation.report.words import words
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import SUMMARY_KEYS
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import experiment_text, read_experiment
 from twinflower.simulation.settings.toml import to_tables
@@ -479,6 +480,13 @@ def test_the_spread_about_a_median_is_the_range_of_the_seeds(tmp_path):
     assert {*band.vertices[:, 1]} == {0.01, 3.0}
     assert {*curves_of(figure.axes[0])[0].get_ydata()} == {0.02}
     assert legends(figure)[0].get_title().get_text() == "median and range over 3 seeds"
+
+
+@pytest.mark.parametrize(("centre", "place"), [("median", 0.31), ("mean", 9.61 / 3)])
+def test_the_place_of_a_point_has_the_centre_of_its_height(centre, place):
+    runs = [[{"round": 1.0, "cost": cost, "objective": 2 * cost}] for cost in (0.3, 0.31, 9.0)]
+    line = by_round("a", parse({"rounds": 1}), runs, "cost", "objective", centre)
+    np.testing.assert_allclose([*line.x, *line.centre], [place, 2 * place])
 
 
 def test_an_unknown_centre_is_refused(tmp_path):

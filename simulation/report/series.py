@@ -135,7 +135,7 @@ def by_round(
         return Series(f"{label}, no result", config.algorithm, *np.empty((4, 0)))
     if runs[0][length - 1]["round"] < config.rounds:
         label += f", ends at round {runs[0][length - 1]['round']:.0f} of {config.rounds}"
-    across = np.mean([_column(rows[:length], x) for rows in runs], axis=0)
+    across = _middle([_column(rows[:length], x) for rows in runs], centre)
     middle, low, high, cut = spread(
         np.array([_column(rows[:length], column) for rows in runs]), column, centre
     )
@@ -158,9 +158,15 @@ def _ends(experiment: Experiment, curves: Found, column: str) -> Series:
 
 
 def _place(experiment: Experiment, curve: Curve, runs: Sequence[Rows]) -> float:
-    """The x of a curve's point: a key of its configuration, or the mean of a column over the last rows."""
+    """The x of a curve's point: a key of its configuration, or the centre of a column of the last rows."""
     value = curve.config.items().get(experiment.x)
-    return float(np.mean([_column(rows[-1:], experiment.x) for rows in runs]) if value is None else value)
+    lasts = [_column(rows[-1:], experiment.x) for rows in runs]
+    return float(_middle(lasts, experiment.centre)[0] if value is None else value)
+
+
+def _middle(values: Sequence[Array], centre: str) -> Array:
+    """The centre of the seeds' values, each (points,)."""
+    return np.median(values, 0) if centre == "median" else np.mean(values, axis=0)
 
 
 def _runs(experiment: Experiment, out: Path, curve: Curve) -> dict[int, Rows]:
