@@ -399,7 +399,7 @@ def audit_(
     runs: Annotated[int, typer.Option(help="runs on each data set on which an attack is counted")] = 1000,
     most: Annotated[
         int, typer.Option(help="runs that may be made for what is the same in every run")
-    ] = 30_000,
+    ] = 10_000,
     confidence: Annotated[float, typer.Option(help="of all lower bounds of a case together")] = 0.95,
     seed: Annotated[int, typer.Option(help="another one gives other runs")] = 0,
 ) -> None:

@@ -49,7 +49,7 @@ class Effort:
     learning: int = 300
     counting: int = 1000
     certain: int = 200
-    most: int = 30_000
+    most: int = 10_000
     confidence: float = 0.95
     seed: int = 0
 
