@@ -111,9 +111,9 @@ def local_dp_cases() -> Iterator[audit.Case]:
         "LocalDpMod fails for an update of zero",
         app_of(
             lambda data, model, *_: (model - slopes(data, model).mean(0), {}),
-            [LocalDpMod(1.0, 2.0, 8.0, DELTA)],
+            [LocalDpMod(1.0, 2.0, 2.0, DELTA)],
         ),
-        audit.Claim(8.0, DELTA),
+        audit.Claim(2.0, DELTA),
         about="it divides by the norm of the update: whether a client answers shows whether its slopes cancel",
     )
     total = gdp_epsilon(math.sqrt(5) * 8.0 / math.sqrt(2 * math.log(1.25 / DELTA)), DELTA)
@@ -194,10 +194,12 @@ def engine_cases() -> Iterator[audit.Case]:
         about="the number of steps in the accounting is a constant 1 (FL-bench pull request 200)",
     )  # fmt: skip
     rate, epochs, batches = 0.25, 10, 4
-    told, made = ([audit.GaussianRelease(1.0, 0.8, n, rate)] for n in (epochs, epochs * batches))
+    told, made = (
+        [audit.GaussianRelease(1.0, 0.8, n, rate, "add or remove")] for n in (epochs, epochs * batches)
+    )
     yield client_case(
         "epochs are accounted for as steps", app_of(sampled_step(0.8, rate, epochs * batches)),
-        audit.Claim(audit.certified(told, DELTA).epsilon, DELTA), declared=made, relation="add or remove",
+        audit.Claim(audit.certified(told, DELTA).epsilon, DELTA, "add or remove"), declared=made,
         about="an accountant of steps that is given the number of epochs",
     )  # fmt: skip
 
@@ -251,11 +253,12 @@ def fault_cases() -> Iterator[audit.Case]:
     """Mechanisms that would be right but for one fault. Replacing a record moves a sum of slopes by up to 2."""
     claim, rounds = audit.Claim(2.0, DELTA), 3
     sigma = 2 * math.sqrt(rounds) / gdp_mu(2.0, DELTA)
+    releases = [audit.GaussianRelease(2.0, sigma, rounds)]  # what each of them declares
     for fault, (name, about) in FAULTS.items():
-        yield client_case(name, app_of(faulty(fault, sigma)), claim, rounds, about=about)
+        yield client_case(name, app_of(faulty(fault, sigma)), claim, rounds, releases, about=about)
     yield client_case(
         "right: noisy sums of slopes", app_of(faulty("", sigma)), claim, rounds,
-        [audit.GaussianRelease(2.0, sigma, rounds)], about="three releases, with noise for all three together",
+        releases, about="three releases, with noise for all three together",
     )  # fmt: skip
 
 
@@ -267,7 +270,7 @@ def central_case(
     num_examples: Sequence[int],
     second: np.ndarray,
     about: str,
-    multiplier: float = 1.0,
+    multiplier: float = 3.0,
     rounds: int = 2,
 ) -> audit.Case:
     """Flower's central differential privacy with fixed clipping at 1; the first client's update becomes `second`."""
@@ -278,7 +281,7 @@ def central_case(
 
     others = [audit.Update([np.full(DIMENSION, 0.1)], rows) for rows in num_examples[1:]]
     pair = tuple([audit.Update([change], num_examples[0]), *others] for change in (first, second))
-    claim = audit.Claim(gdp_epsilon(math.sqrt(rounds) / multiplier, DELTA), DELTA)
+    claim = audit.Claim(gdp_epsilon(math.sqrt(rounds) / multiplier, DELTA), DELTA, "zero")
     return audit.Case(
         name,
         {"rounds": audit.server(strategy, [np.zeros(DIMENSION)], rounds)},

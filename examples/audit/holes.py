@@ -24,6 +24,7 @@ from twinflower.clients.store import ContextStore
 from twinflower.clients.sums import Masks
 from twinflower.errors import ReplyError, SettingError
 from twinflower.norms import norms
+from twinflower.privacy import gdp_mu
 from twinflower.privacy.audit import neighbours
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GRID_BITS, GaussianNoise
@@ -105,6 +106,7 @@ def masks_case() -> Iterator[audit.Case]:
         {"a far model, and a mirrored key": mirrored(setup)},
         {"one of many saturated rows reversed": pair},
         audit.Claim(4.0, 1e-4),
+        [audit.GaussianRelease(gdp_mu(4.0, 1e-4), 1.0)],
         about="TF-2026-1",
     )
 
@@ -129,7 +131,11 @@ def check_rows(self: Guard, rows: Batch) -> Batch:
 
 def rows_case() -> Iterator[audit.Case]:
     """Rows that were scaled to a subnormal norm, where scaling rounds some of them up."""
-    setup = prepare(parse(RUN, {"algorithm": "fedpdm", "rho": 0.5, "privacy.mode": "public-state"}))
+    setup = prepare(
+        parse(
+            RUN, {"algorithm": "fedpdm", "rho": 0.5, "privacy.mode": "public-state", "privacy.epsilon": 4.0}
+        )
+    )
     own = setup.shards.rows(0)
     rows = np.zeros_like(own.features)
     rows[:, 0] = TINY
@@ -192,7 +198,7 @@ def losses_case() -> Iterator[audit.Case]:
     """Constrained SSCA with a custom loss."""
     keys = {
         "algorithm": "ssca-constrained", "constraints": "cost <= 1.5", "regulariser.name": "none", "curvature": 1.0,
-        "privacy.mode": "gradient", "loss-clip": 5.0, "penalties": "10, 1e4",
+        "privacy.mode": "gradient", "privacy.epsilon": 4.0, "loss-clip": 5.0, "penalties": "10, 1e4",
     }  # fmt: skip
     setup = prepare(parse({key: value for key, value in RUN.items() if key != "step-size"} | keys))
     parts = {field.name: getattr(setup.objective, field.name) for field in fields(LinearModel)}

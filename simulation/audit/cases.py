@@ -5,22 +5,34 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from twinflower.errors import require
-from twinflower.privacy.accountant import check_probability, gdp_mu
+from twinflower.privacy.accountant import gdp_mu
 
-from .declared import GaussianRelease
+from .declared import ANY, RELATIONS, GaussianRelease
 from .recorder import Mechanism
+
+_ROUNDING = 1e-6  # relative, up to which two epsilons are the same
 
 
 class Claim(NamedTuple):
-    """(epsilon, delta)-DP of everything that a mechanism releases in all its rounds; delta is above 0."""
+    """(epsilon, delta)-DP of everything that a mechanism releases in all its rounds; delta is from 0.
+
+    relation: what neighbours are; see `RELATIONS`.
+    """
 
     epsilon: float
     delta: float
+    relation: str = "replace"
 
     @property
-    def mu(self) -> float:
-        """The mu of Gaussian differential privacy that is equivalent for a Gaussian mechanism; 0 for epsilon 0."""
+    def mu(self) -> float | None:
+        """The mu of Gaussian differential privacy that is equivalent for a Gaussian mechanism; None for delta 0."""
+        if not self.delta:
+            return None
         return gdp_mu(self.epsilon, self.delta) if self.epsilon > 0 else 0.0
+
+    def refuted_by(self, epsilon: float) -> bool:
+        """Whether this epsilon is above the claimed one."""
+        return epsilon > self.epsilon * (1 + _ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -29,8 +41,9 @@ class Case:
 
     mechanisms: the mechanism, by the name of what the server sends; the audit finds out what tells most. pairs: data
     sets that are neighbours under the claim, by name. declared: the Gaussian releases that the app's settings amount
-    to, over all rounds; empty if they are not known. public: places, as in `Outcome`, whose values are public by the
-    claim, such as the number of rows under replacement. about: what the app says, and where.
+    to, over all rounds, between neighbours of the claim; empty if they are not known, or if the noise is not Gaussian.
+    public: places, as in `Outcome`, whose values are public by the claim, such as the number of rows under replacement.
+    about: what the app says, and where.
     """
 
     name: str
@@ -48,4 +61,28 @@ class Case:
             self.claim.epsilon >= 0,
             f"{self.name}: the claimed epsilon must be from 0; got {self.claim.epsilon}",
         )
-        check_probability(f"{self.name}: the claimed delta", self.claim.delta)
+        require(
+            0 <= self.claim.delta < 1,
+            f"{self.name}: the claimed delta must be from 0 to below 1; got {self.claim.delta}",
+        )
+        require(
+            self.claim.delta > 0 or not self.declared,
+            f"{self.name}: Gaussian noise has no finite epsilon at delta 0: claim a delta above 0",
+        )
+        self._check_relations()
+
+    def _check_relations(self) -> None:
+        claimed, given = self.claim.relation, {release.relation for release in self.declared}
+        require(
+            claimed in RELATIONS, f"{self.name}: the relation must be one of {RELATIONS}; got {claimed!r}"
+        )
+        require(
+            given <= {claimed, ANY},
+            f"{self.name}: the claim is for {claimed!r}, the declared releases for {sorted(given)}: both must have "
+            "one relation between neighbours",
+        )
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether what is released has Gaussian noise by declaration; with sampling, it is a mixture."""
+        return bool(self.declared) and all(release.sampling == 1 for release in self.declared)

@@ -20,7 +20,6 @@ def client_case(
     rounds: int = 1,
     declared: Sequence[GaussianRelease] = (),
     *,
-    relation: str = "replace",
     label: str = "label",
     config: Mapping[str, Any] | None = None,
     numpy_client: bool = False,
@@ -31,16 +30,16 @@ def client_case(
     """The case of an app that trains a model on rows.
 
     app(rows, seed): the ClientApp of a client that holds these rows, in the form of `rows`. model: the arrays of a
-    model, of which the server sends extreme versions. rows, label, relation: see `pairs`. config: of every request.
-    numpy_client: whether the app has a NumPyClient. only: names of `messages` to send, by default all. The rest: see
-    `Case`.
+    model, of which the server sends extreme versions. rows, label: see `pairs`. claim: its relation is that of the data
+    sets. config: of every request. numpy_client: whether the app has a NumPyClient. only: names of `messages` to send,
+    by default all. The rest: see `Case`.
     """
     make = numpy_request if numpy_client else request
     plans = messages(model, rounds, config, make)
     return Case(
         name,
         {how: client(app, plans[how]) for how in list(only) or plans},
-        pairs(rows, label, relation),
+        pairs(rows, label, claim.relation),
         claim,
         declared,
         frozenset(public),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.errors import require
+from twinflower.privacy.accountant import check_count
 
 from .recorder import Arrays, Request, request
 
@@ -19,7 +20,8 @@ _TILT = 0.03  # the cosine of the angle between a far model and a row across it
 
 
 def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[str, tuple[Rows, Rows]]:
-    """Neighbours of these rows, by name. relation: "replace", or "add or remove", one record.
+    """Neighbours of these rows, by name. label: the column of labels; empty if there is none. relation: "replace", or
+    "add or remove", one record.
 
     A guarantee holds for all data sets of every size, so the list has data sets of a single record, too, in which it
     counts most.
@@ -27,13 +29,43 @@ def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[s
     require(relation in ("replace", "add or remove"), "relation must be 'replace' or 'add or remove'")
     sizes = {len(column) for column in rows.values()}
     require(len(sizes) == 1 and min(sizes) > 1, f"rows must be columns of one length above 1; got {sizes}")
-    if relation == "add or remove":
-        (size,) = sizes
-        return {
-            "the first row removed": (rows, _taken(rows, slice(1, None))),
-            "one of two equal rows removed": (_taken(rows, [0, 0]), _taken(rows, [0])),
-            "one of two rows removed": (_taken(rows, [0, size - 1]), _taken(rows, [0])),
-        }
+    require(
+        label in {"", *rows},
+        f'label must be the column of labels, or "" if there is none; got {label!r}, and columns {", ".join(rows)}',
+    )
+    found = _removed(rows, *sizes) if relation == "add or remove" else _replaced(rows, label)
+    different = _without_duplicates(found)
+    require(
+        bool(different),
+        "the rows have no column of numbers whose first entry can be changed: pass your own pairs",
+    )
+    return different
+
+
+def _without_duplicates(found: Mapping[str, tuple[Rows, Rows]]) -> dict[str, tuple[Rows, Rows]]:
+    """The pairs of two different data sets, each once."""
+    kept: dict[str, tuple[Rows, Rows]] = {}
+    for name, pair in found.items():
+        if not _equal(*pair) and not any(all(map(_equal, pair, other)) for other in kept.values()):
+            kept[name] = pair
+    return kept
+
+
+def _equal(one: Rows, other: Rows) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def _removed(rows: Rows, size: int) -> dict[str, tuple[Rows, Rows]]:
+    """Data sets, and the same without one row."""
+    return {
+        "the first row removed": (rows, _taken(rows, slice(1, None))),
+        "one of two equal rows removed": (_taken(rows, [0, 0]), _taken(rows, [0])),
+        "one of two rows removed": (_taken(rows, [0, size - 1]), _taken(rows, [0])),
+    }
+
+
+def _replaced(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
+    """Data sets, and the same with another first row."""
     found: dict[str, tuple[Rows, Rows]] = {}
     single = _taken(rows, [0])
     for text, base in (("the first row", rows), ("the only row", single)):
@@ -52,6 +84,8 @@ def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[A
     """
     found = {}
     for name in _features(rows, label):
+        if rows[name].dtype.kind != "f":
+            continue
         first = rows[name][0]
         along = np.ones(first.size)
         rest = np.where(np.arange(first.size) % 2, -1.0, 1.0)
@@ -63,22 +97,26 @@ def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[A
 
 
 def _features(rows: Rows, label: str) -> list[str]:
-    """The columns of real numbers, and those of whole numbers with more than one axis, such as images."""
-    kinds = {name: column.dtype.kind if column.ndim == 1 else "f" for name, column in rows.items()}
-    return [name for name, kind in kinds.items() if name != label and kind == "f"]
+    """The columns of numbers."""
+    return [name for name, column in rows.items() if name != label and column.dtype.kind in "biuf"]
 
 
-def _times(factor: float, first: NDArray[Any]) -> NDArray[Any]:
-    """The features times a factor; whole numbers are inverted, as 255 - x for bytes, or become 0."""
-    if first.dtype.kind == "f":
+def _times(factor: float, first: NDArray[Any], column: NDArray[Any]) -> NDArray[Any]:
+    """The first entry of a column times a factor. Whole numbers, which may be codes, stay in the range of the column:
+    -1 mirrors them in it, as 255 - x for bytes."""
+    if column.dtype.kind == "f":
         return factor * first
-    return np.invert(first) if factor < 0 else np.zeros_like(first)
+    low, high = float(column.min()), float(column.max())
+    moved = low + high - first.astype(float) if factor == -1 else factor * first.astype(float)
+    return np.clip(moved, low, high).astype(column.dtype)
 
 
 def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
     """Data sets with another first row."""
     found: dict[str, Rows] = {
-        text: _with_first(base, {name: _times(factor, base[name][0]) for name in _features(base, label)})
+        text: _with_first(
+            base, {name: _times(factor, base[name][0], rows[name]) for name in _features(base, label)}
+        )
         for text, factor in (("negated", -1.0), ("at zero", 0.0), (f"times {-_FAR:g}", -_FAR))
     }
     others = np.unique(rows[label][rows[label] != base[label][0]]) if label in rows else np.empty(0)
@@ -110,6 +148,7 @@ def messages(
     """What a server may send in `rounds` rounds, by name: the model as it is, at extreme points, at points that change
     from round to round, and with NaN. make: `request` or `numpy_request`. round_key: of the round's number in the
     config; empty for none."""
+    check_count("rounds", rounds)
 
     def sent(point: Callable[..., NDArray[Any]]) -> list[Request]:
         numbered = [{round_key: t} if round_key else {} for t in range(1, rounds + 1)]

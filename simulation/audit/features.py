@@ -1,6 +1,6 @@
 """Runs of a mechanism as rows of numbers, and what stays the same in every run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,23 +17,31 @@ _ABSENT, _NOTHING = "absent", np.empty(0)
 
 
 class Leak(NamedTuple):
-    """Something that is the same in every run on a data set, and another on its neighbour."""
+    """Something that is the same in every run on a data set, and another on its neighbour. entry: of the numbers at
+    the place; None for a text."""
 
     round: int
     place: str
     first: str
     second: str
+    entry: int | None = None
+
+    def on_second(self, run: Transcript) -> bool:
+        """Whether a run shows what the runs on the second data set have shown."""
+        outcome = run[self.round - 1]
+        if self.entry is None:
+            return outcome.form.get(self.place, _ABSENT) == self.second
+        numbers = outcome.values.get(self.place, _NOTHING)
+        return self.entry < len(numbers) and f"{numbers[self.entry]:.17g}" == self.second
 
 
-def leaks(
-    first: Sequence[Transcript], second: Sequence[Transcript], public: frozenset[str] = frozenset()
-) -> list[Leak]:
-    """What tells the data sets apart with certainty, as far as these runs show; places in `public` are left out.
+def leaks(first: Sequence[Transcript], second: Sequence[Transcript]) -> list[Leak]:
+    """What may tell the data sets apart with certainty, as far as these runs show.
 
     It is the same, or absent, in all runs on a data set, and different between the two. Of the numbers at a place, each
     is compared by itself.
     """
-    forms, numbers = (sorted(_keys([*first, *second], part) - _all_rounds(first, public)) for part in (0, 1))
+    forms, numbers = (sorted(_keys([*first, *second], part)) for part in (0, 1))
     found = []
     for round_, place in forms:
         one, other = ({run[round_ - 1].form.get(place, _ABSENT) for run in side} for side in (first, second))
@@ -50,12 +58,7 @@ def _told_by(round_: int, place: str, first: Array, second: Array) -> list[Leak]
     """The first number at a place (n, size) that tells the data sets apart."""
     same = (first == first[0]).all(0) & (second == second[0]).all(0) & (first[0] != second[0])
     return [
-        Leak(
-            round_,
-            place if len(same) == 1 else f"{place}[{i}]",
-            f"{first[0, i]:.17g}",
-            f"{second[0, i]:.17g}",
-        )
+        Leak(round_, place, f"{first[0, i]:.17g}", f"{second[0, i]:.17g}", int(i))
         for i in np.flatnonzero(same)[:1]
     ]
 
@@ -65,10 +68,6 @@ def _keys(runs: Sequence[Transcript], part: int) -> set[tuple[int, str]]:
     return {
         (round_, place) for run in runs for round_, outcome in enumerate(run, 1) for place in outcome[part]
     }
-
-
-def _all_rounds(runs: Sequence[Transcript], places: Iterable[str]) -> set[tuple[int, str]]:
-    return {(round_, place) for round_ in range(1, len(runs[0]) + 1) for place in places}
 
 
 def changing(runs: Sequence[Transcript]) -> list[str]:
@@ -96,15 +95,12 @@ class Features:
     centre: tuple[Array, ...]
 
     @classmethod
-    def of(
-        cls, first: Sequence[Transcript], second: Sequence[Transcript], public: frozenset[str]
-    ) -> "Features":
+    def of(cls, first: Sequence[Transcript], second: Sequence[Transcript]) -> "Features":
         """The features for mechanisms with such runs; both sequences have the same seeds."""
         layout = tuple(
             (round_, place, len(numbers))
             for round_, outcome in enumerate(first[0], 1)
             for place, numbers in outcome.values.items()
-            if place not in public
         )
         means = [_means([_rounds(layout, run) for run in side]) for side in (first, second)]
         centre = tuple((a + b) / 2 for a, b in zip(*means, strict=True))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from twinflower.errors import SettingError, cause, require
 from twinflower.flower_messages import FIT, request_record
+from twinflower.privacy.accountant import check_count
 
 from ..runtimes import flower_internals
 from .transcript import Outcome, Transcript, of_exception, of_message, of_records
@@ -71,6 +72,7 @@ def client(
     app(data, seed) makes the ClientApp of a client that holds these data. The global generators of Python, NumPy and
     PyTorch are seeded before; an app with a generator of its own seeds it with `seed`. An exception is an outcome.
     """
+    require(bool(requests), "an audit needs at least one request, that is, a round")
     node = {"partition-id": 0, "num-partitions": 1} | dict(node_config or {})
 
     def run(data: Any, seed: int) -> Transcript:
@@ -99,9 +101,10 @@ def _answer(app: ClientApp, context: Context, asked: Request, round_: int) -> Ou
     message = Message(RecordDict(dict(asked.content)), _NODE, asked.kind, group_id=str(round_))
     flower_internals.number(message, next(_NUMBERS))
     try:
-        return of_message(app(message, context))
+        reply = app(message, context)
     except Exception as error:  # noqa: BLE001  an app may raise anything
         return of_exception(error)
+    return of_message(reply)
 
 
 class Update(NamedTuple):
@@ -119,12 +122,15 @@ def server(
 ) -> Mechanism:
     """The models after each of `rounds` rounds of a strategy; the data are a sequence of `Update`, one per client.
 
-    strategy() makes the strategy with all its wrappers. weight: the metric with a client's number of rows.
+    strategy() makes the strategy with all its wrappers. weight: the metric with a client's number of rows. Raises
+    SettingError for fewer clients than a strategy of the kind of FedAvg waits for.
     """
+    check_count("rounds", rounds)
 
     def run(data: Sequence[Update], seed: int) -> Transcript:
         _begin(seed)
         made, current, outcomes = strategy(), ArrayRecord(list(model)), []
+        _check_clients(made, len(data))
         for round_ in range(1, rounds + 1):
             try:
                 current, outcome = _aggregated(made, current, data, round_, weight)
@@ -134,6 +140,17 @@ def server(
         return outcomes
 
     return run
+
+
+def _check_clients(strategy: Strategy, clients: int) -> None:
+    """Raise SettingError if the strategy, or the one that it wraps, would wait for more clients for ever."""
+    inner = getattr(strategy, "strategy", strategy)
+    least = getattr(inner, "min_available_nodes", 1)
+    require(
+        clients >= least,
+        f"{type(inner).__name__} waits for {least} clients, and the data have {clients}: add updates, or lower "
+        "min_available_nodes",
+    )
 
 
 def _aggregated(

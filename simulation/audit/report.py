@@ -9,17 +9,17 @@ from typing import Any
 from ..report.html.parts import Fact, Page, Section, Table
 from ..report.html.render import html
 from .attack import Attack, Effort, attack
-from .cases import Case
+from .cases import Case, Claim
 from .declared import Certified, certified
+from .features import Leak
 
 NOT_TRIED = (
     "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
     "what several clients, several runs or a colluding client reveal together",
     "how long replies take, logs, files, and memory of the client",
     "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
-    "audits of a single run (a lower bound from canaries is in twinflower.privacy.lower_bounds), and its form for f-DP",
+    "audits of a single training run with many canaries",
 )
-_ROUNDING = 1e-6  # relative, up to which two epsilons are the same
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,15 @@ class Report:
     target: str = "FILE.py:NAME"
 
     @property
-    def alarms(self) -> list[str]:
-        """Why the claim does not hold; empty if nothing was found against it."""
-        return list(_alarms(self))
+    def alarms(self) -> dict[str, str]:
+        """Why the claim does not hold, by kind ("leak", "attack", "declared"); empty if nothing was found against
+        it."""
+        return dict(_alarms(self))
 
     @property
     def ratio(self) -> float | None:
-        """Attacked over certified mu; None if either is not known or infinite."""
-        if self.certified is None or not self.certified.mu or math.isinf(self.attack.mu):
+        """Attacked over certified mu; None if that is not known, 0 or infinite."""
+        if self.certified is None or not self.certified.mu or math.isinf(self.certified.mu):
             return None
         return self.attack.mu / self.certified.mu
 
@@ -49,15 +50,21 @@ class Report:
         """The result in one sentence."""
         if self.alarms:
             return "The claim does not hold."
-        if self.attack.unanswered:
-            return f"Nothing was audited, because every reply is an error: {self.attack.unanswered}"
+        if self.attack.void:
+            return f"Nothing was audited: {self.attack.void}"
         return "No attack exceeded the claim. This is not a proof of privacy."
 
     def text(self) -> str:
         """The report as text for a terminal."""
         lines = [self.case.name, *([f"  {self.case.about}"] if self.case.about else []), ""]
         lines += [f"  {name:<10} {value}" for name, value in _numbers(self)]
-        lines += ["", f"  {self.verdict}", *(f"  - {alarm}" for alarm in self.alarms), "", "  Evidence:"]
+        lines += [
+            "",
+            f"  {self.verdict}",
+            *(f"  - {alarm}" for alarm in self.alarms.values()),
+            "",
+            "  Evidence:",
+        ]
         lines += [f"  - {line}" for line in _evidence(self)]
         lines += [f"  Look at this: {line}" for line in _remarks(self)]
         lines += ["", "  To see it again:", *(f"    {line}" for line in self.script.splitlines())]
@@ -76,22 +83,24 @@ class Report:
         content = {
             "case": self.case.name,
             "about": self.case.about,
-            "claimed": {**self.case.claim._asdict(), "mu": self.case.claim.mu},
+            "claimed": self.case.claim._asdict() | {"mu": self.case.claim.mu},
             "certified": self.certified and _finite(self.certified._asdict()),
             "attacked": _finite({"epsilon": attacked.epsilon, "mu": attacked.mu}),
-            "holds": not self.alarms,
+            "audited": not attacked.void or bool(self.alarms),
+            "refuted": bool(self.alarms),
             "alarms": self.alarms,
             "leaks": [leak._asdict() for leak in attacked.leaks],
             "evidence": [_finite(found._asdict()) for found in attacked.evidence],
-            "one_round": attacked.one_round and _finite(attacked.one_round._asdict()),
+            "only_if_gaussian": [_finite(found._asdict()) for found in attacked.assumed],
             "remarks": list(_remarks(self)),
-            "chosen": attacked.chosen._asdict(),
-            "tried": [candidate._asdict() for candidate in attacked.screened],
+            "replayed": attacked.replayed,
+            "chosen": _finite(attacked.chosen._asdict()),
+            "tried": [_finite(candidate._asdict()) for candidate in attacked.screened],
             "not_tried": NOT_TRIED,
             "effort": asdict(self.effort),
             "script": self.script,
         }
-        return json.dumps(content, indent=2) + "\n"
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def run(case: Case, effort: Effort | None = None, target: str = "FILE.py:NAME") -> Report:
@@ -101,29 +110,41 @@ def run(case: Case, effort: Effort | None = None, target: str = "FILE.py:NAME") 
     return Report(case, attack(case, effort), guarantee, effort, target)
 
 
-def _alarms(report: Report) -> Iterator[str]:
+def _alarms(report: Report) -> Iterator[tuple[str, str]]:
     attacked, claim = report.attack, report.case.claim
-    if attacked.leaks:
-        yield f"not private: {_leaks(report)}"
-    elif attacked.epsilon > claim.epsilon * (1 + _ROUNDING):
-        yield f"attacked epsilon {_number(attacked.epsilon)} is above the claimed {claim.epsilon:g}"
-    if report.certified and report.certified.epsilon > claim.epsilon * (1 + _ROUNDING):
+    if attacked.proven:
+        yield "leak", f"attacked epsilon {_above(attacked.epsilon, claim)}: {_leaks(report)}"
+    elif claim.refuted_by(attacked.epsilon):
+        yield "attack", f"attacked epsilon {_above(attacked.epsilon, claim)}"
+    if report.certified and claim.refuted_by(report.certified.epsilon):
         yield (
+            "declared",
             f"the declared noise guarantees epsilon {_number(report.certified.epsilon)}, not the claimed "
-            f"{claim.epsilon:g}"
+            f"{claim.epsilon:g}",
         )
+
+
+def _above(epsilon: float, claim: Claim) -> str:
+    return f"{_number(epsilon)} is above the claimed {claim.epsilon:g}"
 
 
 def _leaks(report: Report) -> str:
     leaks = report.attack.leaks
-    first, more = (
-        min(leaks, key=lambda leak: (leak.round, leak.place != "error")),
-        len({leak.place for leak in leaks}) - 1,
-    )
+    first = min(leaks, key=lambda leak: (leak.round, leak.place != "error"))
+    more = len({leak.place for leak in leaks}) - 1
     others = f", and {more} more such place{'s' * (more > 1)}" if more else ""
     return (
-        f"in all {report.effort.certain} runs on each data set, {first.place} in the reply of round {first.round} is "
-        f"{first.first} on one, and {first.second} on the other{others}"
+        f"in all {report.effort.certain} runs on each data set, {_leak(first)}{others}; new runs confirmed it"
+        if report.attack.proven
+        else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}; that does not contradict the "
+        f"claim in so few runs: --most allows more than {report.effort.most}"
+    )
+
+
+def _leak(leak: Leak) -> str:
+    place = leak.place if leak.entry is None else f"entry {leak.entry} of {leak.place}"
+    return (
+        f"{place} in the reply of round {leak.round} is {leak.first} on one, and {leak.second} on the other"
     )
 
 
@@ -132,16 +153,19 @@ def _numbers(report: Report) -> list[tuple[str, str]]:
     claim, attacked = report.case.claim, report.attack
     known = report.certified
     return [
-        ("claimed", f"epsilon {claim.epsilon:g} at delta {claim.delta:g}, as mu {_number(claim.mu)}"),
+        (
+            "claimed",
+            f"epsilon {claim.epsilon:g} at delta {claim.delta:g}"
+            + ("" if claim.mu is None else f", as mu {_number(claim.mu)}")
+            + f", neighbours: {claim.relation}",
+        ),
         (
             "certified",
             _pair(known.epsilon, known.mu) if known else "unknown: the app's noise is not declared",
         ),
         (
             "attacked",
-            "unbounded"
-            if attacked.leaks
-            else f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
+            f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
         ),
     ]
 
@@ -157,15 +181,27 @@ def _number(value: float) -> str:
 def _evidence(report: Report) -> Iterator[str]:
     attacked = report.attack
     yield f"data sets: {attacked.chosen.pair}; server: {attacked.chosen.messages}"
-    for leak in attacked.leaks[:6]:
-        yield f"round {leak.round}, {leak.place}: {leak.first} against {leak.second}"
-    for found in [*attacked.evidence, *([attacked.one_round] if attacked.one_round else [])]:
+    for found in attacked.evidence:
         yield f"{found.how}: {_pair(found.epsilon, found.mu)}"
 
 
 def _remarks(report: Report) -> Iterator[str]:
     """What somebody should look at."""
-    for place in report.attack.changing:
+    attacked = report.attack
+    for found in attacked.assumed:
+        if report.case.claim.refuted_by(found.epsilon):
+            yield (
+                f"if the noise is Gaussian, which the case does not declare, the claim does not hold: {found.how}: "
+                f"{_pair(found.epsilon, found.mu)}"
+            )
+    if attacked.leaks and not attacked.proven:
+        yield _leaks(report)
+    if not attacked.replayed:
+        yield (
+            "the first run had another result when it was made again at the end: noise that the seed does not "
+            "determine, or a state that outlives a run"
+        )
+    for place in attacked.changing:
         yield (
             f"{place} changes from run to run on the same data: it must be noise that the claim covers; a seed or a "
             "key would undo the noise"
@@ -207,7 +243,7 @@ def _section(report: Report) -> Section:
     return Section(
         report.case.name,
         [report.case.about, report.verdict] if report.case.about else [report.verdict],
-        [*report.alarms, *_evidence(report), *_remarks(report)],
+        [*report.alarms.values(), *_evidence(report), *_remarks(report)],
         tables=[Table(("", ""), [[name, value] for name, value in _numbers(report)])],
         folded=[
             Section("What was tried", tables=[Table(headings, tried)]),

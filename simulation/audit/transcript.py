@@ -1,6 +1,7 @@
 """What an observer sees of a reply, as numbers and as everything else."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,6 @@ from flwr.app import Array as FlowerArray
 from flwr.app import Message, RecordDict
 
 from twinflower.arrays import Array
-from twinflower.errors import cause
 from twinflower.wire import from_npy
 
 
@@ -17,15 +17,32 @@ class Outcome(NamedTuple):
 
     form: place -> text, all but the values of numbers: the kind of the reply, names, types and shapes of arrays, texts,
     the type and text of an error. values: place -> the numbers of an array or a metric, flat; those that are not finite
-    are named in `form`, and 0 here. A place is "record/key".
+    are 0 here, and `form` has a digest of which they are. A place is "record/key".
     """
 
     form: Mapping[str, str]
     values: Mapping[str, Array]
 
+    def without(self, places: frozenset[str]) -> "Outcome":
+        """The same without what is at these places."""
+        return Outcome(
+            {place: text for place, text in self.form.items() if place not in places},
+            {place: numbers for place, numbers in self.values.items() if place not in places},
+        )
+
 
 Transcript = Sequence[Outcome]
 """The outcomes of all rounds of a run."""
+
+
+def same(first: Transcript, second: Transcript) -> bool:
+    """Whether two runs show the same."""
+    return len(first) == len(second) and all(
+        a.form == b.form
+        and a.values.keys() == b.values.keys()
+        and all(np.array_equal(a.values[place], b.values[place]) for place in a.values)
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def of_message(message: Message) -> Outcome:
@@ -36,8 +53,8 @@ def of_message(message: Message) -> Outcome:
 
 
 def of_exception(error: Exception) -> Outcome:
-    """The outcome of an exception, whose type and text Flower passes on to the server."""
-    return Outcome({"kind": "error", "error": f"{type(error).__name__}: {cause(error)}"}, {})
+    """The outcome of an exception, in the words in which Flower's SuperNode passes it on to the server."""
+    return Outcome({"kind": "error", "error": f"{type(error)}:<'{error}'>"}, {})
 
 
 def of_records(content: RecordDict) -> Outcome:
@@ -62,7 +79,9 @@ def _numbers(entry: Any) -> tuple[str, Array]:
     finite = np.isfinite(array)
     if finite.all():
         return f"{array.dtype} {array.shape}", array.astype(float).ravel()
-    return f"{array.dtype} {array.shape}, not all finite", np.where(finite, array, 0).astype(float).ravel()
+    which = np.where(finite, 0, np.where(np.isnan(array), 1, np.sign(array) + 3)).astype(np.uint8)
+    form = f"{array.dtype} {array.shape}, not all finite: {sha256(which.tobytes()).hexdigest()[:12]}"
+    return form, np.where(finite, array, 0).astype(float).ravel()
 
 
 def _is_text(entry: Any) -> bool:

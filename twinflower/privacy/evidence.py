@@ -4,9 +4,10 @@ Everything is chosen on the runs `learned`, and the bounds hold for the runs `co
 `alpha` for each. Both are pairs of `Runs` on two neighbouring data sets; run i of both had the same seed.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Runs(NamedTuple):
 
     values: Array
     energies: Array
-    forms: Sequence[Hashable]
+    forms: Sequence[Any]
 
     def half(self, which: int) -> "Runs":
         """Every second run, from run `which` on."""
@@ -41,11 +42,19 @@ Pair = tuple[Runs, Runs]
 
 
 class Evidence(NamedTuple):
-    """Lower bounds: how they were found; epsilon at the claimed delta; and mu."""
+    """Lower bounds: how they were found; epsilon at the claimed delta; and mu. gaussian: whether they hold for Gaussian
+    noise only."""
 
     how: str
     epsilon: float
     mu: float = 0.0
+    gaussian: bool = False
+
+
+def smaller(one: Evidence, again: Evidence) -> Evidence:
+    """The smaller bounds of evidence that was counted twice."""
+    numbers = min(one.epsilon, again.epsilon), min(one.mu, again.mu)
+    return one._replace(how=f"{one.how} (the smaller of two counts)", epsilon=numbers[0], mu=numbers[1])
 
 
 def linear_score(learned: Pair, rounds: Array) -> LinearScore:
@@ -107,7 +116,7 @@ def energy_score(learned: Pair) -> LinearScore:
     return LinearScore.learned(learned[0].energies, learned[1].energies)
 
 
-def promise(learned: Pair, rounds: Array) -> float:
+def separation(learned: Pair, rounds: Array) -> float:
     """How far apart the scores of both data sets are, in deviations; learned on half of the runs, on the other half."""
     train, test = _halves(learned)
     energies = [energy_score(train)(side.energies) for side in test]
@@ -117,30 +126,33 @@ def promise(learned: Pair, rounds: Array) -> float:
 def of_all(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> list[Evidence]:
     """Everything that is tried; all bounds hold at once with the probability of error alpha.
 
-    Half of alpha is for the bound for Gaussian noise; the five others (two thresholds for each of two scores, and the
-    forms) share the other half.
+    Half of alpha is for the bound for Gaussian noise; the six others (two thresholds for each of two scores, the forms,
+    and a single round) share the other half.
     """
-    each = alpha / 10
+    each = alpha / 12
     linear, energy = linear_score(learned, rounds), energy_score(learned)
     values, new_values = (_scores(linear, pair) for pair in (learned, new))
     energies, new_energies = ((energy(pair[0].energies), energy(pair[1].energies)) for pair in (learned, new))
     return [
-        of_normal(*new_values, delta, alpha / 2),
+        of_normal(*new_values, delta, 6 * each),
         of_thresholds("released numbers", values, new_values, delta, each),
         of_thresholds("sizes of the released numbers", energies, new_energies, delta, each),
         of_forms(learned, new, delta, each),
+        of_one_round(learned, new, rounds, delta, each),
     ]
 
 
 def of_normal(first: Array, second: Array, delta: float, alpha: float) -> Evidence:
-    """The bound if scores on both data sets (n,) are normal, as it is for Gaussian noise; nothing if it does not
-    look normal on both data sets with the same deviation.
+    """The bound if scores on both data sets (n,) are normal with the same deviation, as for Gaussian noise; nothing if
+    they do not look so. It is no bound for other noise, even if the scores look normal: a mean of Laplace noise has
+    heavier tails than are seen in so many runs.
 
     If runs with the same seed differ by the same shift on both data sets, noise is replayed, and the shift is known;
     otherwise the means of runs with different seeds are compared.
     """
     if not _normal(first, second):
-        return Evidence("no bound for Gaussian noise: the scores are not normal with one deviation", 0.0)
+        none = "no bound for Gaussian noise: the scores are not normal with one deviation"
+        return Evidence(none, 0.0, gaussian=True)
     moved = second - first
     low, high = float(moved.min()), float(moved.max())
     if low > 0 and high - low <= _KNOWN * high:
@@ -150,7 +162,8 @@ def of_normal(first: Array, second: Array, delta: float, alpha: float) -> Eviden
             "Gaussian noise, with the means of independent runs",
             mu_of_means(first[::2], second[1::2], alpha),
         )
-    return Evidence(how, gdp_epsilon(mu, delta), mu)
+    epsilon = gdp_epsilon(mu, delta) if delta else math.inf if mu else 0.0
+    return Evidence(how, epsilon, mu, gaussian=True)
 
 
 def _normal(first: Array, second: Array) -> bool:
@@ -191,10 +204,16 @@ def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
     )
 
 
+def of_leak(counts: Counts, delta: float, alpha: float) -> Evidence:
+    """The bound from how often something showed that was the same in all runs on the second data set."""
+    how = f"successes of what was the same in every run, in {counts.seconds} new runs on each data set"
+    return Evidence(how, epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha))
+
+
 def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> Evidence:
     """The bound for Gaussian noise from the round that tells most by itself. rounds: of the released numbers (q,)."""
     if not rounds.size:
-        return Evidence("no numbers are released", 0.0)
+        return Evidence("no numbers are released", 0.0, gaussian=True)
     found = []
     for t in np.unique(rounds):
         here = rounds == t

@@ -7,7 +7,7 @@ them was used. `alpha` is always the probability, at most, with which a bound ex
 Sources. Rates: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 1934, as used by Jagielski,
 Ullman and Oprea, "Auditing differentially private machine learning", NeurIPS 2020. mu: Dong, Roth and Su, "Gaussian
 differential privacy", JRSS B 2022; Nasr et al., "Tight auditing of differentially private machine learning", USENIX
-Security 2023. One run: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
+Security 2023.
 """
 
 import math
@@ -22,6 +22,7 @@ from ..errors import require
 from .accountant import check_probability
 
 _NEVER = 1e-300  # stands for a probability of 0 below a fraction
+_LARGE = 500.0  # an epsilon that no number of runs shows
 
 
 class Counts(NamedTuple):
@@ -67,6 +68,17 @@ def epsilon_of_rates(counts: Counts, delta: float, alpha: float) -> float:
     low, high = _rates(counts, alpha)
     ratios = (low - delta) / max(high, _NEVER), (1 - high - delta) / max(1 - low, _NEVER)
     return max(0.0, math.log(max(*ratios, _NEVER)))
+
+
+def runs_to_exceed(epsilon: float, delta: float, alpha: float) -> int:
+    """The number of runs on each data set from which on an attack without a mistake shows more than this epsilon.
+
+    After n runs, (alpha / 2)^(1/n) is the lower bound on P[hit] and 1 minus it the upper bound on P[alarm], and
+    `epsilon_of_rates` exceeds epsilon if (alpha / 2)^(1/n) > (e^epsilon + delta) / (e^epsilon + 1): about
+    e^epsilon ln(2 / alpha) runs.
+    """
+    failures = (1 - delta) / (1 + math.exp(min(epsilon, _LARGE)))
+    return math.floor(math.log(alpha / 2) / math.log1p(-failures)) + 1
 
 
 def mu_of_rates(counts: Counts, alpha: float) -> float:
@@ -121,30 +133,3 @@ def _largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7)
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def epsilon_of_one_run(correct: int, guesses: int, canaries: int, delta: float, alpha: float) -> float:
-    """A lower bound on epsilon at delta, for adding or removing a record, from a single run with many canaries.
-
-    Each of `canaries` records was included by a fair coin of its own. The attack guessed `guesses` of the coins and
-    was right about `correct`. For (epsilon, delta)-DP the number of right guesses is at most about
-    W ~ Binomial(guesses, 1 / (1 + e^-epsilon)):
-
-        P[correct >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,   i = 1..v, m canaries
-
-    (Steinke et al. 2023, Theorem 5.2). The bound is the largest epsilon at which the right side is at most alpha.
-    """
-    require(0 <= correct <= guesses <= canaries, "correct <= guesses <= canaries is needed")
-    if not correct:
-        return 0.0
-    return _largest(lambda e: _one_run_chance(correct, guesses, canaries, e, delta) <= alpha, 50.0)
-
-
-def _one_run_chance(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """The probability, at most, of so many right guesses."""
-    from scipy import stats
-
-    coin = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    near = np.cumsum(coin.pmf(np.arange(correct - 1, -1, -1)))  # P[v > W >= v - i]
-    slack = float((near / np.arange(1, correct + 1)).max())
-    return float(coin.sf(correct - 1)) + 2 * canaries * delta * slack
