@@ -15,6 +15,7 @@ from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 
 from .commands import Commands, assignments, sections
 from .runtimes import RUNTIMES
+from .site_commands import check_node, identity, ledger, schema
 
 app = typer.Typer(
     cls=Commands, help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
@@ -305,64 +306,6 @@ def coefficients(
 
 
 @app.command()
-def schema(
-    files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
-    label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
-    out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
-    private_ranges: Annotated[
-        bool,
-        typer.Option("--private-ranges", help="draft range = private for numbers, not the range of the data"),
-    ] = False,
-    check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
-) -> None:
-    """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
-    from twinflower.data.draft_notes import drafted
-
-    from .arguments import check_tables, deliver
-    from .report.console import say
-
-    if check:
-        require(
-            not label and out is None and not private_ranges,
-            "--check only validates an existing schema: leave out --label, --out and --private-ranges",
-        )
-        check_tables(files, check)
-        return
-    text, notes = drafted(files, label, private_ranges)
-    require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
-    deliver(text, out, "schema (it was made from the data, see its first lines)")
-    say(*(notes if out else ()))
-
-
-@app.command()
-def identity(
-    file: Annotated[
-        Path, typer.Argument(help="new file for the private key; keep it, and show it to nobody")
-    ],
-) -> None:
-    """Create a site's key for runs in which the server sees only sums; print the public key for the peers file."""
-    from .report.console import say
-    from .runs.identity import make_key
-
-    say(make_key(file.expanduser()))
-
-
-@app.command("check-node")
-def check_node(
-    node_config: Annotated[
-        str, typer.Argument(help="the --node-config of flower-supernode: KEY=VALUE pairs, or a TOML file")
-    ],
-    run_config: Annotated[
-        Path | None, typer.Option(help="run config of a run in which the node is to take part")
-    ] = None,
-) -> None:
-    """Check a node's config, table, ledger and keys before the node joins; with --run-config also a run's plan."""
-    from .arguments import check_site
-
-    check_site(node_config, run_config)
-
-
-@app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
     out: Annotated[Path, typer.Option(help="HTML file to write")] = Path("comparison.html"),
@@ -375,29 +318,6 @@ def compare(
     found = comparison(folders)
     table(found.headings, found.rows)
     say(*found.left_out, f"report: {report_comparison(found, out.absolute())}")
-
-
-@app.command()
-def ledger(
-    folder: Annotated[
-        Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
-    ],
-    openmetrics: Annotated[
-        Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
-    ] = None,
-) -> None:
-    """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
-    from .report import books
-    from .report.console import table
-    from .report.openmetrics import of_books
-    from .results.files import write_text
-
-    found = books.read_books(folder.expanduser())
-    if openmetrics:
-        write_text(openmetrics.expanduser(), of_books(found))
-        return
-    table(books.HEADINGS, books.accounts(found))
-    table(books.RUN_HEADINGS, books.runs(found))
 
 
 @app.command("audit")
@@ -421,6 +341,10 @@ def audit_(
     effort = Effort(counting=runs, most=most, confidence=confidence, seed=seed)
     if not run_all(target, case or [], out and out.absolute(), effort):
         raise typer.Exit(1)
+
+
+for site_command in (schema, identity, check_node, ledger):
+    app.command(site_command.__name__.replace("_", "-"))(site_command)
 
 
 def main() -> None:

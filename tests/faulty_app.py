@@ -120,7 +120,7 @@ try:
     from twinflower.sums.plan import SumPlan
 
     from .app.client_app import client_fn
-    from .app.site import discreet
+    from .app.discretion import discreet
 
     seed_sums(SumPlan, seeded_words)
     app = ClientApp(client_fn, mods=[misbehave, discreet])

@@ -9,8 +9,8 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from twinflower.errors import DataError, RunError
+from twinflower.simulation.app.discretion import discreet
 from twinflower.simulation.app.rehearsed import rehearsed
-from twinflower.simulation.app.site import discreet
 from twinflower.simulation.runtimes import flower_internals, progress
 from twinflower.simulation.runtimes.engine import Engine, furnish, reports_in
 from twinflower.simulation.runtimes.processes import place_of_its_own

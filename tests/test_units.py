@@ -24,7 +24,8 @@ from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation.app import client_app
-from twinflower.simulation.app.site import read_site, sentence
+from twinflower.simulation.app.discretion import sentence
+from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.forecast import forecast
 from twinflower.simulation.runs.setup import prepare

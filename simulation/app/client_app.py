@@ -35,9 +35,10 @@ from ..runs.rows import at_site
 from ..runs.setup import Setup, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
+from .discretion import discreet
 from .exact import check_exact
 from .rehearsed import rehearsed
-from .site import PARTITION, Site, discreet, read_site, refusing, simulated
+from .site import PARTITION, Site, read_site, refusing, simulated
 
 
 def client_fn(context: Context) -> Client:

@@ -43,27 +43,20 @@ class.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from logging import ERROR
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from flwr.app import Context, Error, Message
-from flwr.common import log
-
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
-from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, require
-from twinflower.flower_messages import RAISED
-from twinflower.privacy.charges import LedgerError
+from twinflower.errors import SettingError, TwinflowerError, require
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import ANY, Rule, Value, alike, at_least, kebab, one_of, snake, typed
 
-from ..runtimes.flower_internals import date_log
 from ..settings import PATHS, Config, parse_run_config
 
 PARTITION = ("partition-id", "num-partitions")
@@ -71,13 +64,6 @@ _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deploye
 _DEFAULT_DELTA = 1e-4
 _DEFAULT_BINS = 20
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
-_LOG = "the site's own log says why"
-_DETAILS = "the site's own log has the details"
-_WITHHELD: dict[type[Exception], str] = {
-    LedgerError: f"this site's ledger cannot vouch for what was spent; {_LOG}",
-    ReplyError: f"this site did not accept the request; {_LOG}",
-    Exception: f"this site cannot answer; {_LOG}",
-}
 
 
 _Text = Annotated[str, ANY]
@@ -364,44 +350,3 @@ def refusing() -> Iterator[None]:
         yield
     except TwinflowerError as error:
         raise Refusal(str(error)) from None
-
-
-def discreet(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod: for any error at a deployed site, the server receives a `Refusal` or a fixed sentence.
-
-    In a simulation errors are passed on unchanged.
-    """
-    if simulated(context.node_config):
-        return call_next(message, context)
-    date_log()
-    try:
-        return call_next(message, context)
-    except Exception as error:  # noqa: BLE001  of any type: its text may quote a file
-        _note(error)
-        return Message(Error(RAISED, sentence(error, _may_say_why(context))), reply_to=message)
-
-
-def _may_say_why(context: Context) -> bool:
-    """Whether the server may receive the reason of a DataError: the run has no privacy, and the site accepts this."""
-    try:
-        allowed = not read_site(context.node_config).promises
-        return allowed and parse_run_config(context.run_config).privacy.mode == "none"
-    except Exception:  # noqa: BLE001  then nobody knows whether it may
-        return False
-
-
-def _note(error: Exception) -> None:
-    """Write the error to the site's own log: a Twinflower error as one sentence, any other with its traceback."""
-    if isinstance(error, TwinflowerError):
-        log(ERROR, "twinflower: %s", error)
-    else:
-        log(ERROR, "twinflower: a request could not be answered", exc_info=error)
-
-
-def sentence(error: Exception, why: bool = False) -> str:
-    """The sentence that the server receives for an error; why: with the reason of a DataError."""
-    if isinstance(error, Refusal):
-        return str(error)
-    if why and isinstance(error, DataError):
-        return f"this site cannot take part, because {error.reason}; {_DETAILS}"
-    return next(text for kind, text in _WITHHELD.items() if isinstance(error, kind))
