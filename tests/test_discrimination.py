@@ -400,7 +400,7 @@ def test_a_site_decides_whether_it_counts_without_noise(policy, why, keys, tmp_p
 
 
 def same_scores(one, other):
-    assert one.keys() == other.keys()
+    assert one and one.keys() == other.keys()
     for client, table in one.items():
         assert_array_equal(table.cells, other[client].cells)
         assert_array_equal(table.edges, other[client].edges)

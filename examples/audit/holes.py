@@ -153,6 +153,7 @@ def rows_case() -> Iterator[audit.Case]:
 
 
 def old_noise(self: GaussianNoise, value: np.ndarray, draw: int = 0, shrink: Any = 1.0) -> np.ndarray:
+    """The noise as it was added before the fix."""
     noisy = value + self.sigma * shrink * self.draws(draw, value.shape)
     cell = np.exp2(np.floor(np.log2(self.sigma * shrink)) - GRID_BITS)
     cells = np.round(noisy / cell)

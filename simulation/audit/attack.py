@@ -65,7 +65,7 @@ class Effort:
 
 class Candidate(NamedTuple):
     """Data sets and messages by name. strength: how far apart a few runs on both are, in deviations of their noise.
-    void: why they cannot tell anything, such as an error in every reply; otherwise empty."""
+    void: why they show nothing, such as an error in every reply; otherwise empty."""
 
     messages: str
     pair: str

@@ -36,7 +36,7 @@ class Leak(NamedTuple):
 
 
 def leaks(first: Sequence[Transcript], second: Sequence[Transcript]) -> list[Leak]:
-    """What may tell the data sets apart with certainty, as far as these runs show.
+    """What may distinguish the data sets with certainty, judging by these runs.
 
     It is the same, or absent, in all runs on a data set, and different between the two. Of the numbers at a place, each
     is compared by itself.

@@ -271,7 +271,7 @@ def _entries(column: np.ndarray) -> dict[str, Any]:
 
 
 def _looks(entries: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The labels of legend entries with their colours, which tell whether two panels can share a legend."""
+    """The labels of legend entries with their colours, which show whether two panels can share a legend."""
     lines = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in entries.values()]
     return [(text, line.get_color()) for text, line in zip(entries, lines, strict=True)]
 

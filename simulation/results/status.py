@@ -21,39 +21,32 @@ def status(folder: Path) -> list[str]:
     plan = read_plan(folder, {})
     waiting = sum(len(left(plan, folder, curve)) for curve in plan.curves)
     runs = len(plan.curves) * len(plan.seeds)
-    lines = (
-        [_ended(folder)] if plan.single and not waiting else [f"{runs - waiting} of {runs} runs have ended"]
-    )
+    first = _ended(folder) if plan.single and not waiting else f"{runs - waiting} of {runs} runs have ended"
     if in_use(folder):
-        return [*lines, f"running{_since(plan, folder)}"]
-    return lines + (_cut_off(plan, folder) if waiting else [])
+        return [first, f"running{_since(plan, folder)}"]
+    return [first, *(_cut_off(plan, folder) if waiting else [])]
 
 
 def _ended(folder: Path) -> str:
     summary = read_summary(folder)
-    return (
-        f"failed: {summary['failure']}"
-        if summary["failure"]
-        else f"finished after {summary['rounds']} rounds"
-    )
+    if summary["failure"]:
+        return f"failed: {summary['failure']}"
+    return f"finished after {summary['rounds']} rounds"
 
 
 def _cut_off(plan: Experiment, folder: Path) -> list[str]:
     """That nothing works in the folder, and the command that goes on."""
+    lines = [f"cut off{_since(plan, folder)}: no process works in this folder"]
+    if plan.single and not _checkpoints(plan, folder):
+        return [*lines, "there is no checkpoint to go on from (output.checkpoint-every): start anew"]
+    return [*lines, f"to go on: {_command(folder)}"]
+
+
+def _command(folder: Path) -> str:
     own = resume_file(folder)
-    by_flower = own.exists() and not read_runtime(folder)
-    command = (
-        f"flwr run . CONNECTION --stream --run-config {own}"
-        if by_flower
-        else f"twinflower run --resume {folder}"
-    )
-    kept = not plan.single or bool(_checkpoints(plan, folder))
-    return [
-        f"cut off{_since(plan, folder)}: no process works in this folder",
-        f"to go on: {command}"
-        if kept
-        else "there is no checkpoint to go on from (output.checkpoint-every): start anew",
-    ]
+    if own.exists() and not read_runtime(folder):  # flwr run began it
+        return f"flwr run . CONNECTION --stream --run-config {own}"
+    return f"twinflower run --resume {folder}"
 
 
 def _since(plan: Experiment, folder: Path) -> str:
