@@ -1,8 +1,8 @@
 """Flower's app with clients that misbehave on command, for tests on real SuperNodes.
 
 The node config `faults = "nan@3 slow@5"`, with `ignore-keys = "faults"`, names what happens in which round. `build`
-writes the app into a folder; this module is its client side. Noise of sums is seeded, as in a simulation, so that tests
-can compare bits.
+writes the app into a folder; this module is its client side. Noise is seeded, as in a simulation, so that tests can
+compare bits.
 """
 
 import re
@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,24 +106,27 @@ def misbehave(
     return AFTER[kind](reply) if kind in AFTER else reply
 
 
-def seed_sums(plan_class: Any, words: Callable[[int, int, int], Any]) -> None:
-    """Make the guards of this class's plans draw from (seed 0, client, round) in place of secret words."""
+def seed_noise(plan_class: Any, name: str, source: Callable[[int, int, int], Any]) -> None:
+    """Make the guards of this class's plans draw from (seed 0, client, round) in place of the secret source `name`."""
     secret = plan_class.guard
 
     def guard(plan: Any, client: int, *args: Any, **own: Any) -> Any:
-        return replace(secret(plan, client, *args, **own), words=lambda round_: words(0, client, round_))
+        return replace(secret(plan, client, *args, **own), **{name: partial(source, 0, client)})
 
     plan_class.guard = guard
 
 
 try:
+    from twinflower.privacy.mechanism import seeded
+    from twinflower.privacy.plan import Plan
     from twinflower.sums.discrete import seeded_words
     from twinflower.sums.plan import SumPlan
 
     from .app.client_app import client_fn
     from .app.discretion import discreet
 
-    seed_sums(SumPlan, seeded_words)
+    seed_noise(Plan, "draws", seeded)
+    seed_noise(SumPlan, "words", seeded_words)
     app = ClientApp(client_fn, mods=[misbehave, discreet])
 except ImportError:  # imported by a test, for `build`
     pass

@@ -12,16 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import faulty_app
 import numpy as np
-import psutil
 import pytest
+from deployed import expected, kill, kill_node, log_of, rounds_in, start, wait_for
 from documents import documented, run_documented
-from flwr.app import Error, Message
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
 
@@ -38,9 +36,7 @@ from twinflower.simulation.runs.parties import store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess, janitor
 from twinflower.simulation.runtimes.deployment import Deployment, deployment
-from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import acquainted, rehearse
-from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.sums.grid import add
 from twinflower.sums.masks import roster_of
@@ -78,67 +74,6 @@ def table():
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
     return faulty_app.build(tmp_path_factory.mktemp("app") / "twinflower-faulty")
-
-
-class Losing(InProcessGrid):
-    """Loses the replies of (client, round): with the work done, or with none."""
-
-    def __init__(self, setup, lost, idle):
-        super().__init__(setup)
-        self.lost, self.idle = lost, idle
-
-    def answer(self, message):
-        if message.metadata.message_type == "train":
-            address = message.metadata.dst_node_id - 1, message.content["fitins.config"]["round"]
-            if address in self.idle:
-                return Message(Error(1, "no work done"), reply_to=message)
-            if address in self.lost:
-                super().answer(message)
-                return Message(Error(1, "lost"), reply_to=message)
-        return super().answer(message)
-
-
-def expected(config, lost=(), idle=()):
-    setup = prepare(config.put(dict.fromkeys(("output.state-dir", "output.resume-from", "output.dir"), "")))
-    return run_strategy(setup, Losing(setup, set(lost), set(idle)), "inprocess")
-
-
-def rounds_in(folder):
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
-def start(running, count, **own):
-    """Nodes with a state-dir each; own: node number -> further settings, {"state-dir": ""} for none."""
-    for number in range(count):
-        settings = {"state-dir": str(running.home / f"state-{number}"), **own.get(f"n{number}", {})}
-        settings |= {"ignore-keys": "faults"} if "faults" in settings else {}
-        running.start_node(number, count, {key: value for key, value in settings.items() if value})
-
-
-def wait_for(folder, round_, process, seconds=400):
-    """Until the run has a checkpoint of this round."""
-    end = time.monotonic() + seconds
-    while not (folder / "checkpoints" / f"round-{round_}.npz").exists():
-        assert time.monotonic() < end and process.poll() is None, f"round {round_} never came"
-        time.sleep(0.1)
-
-
-def kill(running, name):
-    """Kill the processes of a deployment with this word in their command line."""
-    for process in janitor.family(running.home):
-        with suppress(psutil.NoSuchProcess):
-            if name in " ".join(process.cmdline()):
-                process.kill()
-
-
-def kill_node(running, number):
-    """Kill the node and its children, as a power failure would."""
-    os.killpg(running.nodes[number].pid, signal.SIGKILL)
-    running.nodes.pop(number).wait()
-
-
-def log_of(running, name):
-    return running.place.log(name).read_text(errors="replace")
 
 
 def test_replies_that_are_wrong(tmp_path, app):

@@ -7,7 +7,7 @@ import pytest
 from twinflower.errors import SettingError
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
 from twinflower.simulation.results.folder import claimed
-from twinflower.simulation.results.resume import write_resume, write_runtime
+from twinflower.simulation.results.resume import write_cause, write_resume, write_runtime
 from twinflower.simulation.results.status import status
 from twinflower.simulation.results.writing import write_config, write_plan, write_run
 from twinflower.simulation.runs.setup import prepare
@@ -42,6 +42,8 @@ def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
         "cut off; last checkpoint after round 5: no process works in this folder",
         f"to go on: flwr run . CONNECTION --stream --run-config {resume}",
     ]
+    write_cause("client 2 did not answer", tmp_path)
+    assert status(tmp_path)[1] == "cut off; last checkpoint after round 5: client 2 did not answer"
 
 
 def test_a_run_without_checkpoints_begins_anew(tmp_path):

@@ -1,13 +1,15 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from twinflower.errors import RunError, TwinflowerError
+from twinflower.errors import DiskError, RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun
@@ -16,14 +18,14 @@ from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..report.tracking import tracker
 from ..report.words import score
 from ..results.checkpoint import Checkpoints
-from ..results.folder import claimed, new_folder
+from ..results.folder import claimed, has_ended, new_folder
 from ..results.record import Result
-from ..results.resume import require_resumable, require_state_dir, write_resume
+from ..results.resume import clear_cause, require_resumable, require_state_dir, write_cause, write_resume
 from ..results.writing import write_config, write_run
 from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
 from ..runtimes.computing import computing, keep_all
-from ..runtimes.flower_internals import is_simulated
+from ..runtimes.flower_internals import admitted, is_simulated
 from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
@@ -76,8 +78,21 @@ def _run(grid: Grid, config: Config) -> None:
     setup = prepare_server(config)
     keep_all()
     folder = _folder(config)
-    with claimed(folder):
+    with claimed(folder), _cause_noted(folder):
         _train(grid, setup, folder)
+
+
+@contextmanager
+def _cause_noted(folder: Path) -> Iterator[None]:
+    """Note in the folder why the block was cut off, for `twinflower status`: perhaps Flower cannot tell the user."""
+    try:
+        with admitted():
+            yield
+    except TwinflowerError as error:
+        if not has_ended(folder):
+            with suppress(DiskError):
+                write_cause(str(error), folder)
+        raise
 
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
@@ -111,6 +126,7 @@ def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
     if runtime == "flower":
         require_state_dir(config)
     write_config(config, folder)
+    clear_cause(folder)
     report_begun(config, folder)
     if checkpoints.every:
         resume = write_resume(config, folder)

@@ -13,6 +13,7 @@ A folder holds
     report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs
     checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
+    cut-off.txt                            why a run was cut off, until it goes on
     runtime, .run.lock, .command.lock      only while a command works in the folder
     logs/                                  the logs of a deployment's processes
 """
@@ -23,6 +24,7 @@ SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
 INFORMATION = "information.npz"
 CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
+CAUSE = "cut-off.txt"
 DIGESTED = (
     EXPERIMENT,
     CONFIG,

@@ -54,6 +54,22 @@ def clear_runtime(folder: Path) -> None:
     (folder / names.RUNTIME).unlink(missing_ok=True)
 
 
+def write_cause(cause: str, folder: Path) -> None:
+    """Record why the run in this folder was cut off."""
+    write_text(folder / names.CAUSE, cause)
+
+
+def read_cause(folder: Path) -> str:
+    """Why the run in this folder was cut off; empty if nobody could record it."""
+    note = folder / names.CAUSE
+    return note.read_text(encoding="utf-8", errors="replace") if note.is_file() else ""
+
+
+def clear_cause(folder: Path) -> None:
+    """Remove the record of why the run was cut off, because it goes on."""
+    (folder / names.CAUSE).unlink(missing_ok=True)
+
+
 # --- what a command goes on with
 
 

@@ -12,7 +12,7 @@ from ..settings.experiment import Experiment
 from .checkpoint import Checkpoints
 from .folder import curve_folder, has_config, has_ended, in_use, is_experiment, run_folder
 from .reading import read_plan, read_summary
-from .resume import left, read_runtime, resume_file
+from .resume import left, read_cause, read_runtime, resume_file
 
 
 def status(folder: Path) -> list[str]:
@@ -36,7 +36,8 @@ def _ended(folder: Path) -> str:
 
 def _cut_off(plan: Experiment, folder: Path) -> list[str]:
     """That nothing works in the folder, and the command that goes on."""
-    lines = [f"cut off{_since(plan, folder)}: no process works in this folder"]
+    cause = read_cause(folder) or "no process works in this folder"
+    lines = [f"cut off{_since(plan, folder)}: {cause}"]
     if plan.single and not _checkpoints(plan, folder):
         return [*lines, "there is no checkpoint to go on from (output.checkpoint-every): start anew"]
     return [*lines, f"to go on: {_command(folder)}"]
