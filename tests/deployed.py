@@ -2,9 +2,13 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 from flwr.app import Error, Message
@@ -12,8 +16,12 @@ from flwr.app import Error, Message
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import janitor
+from twinflower.simulation.runtimes.engine import CONNECTION, SUPERLINK, command_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 900.0  # seconds for whatever is waited for
 
 
 class Losing(InProcessGrid):
@@ -58,6 +66,40 @@ def wait_for(folder, round_, process, seconds=400):
     while max(Checkpoints(folder, 0).rounds(), default=-1) < round_:
         assert time.monotonic() < end and process.poll() is None, f"round {round_} never came"
         time.sleep(0.1)
+
+
+def await_(true, what):
+    """What the function returns, as soon as it is true."""
+    end = time.monotonic() + PATIENCE
+    while not (found := true()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.3)
+    return found
+
+
+def status_of(folder):
+    """What `twinflower status` says."""
+    words = [sys.executable, "-m", "twinflower", "status", str(folder)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+def resume(running, folder, app):
+    """Start the command that `twinflower status` names as soon as nothing works in the folder any more."""
+    command = await_(
+        lambda: re.search("^to go on: flwr run . CONNECTION (.*)", status_of(folder), re.M), folder
+    )
+    running.place.await_port(running.port)
+    return running.place.start(
+        "flwr-run", [command_of("flwr"), "run", str(app), CONNECTION, *command[1].split()]
+    )
+
+
+def stop_superlink(running, seconds):
+    """Suspend the SuperLink for a time, as the pause of a virtual machine does."""
+    link = running.place.running[SUPERLINK]
+    link.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    link.send_signal(signal.SIGCONT)
 
 
 def kill(running, name):

@@ -10,23 +10,20 @@ import signal
 import socket
 import socketserver
 import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import faulty_app
 import psutil
-from deployed import kill_node
+from deployed import await_, kill_node, resume, status_of, stop_superlink
 
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.runtimes.engine import CONNECTION, SUPERLINK, command_of
+from twinflower.simulation.runtimes.engine import SUPERLINK
 
 NODES = 5
 PROXIED, ON_SMALL_DISK = 0, 4  # nodes
-PATIENCE = 900.0  # seconds for whatever is waited for
 MOST_RESUMED = 6
 
 
@@ -74,11 +71,7 @@ class Scene:
         await_(lambda: self.runs[-1].round >= 0, "its first checkpoint")
 
     def resume(self, run):
-        """By the command that `twinflower status` names, when nothing works in the folder any more."""
-        command = await_(lambda: command_in(status_of(run.folder)), "status to name a command")
-        words = command.replace("flwr run . CONNECTION", f"run {self.app} {CONNECTION}").split()
-        self.running.place.await_port(self.running.port)
-        run.process = self.running.place.start("flwr-run", [command_of("flwr"), *words])
+        run.process = resume(self.running, run.folder, self.app)
         run.resumed += 1
 
     def reach(self, run, round_):
@@ -97,24 +90,6 @@ class Scene:
 
     def state(self, number):
         return Path(self.own[number]["state-dir"])
-
-
-def await_(true, what):
-    end = time.monotonic() + PATIENCE
-    while not (found := true()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.3)
-    return found
-
-
-def status_of(folder):
-    words = [sys.executable, "-m", "twinflower", "status", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=faulty_app.ROOT)
-    return done.stdout + done.stderr
-
-
-def command_in(status):
-    return next((line.split(": ", 1)[1] for line in status.splitlines() if line.startswith("to go on")), "")
 
 
 # --- faults: each does something, waits, undoes it, and returns what it did
@@ -154,21 +129,17 @@ def the_training_is_killed(scene):
     return f"kill -9 of the training at node {number}"
 
 
-def _superlink_stands_still(scene, seconds):
-    link = scene.running.place.running[SUPERLINK]
-    link.send_signal(signal.SIGSTOP)
-    time.sleep(seconds)
-    link.send_signal(signal.SIGCONT)
-    return f"SuperLink stopped for {seconds:.0f} s"
-
-
 def the_superlink_stands_still(scene):
-    return _superlink_stands_still(scene, scene.draw.uniform(10, 35))
+    seconds = scene.draw.uniform(10, 35)
+    stop_superlink(scene.running, seconds)
+    return f"SuperLink stopped for {seconds:.0f} s"
 
 
 def the_superlink_stands_still_for_long(scene):
     """Longer than Flower waits for a sign of the server's process, so the run has to be resumed."""
-    return _superlink_stands_still(scene, scene.draw.uniform(62, 90))
+    seconds = scene.draw.uniform(62, 90)
+    stop_superlink(scene.running, seconds)
+    return f"SuperLink stopped for {seconds:.0f} s"
 
 
 def the_superlink_is_restarted(scene):

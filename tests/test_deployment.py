@@ -18,7 +18,19 @@ from pathlib import Path
 import faulty_app
 import numpy as np
 import pytest
-from deployed import expected, kill, kill_node, log_of, rounds_in, start, wait_for
+from deployed import (
+    await_,
+    expected,
+    kill,
+    kill_node,
+    log_of,
+    resume,
+    rounds_in,
+    start,
+    status_of,
+    stop_superlink,
+    wait_for,
+)
 from documents import documented, run_documented
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
@@ -217,6 +229,30 @@ def test_the_server_is_killed_and_resumed(tmp_path, app):
     note(
         "kill -9 of the server app, `flwr run --run-config FOLDER/resume.toml`",
         "goes on behind the last checkpoint; rounds done again get the stored replies",
+        "same bits as a run that was never cut off",
+    )
+
+
+def test_a_superlink_that_stands_still_for_more_than_a_minute(tmp_path, app):
+    """Flower fails the run and tells nobody; `twinflower status` says why, and with which command it goes on."""
+    keys = JOB | {"algorithm": "scaffold", "step-size": 0.4, "checkpoint-every": 1, "rounds": 4}
+    config, folder = parse(keys), tmp_path / "run"
+    with deployment() as running:
+        start(running, 3)
+        process = running.begin(config, folder, app)
+        wait_for(folder, 1, process)
+        stop_superlink(running, 62)
+        process.wait(timeout=300)
+        assert documented_status(running) == "finished:failed"
+        await_(lambda: "one of the two stood still" in status_of(folder), "the cause")
+        again = resume(running, folder, app)
+        again.wait(timeout=600)
+        assert documented_status(running) == "finished:completed"
+    assert not (folder / "cut-off.txt").exists()
+    assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
+    note(
+        "the SuperLink stands still for 62 s",
+        "fails, and says nothing; `twinflower status FOLDER` says why and names the command that continues it",
         "same bits as a run that was never cut off",
     )
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
 from twinflower.simulation.app.source import BUNDLE
+from twinflower.simulation.results.status import status
 from twinflower.simulation.runs.parties import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -310,6 +312,23 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
         (Simulated, "="),
     ]:
         assert ends(kind, text).startswith("8 of 8 nodes cannot take part: ")
+
+
+def test_a_server_that_flower_ends_notes_why(tmp_path):
+    """Flower's processes get SIGINT when the SuperLink no longer accepts their token, or is gone."""
+
+    class Ended(InProcessGrid):
+        def push_messages(self, messages):
+            if len(list((tmp_path / "checkpoints").glob("*.npz"))) == 2:
+                signal.raise_signal(signal.SIGINT)
+            return super().push_messages(messages)
+
+    keys = {"output.dir": str(tmp_path), "output.checkpoint-every": 1, "clients.count": 8, "rounds": 3}
+    setup = small("fedpdm")
+    with pytest.raises(KeyboardInterrupt):  # Python's own handler, in place of Flower's
+        server_app.app(Ended(setup), Context(1, 0, {}, RecordDict(), keys))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert "; last checkpoint after round 1: Flower ended the server's process" in status(tmp_path)[1]
 
 
 def test_nodes_that_do_not_run_the_bundle_are_mentioned(tmp_path, monkeypatch, capsys):

@@ -11,8 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 import flwr
-import flwr.supercore.protobuf.client
-import httpx
 import pytest
 from flwr.app import Context, Error, Message, MessageType, Metadata, RecordDict
 from flwr.common import (
@@ -39,7 +37,6 @@ from flwr.supernode.runtime import run_clientapp
 from packaging.version import Version
 from problems import small
 
-from twinflower.errors import RunError
 from twinflower.flower_messages import (
     EVALUATE,
     FIT,
@@ -136,14 +133,6 @@ def test_an_identity_is_what_a_message_needs(monkeypatch):
     assert run.run_id == 7
     assert Message(RecordDict(), 1, "train").metadata.run_id == 7
     assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (7, 0, 1)
-
-
-@pytest.mark.parametrize(("status", "told"), [(401, RunError), (500, httpx.HTTPStatusError)])
-def test_a_token_that_is_not_accepted_is_told_in_words(status, told):
-    """Flower's grid passes on what its client of the SuperLink raises."""
-    assert "raise_for_status()" in inspect.getsource(flwr.supercore.protobuf.client)
-    with pytest.raises(told), flower_internals.admitted():
-        httpx.Response(status, request=httpx.Request("POST", "http://superlink")).raise_for_status()
 
 
 def test_a_dated_log_has_the_time_in_every_line(monkeypatch):

@@ -17,9 +17,9 @@ from pathlib import Path
 import faulty_app
 import numpy as np
 import pytest
-from deployed import Losing, expected, rounds_in
+from deployed import Losing, await_, expected, rounds_in
 from numpy.testing import assert_array_equal
-from scenes import FAULTS, NODES, ON_SMALL_DISK, Proxy, Scene, await_, small_disk
+from scenes import FAULTS, NODES, ON_SMALL_DISK, Proxy, Scene, small_disk
 
 from twinflower.privacy.ledger import read_ledger
 from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of

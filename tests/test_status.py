@@ -49,7 +49,11 @@ def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
 def test_a_run_without_checkpoints_begins_anew(tmp_path):
     write_config(parse(SMALL), tmp_path)
     write_runtime("cohort", tmp_path)
-    assert status(tmp_path)[-1].startswith("there is no checkpoint to go on from")
+    assert status(tmp_path)[-1] == (
+        "there is no checkpoint to go on from (output.checkpoint-every): start anew"
+    )
+    write_config(parse(SMALL | {"output.checkpoint-every": 1}), tmp_path)
+    assert status(tmp_path)[-1] == "there is no checkpoint to go on from: start anew"
 
 
 def test_an_experiment_counts_its_runs_and_goes_on(tmp_path):

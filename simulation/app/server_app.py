@@ -1,5 +1,6 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
+import signal
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +26,8 @@ from ..results.writing import write_config, write_run
 from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
 from ..runtimes.computing import computing, keep_all
-from ..runtimes.flower_internals import admitted, is_simulated
+from ..runtimes.flower_internals import is_simulated
+from ..runtimes.processes import Interrupted, interruptible
 from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
@@ -33,6 +35,11 @@ from .polling import PollingGrid
 from .source import other_source
 
 app = ServerApp()
+
+_ENDED = (
+    "Flower ended the server's process: the run was stopped (flwr stop), the SuperLink was stopped or restarted, or "
+    "one of the two stood still for a minute"
+)
 
 
 @app.main()
@@ -86,13 +93,21 @@ def _run(grid: Grid, config: Config) -> None:
 def _cause_noted(folder: Path) -> Iterator[None]:
     """Note in the folder why the block was cut off, for `twinflower status`: perhaps Flower cannot tell the user."""
     try:
-        with admitted():
+        with interruptible():
             yield
+    except Interrupted as end:
+        _note_cause(_ENDED, folder)
+        report(Report(ended=True, failure=_ENDED))
+        signal.raise_signal(end.number)  # again, for Flower's own handler, which ends this process
     except TwinflowerError as error:
-        if not has_ended(folder):
-            with suppress(DiskError):
-                write_cause(str(error), folder)
+        _note_cause(str(error), folder)
         raise
+
+
+def _note_cause(cause: str, folder: Path) -> None:
+    if not has_ended(folder):
+        with suppress(DiskError):
+            write_cause(cause, folder)
 
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:

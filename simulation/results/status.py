@@ -39,8 +39,13 @@ def _cut_off(plan: Experiment, folder: Path) -> list[str]:
     cause = read_cause(folder) or "no process works in this folder"
     lines = [f"cut off{_since(plan, folder)}: {cause}"]
     if plan.single and not _checkpoints(plan, folder):
-        return [*lines, "there is no checkpoint to go on from (output.checkpoint-every): start anew"]
+        return [*lines, f"there is no checkpoint to go on from{_hint(plan)}: start anew"]
     return [*lines, f"to go on: {_command(folder)}"]
+
+
+def _hint(plan: Experiment) -> str:
+    """The setting that makes checkpoints, if it was not set; otherwise the run ended before its first one."""
+    return "" if plan.curves[0].config.output.checkpoint_every else " (output.checkpoint-every)"
 
 
 def _command(folder: Path) -> str:

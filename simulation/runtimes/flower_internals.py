@@ -5,8 +5,6 @@ The format of messages to NumPyClients is in `twinflower.flower_messages`. Each 
 Flower does not export.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -15,8 +13,6 @@ from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-
-from twinflower.errors import RunError
 
 QUICK_NODES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment variables with which nodes begin sooner on a message; in seconds, Flower's default is 1."""
@@ -39,23 +35,6 @@ def is_simulated(grid: Grid) -> bool:
     """Whether Flower simulates the nodes on this machine. No documented part of Flower says so, but only the grid of a
     simulation holds the SuperLink's state."""
     return hasattr(grid, "state")
-
-
-@contextmanager
-def admitted() -> Iterator[None]:
-    """Raise RunError if the SuperLink no longer accepts the token of this process: Flower's grid then raises the error
-    that httpx, a dependency of Flower, makes of the status 401."""
-    from httpx import HTTPStatusError, codes  # costs 50 ms, and only Flower's own processes have it already
-
-    try:
-        yield
-    except HTTPStatusError as error:
-        if error.response.status_code != codes.UNAUTHORIZED:
-            raise
-        raise RunError(
-            "the SuperLink has given this run up, because for a minute it saw no sign of the server's process: one of "
-            "the two stood still, or the SuperLink was restarted"
-        ) from None
 
 
 def command(name: str) -> Any:

@@ -35,10 +35,11 @@ def cores() -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The command was ended by a signal; `status` is its exit status, 128 + signal."""
+    """The command was ended by a signal, `number`; `status` is its exit status, 128 + number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
+        self.number = number
         self.status = 128 + number
 
 
