@@ -34,6 +34,7 @@ class Run:
     config: object
     folder: Path
     process: subprocess.Popen
+    session: str = ""
     resumed: int = 0
     unfinished: set = field(default_factory=set)
 
@@ -69,6 +70,7 @@ class Scene:
     def begin(self, config, folder):
         self.runs.append(Run(config, folder, self.running.begin(config, folder, self.app)))
         await_(lambda: self.runs[-1].round >= 0, "its first checkpoint")
+        self.runs[-1].session = self.runs[-1].checkpoints.newest()[0].info["session"]
 
     def resume(self, run):
         run.process = resume(self.running, run.folder, self.app)
@@ -217,6 +219,10 @@ class Proxy(socketserver.ThreadingTCPServer):
             self.open.discard(end)
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *error):
+        self.shutdown()
+        super().__exit__(*error)
 
     def cut(self, seconds):
         self.closed = True

@@ -61,19 +61,19 @@ def rounds_charged(ledger, session):
     return [charge.round for charge in ledger.charges if charge.run == session]
 
 
-def check(run, session, ledgers):
+def check(run, ledgers):
     """Every release was charged once, and the model has the bits of the run that lost the same replies."""
     told, plan = rounds_in(run.folder), prepare(run.config).plan
     assert [done["round"] for done in told] == list(range(1, ROUNDS + 1))
     used = {(client, done["round"]) for done in told for client in done["asked"]}
     missed = {(int(client), done["round"]) for done in told for client in done["rejected"]}
     charged = {
-        (number, round_) for number, own in enumerate(ledgers) for round_ in rounds_charged(own, session)
+        (number, round_) for number, own in enumerate(ledgers) for round_ in rounds_charged(own, run.session)
     }
     for number, own in enumerate(ledgers):
-        rounds = rounds_charged(own, session)
+        rounds = rounds_charged(own, run.session)
         assert len(rounds) == len(set(rounds)), f"node {number} was charged twice for a round: {rounds}"
-        spent = sum(charge.cost for charge in own.charges if charge.run == session)
+        spent = sum(charge.cost for charge in own.charges if charge.run == run.session)
         assert spent <= plan.mu_limit**2 * (1 + 1e-9)
     assert used - missed <= charged <= used, (
         f"not charged: {used - missed - charged}, not asked: {charged - used}"
@@ -106,37 +106,42 @@ def drawn(draw):
     return configs, odd, [(round_, draw.choice(FAULTS)) for round_ in rounds]
 
 
+def settings_of_nodes(folder, disk, odd):
+    """The node config of every node; one keeps its state on the small disk, if there is one."""
+    homes = [folder / f"state-{number}" for number in range(NODES)]
+    if disk:
+        homes[ON_SMALL_DISK] = disk / "state"
+    faults = {number: {"faults": fault, "ignore-keys": "faults"} for number, fault in odd.items()}
+    return [
+        {"state-dir": str(home), "lifetime-epsilon": 30.0} | faults.get(number, {})
+        for number, home in enumerate(homes)
+    ]
+
+
 def cycle(seed, folder, app, temporary):
     """The line about it; AssertionError if something is wrong."""
     draw, began = random.Random(seed), time.monotonic()
-    (folder / "logs").mkdir(parents=True)
     configs, odd, faults = drawn(draw)
+    (folder / "logs").mkdir(parents=True)
     with small_disk(folder / "disk") as disk, deployment(logs=folder / "logs") as running:
-        homes = {number: folder / f"state-{number}" for number in range(NODES)}
-        homes |= {ON_SMALL_DISK: disk / "state"} if disk else {}
-        own = [{"state-dir": str(homes[n]), "lifetime-epsilon": 30.0} for n in range(NODES)]
-        for number, fault in odd.items():
-            own[number] |= {"faults": fault, "ignore-keys": "faults"}
         with Proxy(running.port) as proxy:
-            scene = Scene(running, draw, app, own, proxy, disk)
+            scene = Scene(running, draw, app, settings_of_nodes(folder, disk, odd), proxy, disk)
             for number in range(NODES):
                 scene.start_node(number)
             for number, config in enumerate(configs):
                 scene.begin(config, folder / f"run-{number}")
-            sessions = [run.checkpoints.newest()[0].info["session"] for run in scene.runs]
             told = [f"round {r}: {fault(scene)}" for r, fault in faults if scene.reach(scene.runs[0], r)]
             for run in scene.runs:
                 scene.reach(run, ROUNDS + 1)
             members = janitor.family(running.home)
-            proxy.shutdown()
-        ledgers = [read_ledger(next(homes[number].glob("*.ledger"))) for number in range(NODES)]
+        ledgers = [read_ledger(*scene.state(number).glob("*.ledger")) for number in range(NODES)]
     nothing_is_left(members, running.port, temporary)
-    used = [check(run, session, ledgers) for run, session in zip(scene.runs, sessions, strict=True)]
+    used = [check(run, ledgers) for run in scene.runs]
+    assert {charge.run for own in ledgers for charge in own.charges} == {run.session for run in scene.runs}
     told += [f"node {number}: {fault}" for number, fault in odd.items()]
+    told += [f"resumed {sum(run.resumed for run in scene.runs)}x", f"replies {', '.join(used)}"]
     names = " and ".join(config.algorithm for config in configs)
-    resumed = sum(run.resumed for run in scene.runs)
-    told += [f"resumed {resumed}x", f"replies {', '.join(used)}", f"{time.monotonic() - began:.0f} s"]
-    return f"{names}: {'; '.join(told)}: as it should be"
+    return f"{names}: {'; '.join(told)}; {time.monotonic() - began:.0f} s: as it should be"
 
 
 def test_runs_under_faults_are_as_without(tmp_path, monkeypatch, capsys):
