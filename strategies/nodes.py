@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from logging import WARNING
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
+from twinflower.flower_messages import GONE
 
 from .replies import short
 from .requests import properties_in, properties_request
@@ -20,28 +23,36 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     """Query every node for its partition until all partitions are found; return a dict partition -> node.
 
     num_clients: the number of partitions; 0 means the number that the nodes report. Raises RunError for too few nodes
-    (after at most `timeout` seconds), a wrong number of partitions, or a partition held by two nodes.
+    (after at most `timeout` seconds), a wrong number of partitions, or a partition held by two nodes. A node that fails
+    does not matter if all partitions are found.
     """
     nodes: dict[int, int] = {}
-    failures: dict[int, str] = {}
+    failures: dict[int, Error] = {}
     deadline, reminder = time.monotonic() + timeout, Reminder()
     while not num_clients or len(nodes) < num_clients:
-        new = sorted(set(grid.get_node_ids()) - failures.keys() - set(nodes.values()))
+        failed = {node for node, error in failures.items() if error.code != GONE}
+        new = sorted(set(grid.get_node_ids()) - failed - set(nodes.values()))
         patience = max(deadline - time.monotonic(), 1.0)
         requests = list(map(properties_request, new))
         for reply in grid.send_and_receive(requests, timeout=patience):
             if reply.has_error():
-                failures[_node_of(reply, requests)] = short(reply.error.reason)
+                failures[_node_of(reply, requests)] = reply.error
             else:
                 num_clients = note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
-            if time.monotonic() > deadline or len(nodes) + len(failures) >= max(num_clients, 1):
+            if time.monotonic() > deadline or _hopeless(nodes, num_clients, failures):
                 raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
             reminder.look(lambda: _waiting(nodes, num_clients, deadline))  # noqa: B023  called at once
             time.sleep(0.2)
-    if failures:
-        raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
+    for node in failures.keys() - set(nodes.values()):
+        log(WARNING, "node %s is not needed: %s", node, short(failures[node].reason))
     return nodes
+
+
+def _hopeless(nodes: Mapping[int, int], wanted: int, failures: Mapping[int, Error]) -> bool:
+    """Whether nodes have failed that are needed. One that is gone may return, or have a successor that still starts."""
+    remains = any(error.code != GONE for error in failures.values())
+    return remains and len(nodes) + len(failures) >= max(wanted, 1)
 
 
 def _node_of(reply: Message, requests: Sequence[Message]) -> int:
@@ -83,7 +94,7 @@ def _waiting(nodes: Mapping[int, int], wanted: int, deadline: float) -> str:
     return f"{len(nodes)} of {wanted or 'the'} sites are here; waiting{absent}, at most {left:.0f} s more"
 
 
-def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, str]) -> str:
+def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, Error]) -> str:
     missing = [client for client in range(wanted) if client not in nodes]
     absent = f" (nobody holds partition {some(missing)})" if nodes and missing else ""
     if failures:
@@ -94,10 +105,10 @@ def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Map
     )
 
 
-def _reasons(failures: Mapping[int, str]) -> str:
+def _reasons(failures: Mapping[int, Error]) -> str:
     """The reasons of failed nodes in one line; nodes with the same reason are listed together."""
     groups: dict[str, list[int]] = {}
-    for node, reason in failures.items():
-        groups.setdefault(reason, []).append(node)
+    for node, error in failures.items():
+        groups.setdefault(short(error.reason), []).append(node)
     parts = [f"node {some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")

@@ -258,6 +258,31 @@ def test_nodes_that_cannot_take_part_are_named_with_the_partitions_that_are_miss
         meet(Elsewhere(small("fedpdm")), 8, 30.0)
 
 
+class Successor(InProcessGrid):
+    """Node 1 was killed, and Flower still counts it as present; a node with its partition, 9, starts a little later."""
+
+    asked = 0
+
+    def get_node_ids(self):
+        self.asked += 1
+        return range(1, 9 if self.asked == 1 else 10)
+
+    def client(self, node):
+        return super().client(1 if node == 9 else node)
+
+    def answer(self, message):
+        if message.metadata.dst_node_id == 1:
+            return Message(Error(5, "node unavailable"), reply_to=message)
+        return super().answer(message)
+
+
+def test_a_node_that_is_gone_does_not_matter_if_all_partitions_are_here(caplog):
+    """A run that is resumed soon after a node was killed and restarted."""
+    nodes = {0: 9} | {client: client + 1 for client in range(1, 8)}
+    assert meet(Successor(small("fedpdm")), 8, 30.0) == nodes
+    assert "node 1 is not needed: node unavailable" in caplog.text
+
+
 def test_long_reasons_leave_room_for_the_other_nodes():
     class Verbose(InProcessGrid):
         def answer(self, message):

@@ -40,6 +40,7 @@ from problems import small
 from twinflower.flower_messages import (
     EVALUATE,
     FIT,
+    GONE,
     KINDS,
     NO_ARRAYS,
     PROPERTIES,
@@ -211,6 +212,7 @@ def test_an_error_in_process_has_the_code_of_flower():
     (reply,) = grid.send_and_receive([Message(RecordDict(), 1, "train")])
     assert reply.error.code == RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert reply.error.reason == "ZeroDivisionError: no"
+    assert GONE == ErrorCode.NODE_UNAVAILABLE
 
 
 def test_the_reason_of_a_node_is_read_as_flower_writes_it():

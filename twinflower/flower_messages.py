@@ -17,6 +17,9 @@ NO_ARRAYS = "_empty"
 RAISED = 2
 """The code of an error reply for an exception in a client."""
 
+GONE = 5
+"""The code of the error reply that Flower makes for a node that has left."""
+
 _EXCEPTION = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
