@@ -64,6 +64,7 @@ class Scene:
     runs: list[Run] = field(default_factory=list)
 
     def start_node(self, number):
+        """The nodes of the deployment; one reaches the SuperLink through the proxy."""
         port = self.proxy.port if number == PROXIED else self.running.port
         replace(self.running, port=port).start_node(number, NODES, self.own[number])
 
