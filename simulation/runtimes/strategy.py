@@ -18,8 +18,7 @@ from twinflower.strategies.rounds import Training
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
-from ..runs import agreement, held_out
-from ..runs.parties import strategy_of
+from ..runs import agreement, held_out, server
 from ..runs.setup import Setup
 from .evaluator import Evaluator
 from .progress import say
@@ -38,9 +37,9 @@ def run_strategy(
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
     recorder = Recorder(setup, progress)
-    evaluation = held_out.evaluation(setup, recorder.wants)
-    ranges = agreement.agreement(setup, recorder.scale)
-    strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
+    evaluation = server.evaluation(setup, recorder.wants)
+    ranges = server.agreement(setup, recorder.scale)
+    strategy = server.strategy_of(setup, runtime == "deployment", evaluation, ranges)
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
