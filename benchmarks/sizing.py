@@ -123,7 +123,8 @@ class Busiest(threading.Thread):
 
 def deployed(count: int, rounds: int) -> None:
     """Print memory, processor time and time per round of nodes on this machine."""
-    config = parse(JOB | {"clients.count": count, "rounds": rounds, "server.round-timeout": 300.0})
+    patient = {"server.round-timeout": 600.0, "server.node-timeout": 600.0}
+    config = parse(JOB | patient | {"clients.count": count, "rounds": rounds})
     with deployment() as nodes, tempfile.TemporaryDirectory() as folder:
         for number in range(count):
             nodes.start_node(number, count, {"state-dir": f"{folder}/site-{number}"})
