@@ -28,7 +28,7 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import Setup, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.computing import reuse_freed_memory

@@ -109,6 +109,11 @@ def _check(plan: Experiment, runtime: str) -> None:
     _check_rows(plan)
     for curve in plan.curves:
         tracker(curve.config.output.tracker)
+        require(
+            runtime == "flower" or not curve.config.output.openmetrics,
+            "output.openmetrics is written by the server of a run on Flower: use --runtime flower, twinflower deploy "
+            "or flwr run, or leave it out",
+        )
     if runtime == "cohort":
         _check_messages(plan)
 

@@ -33,7 +33,7 @@ from twinflower.settings import settings_of
 from twinflower.simulation.results.record import Recorder
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import warnings
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -35,7 +35,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
 from twinflower.randomness import participants
 from twinflower.rounds import rounds
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.work import LocalWork, no_noise

@@ -23,7 +23,8 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import flatten
-from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -27,8 +27,9 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.sentences import row_line
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.rows import held_rows
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -17,7 +17,7 @@ from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
 from twinflower.simulation.app.source import BUNDLE
 from twinflower.simulation.results.status import status
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.strategies.nodes import meet

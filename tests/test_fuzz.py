@@ -17,7 +17,7 @@ from problems import VARIANTS, small
 
 from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.strategies.nodes import meet, note_partition
 from twinflower.strategies.replies import sort_replies

@@ -80,6 +80,13 @@ def test_list_loads_neither_flower_nor_figures_nor_special_functions():
     assert not after_command("list") & (HEAVY | {"scipy.special"})
 
 
+def test_a_node_loads_no_part_of_the_server_and_nothing_that_is_slow():
+    loaded = loaded_by("import twinflower.simulation.app.client_app") - loaded_by("import flwr.clientapp")
+    assert "twinflower.clients" in loaded
+    assert not {name for name in loaded if name.startswith(("twinflower.strategies", "scipy"))}
+    assert not loaded & HEAVY
+
+
 def test_flower_loads_the_apps_without_what_they_need():
     """Flower's engine starts Ray after that."""
     loaded = loaded_by("import twinflower.simulation.app.entry") - loaded_by(

@@ -15,7 +15,7 @@ from twinflower.problems.batches import Batches
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 

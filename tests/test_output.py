@@ -10,7 +10,7 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.base import LocalMethod
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 

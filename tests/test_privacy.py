@@ -35,8 +35,9 @@ from twinflower.randomness import normals_by_round
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
-from twinflower.simulation.runs.parties import client_of, strategy_of
+from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.privacy import spent
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare, prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

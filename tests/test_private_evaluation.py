@@ -33,7 +33,7 @@ from twinflower.simulation.report.sentences import evaluated as closing_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import held_out
+from twinflower.simulation.runs import held_out, server
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.privacy import accounts, spent
@@ -599,7 +599,7 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     """Else one client could claim millions of rows, and its accuracy would be that of the run."""
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
-    evaluation = held_out.evaluation(setup, lambda round_: False)
+    evaluation = server.evaluation(setup, lambda round_: False)
     assert list(evaluation.held_out) == setup.held.sizes.tolist()
     evaluation.evaluates = lambda round_: True
     nodes = {client: client + 1 for client in range(setup.config.clients.count)}

@@ -24,7 +24,7 @@ from twinflower.problems.constraints import parse_constraints
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
-from twinflower.simulation.runs.parties import strategy_of
+from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

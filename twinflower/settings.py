@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from .errors import require
+from .errors import SettingError, require
 
 Value = bool | int | float | str
 T = TypeVar("T")
@@ -134,7 +134,8 @@ class Key:
         """SettingError for a value that is out of range; `name` replaces the setting's name in the message."""
         name, rule = name or self.name, self.setting.rule
         require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
-        require(rule.holds(value), f"{name} must be {rule.text}; got {value!r}{rule.hint(value)}")
+        if not rule.holds(value):  # a hint takes longer than all other checks
+            raise SettingError(f"{name} must be {rule.text}; got {value!r}{rule.hint(value)}")
         require(
             self.kind is not float or moderate(value),
             f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}",
@@ -223,7 +224,8 @@ def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping
 def check_choice(key: str, value: str, known: Iterable[str]) -> None:
     """SettingError, with the closest known name, unless the value is one of the known names."""
     words = list(known)
-    require(value in words, f"{key} must be one of {', '.join(words)}; got '{value}'{alike(value, words)}")
+    if value not in words:
+        raise SettingError(f"{key} must be one of {', '.join(words)}; got '{value}'{alike(value, words)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -76,7 +76,8 @@ def _site_client(context: Context) -> AlgorithmClient:
     setup = site_setup(site, context.run_config)
     guard = site_guard(setup, site, str(context.run_id))
     identity = identity_of(site) if setup.sums else None
-    return client_of(setup, site.partition_id, context, guard, site.state_dir, identity)
+    shared = guard is None  # a guard looks at all rows
+    return client_of(setup, site.partition_id, context, guard, site.state_dir, identity, shared)
 
 
 def site_setup(site: Site, run_config: UserConfig) -> Setup:

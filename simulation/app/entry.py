@@ -3,6 +3,7 @@
 Flower's engine loads both apps before it starts Ray; the server then imports its modules while Ray starts.
 """
 
+import gc
 import os
 import sys
 
@@ -22,6 +23,7 @@ class _Client(ClientApp):
     """The app in `client_app`. Flower's engine sends its app with every message: of this one, only the name."""
 
     def __call__(self, message: Message, context: Context) -> Message:
+        gc.freeze()  # or importing this app would scan all of Flower's modules for garbage, which takes .07 s
         from .client_app import app
 
         return app(message, context)

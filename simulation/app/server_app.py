@@ -14,11 +14,13 @@ from twinflower.errors import DiskError, RunError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun
+from ..report.openmetrics import of_run, require_prometheus
 from ..report.present import present_run
 from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..report.tracking import tracker
 from ..report.words import score
 from ..results.checkpoint import Checkpoints
+from ..results.files import write_text
 from ..results.folder import claimed, has_ended, new_folder
 from ..results.record import Result
 from ..results.resume import clear_cause, require_resumable, require_state_dir, write_cause, write_resume
@@ -78,6 +80,8 @@ def _other_app(folder: Path) -> str:
 def _run(grid: Grid, config: Config) -> None:
     check(config)  # before waiting for nodes
     tracker(config.output.tracker)
+    if config.output.openmetrics:
+        require_prometheus()
     if is_simulated(grid):
         say(*other_source(Path.cwd()))
     if not config.clients.count:
@@ -115,7 +119,9 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
-    result = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints)
+    watch = partial(_export, setup.config.output.openmetrics, folder.name)
+    result = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints, watch)
+    watch(result)
     ending = result.ending()
     # Before writing, so that they are said also where the disk is full.
     say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
@@ -125,6 +131,15 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     print(f"{'results of a failed run' if failures else 'results'}: {folder}", flush=True)
     if failures:
         raise RunError("; ".join(failures))
+
+
+def _export(file: str, run: str, result: Result) -> None:
+    """Write the metrics of a run to the file, if the run has one. If it cannot be written, say so and go on."""
+    try:
+        if file:
+            write_text(Path(file).expanduser(), of_run(run, result))
+    except DiskError as error:
+        say(f"warning: {error}")
 
 
 def _quick(grid: Grid) -> Grid:

@@ -1,11 +1,54 @@
-"""A site's ledgers as metrics for Prometheus, in the text format that its node exporter collects from files."""
+"""A site's ledgers and a server's run as metrics for Prometheus, in the text format that its node exporter reads."""
 
 import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.charges import total_cost
 from twinflower.privacy.ledger import Book
+
+from ..results.record import Result
+
+Values = Mapping[str, float]
+
+_LEDGER = {
+    "lifetime_epsilon": "epsilon of the lifetime budget, at its delta",
+    "spent_epsilon": "epsilon of all releases so far together",
+    "left_epsilon": "epsilon that one more run may plan",
+    "runs": "runs that were charged",
+    "releases": "releases that were charged",
+    "last_release_timestamp_seconds": "when the last release was charged, 0 for never",
+}
+_RUN = {
+    "running": "1 until the run has ended",
+    "failed": "1 if the run has failed",
+    "planned_rounds": "rounds of the whole run",
+    "rounds": "rounds so far",
+    "replies": "replies that were used",
+    "rejected": "clients of a round without a reply that was used",
+    "uplink_bits": "bits of the replies that were used",
+    "downlink_bits": "bits of the requests",
+    "seconds": "time since the start of the run, without interruptions",
+    "last_round_seconds": "time from the requests of the last round to its model",
+    "updated_timestamp_seconds": "when these numbers were written",
+    "budget_epsilon": "epsilon of the client that may spend most in this run, at the run's delta",
+    "spent_epsilon": "epsilon of the client that has spent most in this run",
+    "left_epsilon": "epsilon of what this client has left in this run",
+}
+
+
+def require_prometheus() -> Any:
+    """The library prometheus_client; SettingError if it is not installed."""
+    try:
+        import prometheus_client
+    except ImportError:
+        raise SettingError(
+            "metrics for Prometheus need prometheus-client: pip install 'twinflower[monitoring]'"
+        ) from None
+    return prometheus_client
 
 
 def of_books(books: list[tuple[str, Book]]) -> str:
@@ -14,35 +57,36 @@ def of_books(books: list[tuple[str, Book]]) -> str:
 
     Raises SettingError if prometheus-client is not installed.
     """
-    try:
-        from prometheus_client import CollectorRegistry, Gauge, generate_latest
-    except ImportError:
-        raise SettingError(
-            "metrics for Prometheus need prometheus-client: pip install 'twinflower[monitoring]'"
-        ) from None
-    registry = CollectorRegistry()
-    gauges = {
-        name: Gauge(f"twinflower_ledger_{name}", about, ["ledger", "data"], registry=registry)
-        for name, about in _ABOUT.items()
-    }
-    for ledger, book in books:
-        for name, value in _values(book).items():
-            gauges[name].labels(ledger, book.data[:12]).set(value)
-    return generate_latest(registry).decode()
+    samples = ({"ledger": name, "data": book.data[:12]} for name, book in books)
+    return _text(
+        "twinflower_ledger", _LEDGER, zip(samples, (_of_book(book) for _, book in books), strict=True)
+    )
 
 
-_ABOUT = {
-    "lifetime_epsilon": "epsilon of the lifetime budget, at its delta",
-    "spent_epsilon": "epsilon of all releases so far together",
-    "left_epsilon": "epsilon that one more run may plan",
-    "runs": "runs that were charged",
-    "releases": "releases that were charged",
-    "last_release_timestamp_seconds": "when the last release was charged, 0 for never",
-}
+def of_run(name: str, result: Result) -> str:
+    """The metrics of the run with this name, so far or at its end: rounds, replies, bits, seconds, and privacy.
+
+    Raises SettingError if prometheus-client is not installed.
+    """
+    return _text("twinflower_run", _RUN, [({"run": name}, _of_rounds(result) | _of_privacy(result))])
 
 
-def _values(book: Book) -> dict[str, float]:
-    """The value of each metric."""
+def _text(prefix: str, about: Mapping[str, str], samples: Iterable[tuple[dict[str, str], Values]]) -> str:
+    """The samples, each (labels, values by metric), as text."""
+    library = require_prometheus()
+    registry = library.CollectorRegistry()
+    gauges: dict[str, Any] = {}
+    for labels, values in samples:
+        for name, value in values.items():
+            if name not in gauges:
+                gauges[name] = library.Gauge(f"{prefix}_{name}", about[name], list(labels), registry=registry)
+            gauges[name].labels(*labels.values()).set(value)
+    text: str = library.generate_latest(registry).decode()
+    return text
+
+
+def _of_book(book: Book) -> dict[str, float]:
+    """The value of each metric of a ledger."""
     return {
         "lifetime_epsilon": book.epsilon,
         "spent_epsilon": gdp_epsilon(math.sqrt(total_cost(book.charges)), book.delta),
@@ -50,4 +94,36 @@ def _values(book: Book) -> dict[str, float]:
         "runs": len({charge.run for charge in book.charges}),
         "releases": len(book.charges),
         "last_release_timestamp_seconds": max((charge.time for charge in book.charges), default=0.0),
+    }
+
+
+def _of_rounds(result: Result) -> dict[str, float]:
+    """The value of each metric of a run, but for its privacy."""
+    rounds = result.rounds
+    return {
+        "running": result.model is None and not result.failure,
+        "failed": bool(result.failure),
+        "planned_rounds": result.setup.config.rounds,
+        "rounds": rounds[-1].round if rounds else 0,
+        "replies": sum(done.accepted for done in rounds),
+        "rejected": sum(len(done.rejected) for done in rounds),
+        "uplink_bits": sum(done.uplink_bits for done in rounds),
+        "downlink_bits": sum(done.downlink_bits for done in rounds),
+        "seconds": result.seconds,
+        "last_round_seconds": rounds[-1].seconds if rounds else 0.0,
+        "updated_timestamp_seconds": time.time(),
+    }
+
+
+def _of_privacy(result: Result) -> dict[str, float]:
+    """Epsilon planned, spent and left in a run; nothing for a run without a guarantee."""
+    plan, found = result.setup.plan, result.privacy()
+    if plan is None or not found or found["epsilon"] is None:
+        return {}
+    limit = math.hypot(plan.mu_limit, plan.mu_tuning)
+    left = math.sqrt(max(limit**2 - found["mu"] ** 2, 0.0))
+    return {
+        "budget_epsilon": plan.epsilon_limit,
+        "spent_epsilon": found["epsilon"],
+        "left_epsilon": gdp_epsilon(left, plan.delta),
     }

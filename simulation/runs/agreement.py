@@ -1,7 +1,6 @@
-"""How the clients of a run agree on private ranges: by messages (`agreement`), or in one step in a simulation."""
+"""How the clients of a run agree on private ranges, by messages or, in a simulation, in one step."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +8,10 @@ import numpy as np
 from twinflower.arrays import Array, Index
 from twinflower.clients.ranges import COUNTS_ROUND, PrivateColumns
 from twinflower.data.columns import Range
-from twinflower.data.ranges import Bins, Unscaled, pack_ranges, sensitivity, unpack_ranges
+from twinflower.data.ranges import Bins, Unscaled, sensitivity, unpack_ranges
 from twinflower.errors import SettingError
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
-from twinflower.strategies.ranges import Agreement
 
 from .rows import places
 from .setup import Setup
@@ -64,19 +62,6 @@ def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     bins = bins_of(setup)
     total = counts.sum(0).reshape(-1, bins.count)
     return bins.find_ranges(total, int(setup.partition.sizes[clients].sum()))
-
-
-def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
-    """The agreement of the clients by messages, None without private ranges; scale: called with the ranges."""
-    if setup.dataset.unscaled is None:
-        return None
-
-    def ranges(counts: Array, clients: Index) -> bytes:
-        result = found(setup, counts, clients)
-        scale(result)
-        return pack_ranges(result)
-
-    return Agreement(len(unscaled(setup).schema.private) * bins_of(setup).count, ranges)
 
 
 def scaled(setup: Setup, ranges: tuple[Range, ...]) -> Setup:

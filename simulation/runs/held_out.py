@@ -2,8 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
-from twinflower.strategies import SiteEvaluation
 
 from .rows import held_rows
 from .setup import Setup
@@ -43,15 +41,6 @@ def released(setup: Setup) -> Sequence[int]:
     """The rounds after which the clients of a private run evaluate the model; empty if they do not."""
     plan = counts(setup)
     return plan.rounds if plan else ()
-
-
-def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
-    """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
-    if setup.held is None:
-        return SiteEvaluation()
-    evaluates = released(setup).__contains__ if setup.plan else wants
-    own = setup.config.evaluation
-    return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
 
 
 def columns(setup: Setup) -> Sequence[str]:

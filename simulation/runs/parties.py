@@ -1,11 +1,10 @@
-"""The parties of a run: its clients, with what each of them gets (guard, ledger, store, masks), and its server."""
+"""The clients of a run, and what each of them gets: guard, ledger, store, masks."""
 
 import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
@@ -16,8 +15,6 @@ from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
-from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
-from twinflower.strategies.ranges import Agreement
 from twinflower.sums.masks import Identity, simulated
 
 from . import agreement, held_out
@@ -110,24 +107,3 @@ def _masks(
         return None
     identity = identity or simulated(setup.config.clients.count, setup.config.seed)[number]
     return Masks(identity, store or ContextStore(context.state), setup.config.result_digest)
-
-
-def strategy_of(
-    setup: Setup,
-    deployed: bool = False,
-    evaluation: SiteEvaluation | None = None,
-    agreement: Agreement | None = None,
-) -> StarStrategy:
-    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
-
-    evaluation: at the clients, by default none. agreement: of the clients on private ranges.
-    """
-    clients, server = setup.config.clients, setup.config.server
-    kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
-    if setup.sums:
-        kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
-    return kind(
-        setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
-        min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
-        first_round=clients.first_round, evaluation=evaluation, agreement=agreement,
-    )  # fmt: skip

@@ -1,7 +1,9 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -18,8 +20,7 @@ from twinflower.strategies.rounds import Training
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
-from ..runs import agreement, held_out
-from ..runs.parties import strategy_of
+from ..runs import agreement, held_out, server
 from ..runs.setup import Setup
 from .evaluator import Evaluator
 from .progress import say
@@ -31,16 +32,19 @@ def run_strategy(
     runtime: str,
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
+    watch: Callable[[Result], None] | None = None,
 ) -> Result:
     """Run all rounds and evaluate centrally; a RunError becomes the result's failure.
+
+    watch: called with the run so far before the first round and after each one.
 
     With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
     recorder = Recorder(setup, progress)
-    evaluation = held_out.evaluation(setup, recorder.wants)
-    ranges = agreement.agreement(setup, recorder.scale)
-    strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
+    evaluation = server.evaluation(setup, recorder.wants)
+    ranges = server.agreement(setup, recorder.scale)
+    strategy = server.strategy_of(setup, runtime == "deployment", evaluation, ranges)
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
@@ -52,7 +56,9 @@ def run_strategy(
                 record_of([setup.start]),
                 setup.config.rounds,
                 timeout=setup.config.server.round_timeout,
-                evaluate_fn=_After(strategy, recorder, evaluator, checkpoints),
+                evaluate_fn=_After(
+                    strategy, recorder, evaluator, checkpoints, partial(_show, watch, recorder, runtime)
+                ),
                 training=training,
             )
         model = setup.algorithm.model(strategy.server)
@@ -70,6 +76,13 @@ def run_strategy(
     )  # fmt: skip
 
 
+def _show(watch: Callable[[Result], None] | None, recorder: Recorder, runtime: str) -> None:
+    """Show the run so far to the observer, if there is one."""
+    if watch:
+        seconds = time.perf_counter() - recorder.began
+        watch(Result(recorder.setup, runtime, recorder.rows, seconds, rounds=recorder.rounds))
+
+
 @dataclass(frozen=True)
 class _After:
     """What a run does after each round, and before the first: note its statistics, evaluate, write a checkpoint."""
@@ -78,6 +91,7 @@ class _After:
     recorder: Recorder
     evaluator: Evaluator
     checkpoints: Checkpoints | None
+    show: Callable[[], None]
 
     def __call__(self, flower_round: int, arrays: ArrayRecord) -> None:
         """Called by Flower, which counts from 0 when a run is resumed."""
@@ -87,6 +101,7 @@ class _After:
             round_ = self.strategy.training.number(flower_round)
             self._evaluate(round_)
             self._save(round_)
+        self.show()
         if self.checkpoints:
             self.strategy.settle(self.checkpoints.settled())
 

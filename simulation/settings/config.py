@@ -36,6 +36,7 @@ PATHS = (
     "output.dir",
     "output.state-dir",
     "output.resume-from",
+    "output.openmetrics",
 )  # files and folders that a run reads or writes
 _MOST_SINGLE_ROUNDS = 2**24
 INCIDENTAL = {

@@ -274,3 +274,9 @@ class Output:
     tracker: Annotated[
         str, Setting("mlflow, or MODULE:FUNCTION that gets the folder of every ended run; empty: none")
     ] = ""
+    openmetrics: Annotated[
+        str,
+        Setting(
+            "file for Prometheus that a server on Flower writes after each round; empty: none", unit="path"
+        ),
+    ] = ""

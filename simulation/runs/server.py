@@ -1,0 +1,62 @@
+"""What the server of a run gets: its strategy, the evaluation at the clients, and their agreement on private ranges.
+
+A node imports none of this.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from twinflower.arrays import Array, Index
+from twinflower.data.columns import Range
+from twinflower.data.ranges import pack_ranges
+from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
+from twinflower.strategies.ranges import Agreement
+
+from .agreement import bins_of, found, unscaled
+from .held_out import bins, released
+from .setup import Setup
+
+
+def strategy_of(
+    setup: Setup,
+    deployed: bool = False,
+    evaluation: SiteEvaluation | None = None,
+    agreement: Agreement | None = None,
+) -> StarStrategy:
+    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
+
+    evaluation: at the clients, by default none. agreement: of the clients on private ranges.
+    """
+    clients, server = setup.config.clients, setup.config.server
+    kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
+    if setup.sums:
+        kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
+    return kind(
+        setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
+        min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
+        first_round=clients.first_round, evaluation=evaluation, agreement=agreement,
+    )  # fmt: skip
+
+
+def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
+    """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
+    if setup.held is None:
+        return SiteEvaluation()
+    evaluates = released(setup).__contains__ if setup.plan else wants
+    own = setup.config.evaluation
+    return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
+
+
+def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
+    """The agreement of the clients by messages, None without private ranges; scale: called with the ranges."""
+    if setup.dataset.unscaled is None:
+        return None
+
+    def ranges(counts: Array, clients: Index) -> bytes:
+        result = found(setup, counts, clients)
+        scale(result)
+        return pack_ranges(result)
+
+    return Agreement(len(unscaled(setup).schema.private) * bins_of(setup).count, ranges)
