@@ -6,7 +6,6 @@ pair and under the messages that tell most, and returns a `Report` with three nu
 declared noise really guarantees, and what an attack demonstrably achieved.
 """
 
-from .attack import Effort
 from .cases import Case, Claim
 from .client_case import client_case
 from .command import demonstrate, load
@@ -15,6 +14,7 @@ from .declared import GaussianRelease, certified, of_fixed_clipping, of_history,
 from .loaders import loader_of_rows, rows_of_loader
 from .recorder import Mechanism, Request, Update, client, numpy_request, request, server
 from .report import Report, run
+from .session import Effort
 from .transcript import Outcome
 from .twinflower_case import setup_case, twinflower_case
 

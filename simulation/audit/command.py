@@ -13,11 +13,11 @@ from twinflower.errors import SettingError, cause, require
 
 from ..report.console import say
 from ..results.files import write_text
-from .attack import Effort
 from .cases import Case
 from .recorder import recording
 from .report import NOT_TRIED, Report, as_html
 from .report import run as audit
+from .session import Effort
 
 _DEFAULT = "cases"
 

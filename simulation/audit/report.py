@@ -8,10 +8,11 @@ from typing import Any
 
 from ..report.html.parts import Fact, Page, Section, Table
 from ..report.html.render import html
-from .attack import Attack, Effort, attack
+from .attack import Attack, attack
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak
+from .session import Effort
 
 NOT_TRIED = (
     "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
