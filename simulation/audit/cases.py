@@ -1,5 +1,6 @@
 """What is audited."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -58,8 +59,8 @@ class Case:
         require(bool(self.mechanisms), f"{self.name}: mechanisms must have at least one entry")
         require(bool(self.pairs), f"{self.name}: pairs must have at least one entry")
         require(
-            self.claim.epsilon >= 0,
-            f"{self.name}: the claimed epsilon must be from 0; got {self.claim.epsilon}",
+            0 <= self.claim.epsilon < math.inf,
+            f"{self.name}: the claimed epsilon must be a number from 0; got {self.claim.epsilon}",
         )
         require(
             0 <= self.claim.delta < 1,

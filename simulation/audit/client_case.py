@@ -6,7 +6,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 
 from .cases import Case, Claim
-from .data import Rows, messages, pairs
+from .data import Rows, pairs, server_messages
 from .declared import GaussianRelease
 from .recorder import Arrays, client, numpy_request, request
 
@@ -31,11 +31,11 @@ def client_case(
 
     app(rows, seed): the ClientApp of a client that holds these rows, in the form of `rows`. model: the arrays of a
     model, of which the server sends extreme versions. rows, label: see `pairs`. claim: its relation is that of the data
-    sets. config: of every request. numpy_client: whether the app has a NumPyClient. only: names of `messages` to send,
-    by default all. The rest: see `Case`.
+    sets. config: of every request. numpy_client: whether the app has a NumPyClient. only: names of `server_messages` to
+    send, by default all. The rest: see `Case`.
     """
     make = numpy_request if numpy_client else request
-    plans = messages(model, rounds, config, make)
+    plans = server_messages(model, rounds, config, make)
     return Case(
         name,
         {how: client(app, plans[how]) for how in list(only) or plans},

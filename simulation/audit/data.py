@@ -1,6 +1,6 @@
 """Neighbouring data sets, and server messages that move what a client sends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,13 +27,18 @@ def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[s
     counts most.
     """
     require(relation in ("replace", "add or remove"), "relation must be 'replace' or 'add or remove'")
+    for name, column in rows.items():
+        require(
+            isinstance(column, np.ndarray) and column.ndim > 0,
+            f"rows must be columns, NumPy arrays with one entry per record; {name!r} is a {type(column).__name__}",
+        )
     sizes = {len(column) for column in rows.values()}
     require(len(sizes) == 1 and min(sizes) > 1, f"rows must be columns of one length above 1; got {sizes}")
     require(
         label in {"", *rows},
         f'label must be the column of labels, or "" if there is none; got {label!r}, and columns {", ".join(rows)}',
     )
-    found = _removed(rows, *sizes) if relation == "add or remove" else _replaced(rows, label)
+    found = _removed(rows, label) if relation == "add or remove" else _replaced(rows, label)
     different = _without_duplicates(found)
     require(
         bool(different),
@@ -55,25 +60,41 @@ def _equal(one: Rows, other: Rows) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def _removed(rows: Rows, size: int) -> dict[str, tuple[Rows, Rows]]:
-    """Data sets, and the same without one row."""
-    return {
+def _removed(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
+    """Data sets, and the same without one row: an ordinary one, or one far from or opposite to those that stay."""
+    single = _taken(rows, [0])
+    found = {
         "the first row removed": (rows, _taken(rows, slice(1, None))),
-        "one of two equal rows removed": (_taken(rows, [0, 0]), _taken(rows, [0])),
-        "one of two rows removed": (_taken(rows, [0, size - 1]), _taken(rows, [0])),
+        "one of two equal rows removed": (_taken(rows, [0, 0]), single),
+        "one of two rows removed": (_taken(rows, [0, -1]), single),
     }
+    for text, base in (("all rows", rows), ("the first row alone", single)):
+        for how, changed in _changed(base, rows, label).items():
+            found[f"added to {text}: the first one {how}"] = _joined(_taken(changed, [0]), base), base
+    for text, one, other in _both_across(single, label):
+        found[f"added to a row {text}: its opposite"] = _joined(one, other), other
+    return found
 
 
 def _replaced(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
     """Data sets, and the same with another first row."""
     found: dict[str, tuple[Rows, Rows]] = {}
-    single = _taken(rows, [0])
+    single, twins = _taken(rows, [0]), _taken(rows, [0, 0])
     for text, base in (("the first row", rows), ("the only row", single)):
         found |= {f"{text} {how}": (base, changed) for how, changed in _changed(base, rows, label).items()}
-    for sign in (-1, 1):
-        one, other = (_with_first(single, _across(single, label, sign, side)) for side in (-1, 1))
-        found[f"the only row across a far model, {'against' if sign < 0 else 'for'} it"] = one, other
+    for how, changed in _changed(twins, rows, label).items():
+        if label in rows and changed[label][0] != changed[label][1]:  # one class against two
+            found[f"one of two equal rows {how}"] = twins, changed
+    for text, one, other in _both_across(single, label):
+        found[f"the only row {text}"] = one, other
     return found
+
+
+def _both_across(single: Rows, label: str) -> Iterator[tuple[str, Rows, Rows]]:
+    """Two opposite rows across a far model, that it classifies rightly and wrongly."""
+    for sign, text in ((-1, "against it"), (1, "for it")):
+        one, other = (_with_first(single, _across(single, label, sign, side)) for side in (-1, 1))
+        yield f"across a far model, {text}", one, other
 
 
 def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[Any]]:
@@ -130,6 +151,10 @@ def _taken(rows: Rows, places: Any) -> Rows:
     return {name: column[places] for name, column in rows.items()}
 
 
+def _joined(first: Rows, second: Rows) -> Rows:
+    return {name: np.concatenate([first[name], second[name]]) for name in first}
+
+
 def _with_first(rows: Rows, values: Mapping[str, Any]) -> Rows:
     """The rows with other values in the first one."""
     changed = {name: column.copy() for name, column in rows.items()}
@@ -138,7 +163,7 @@ def _with_first(rows: Rows, values: Mapping[str, Any]) -> Rows:
     return changed
 
 
-def messages(
+def server_messages(
     model: Arrays,
     rounds: int,
     config: Mapping[str, Any] | None = None,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ NOT_TRIED = (
     "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
     "audits of a single training run with many canaries",
 )
+_TOO_MANY = 10**7  # runs of which nobody is asked to make so many
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Report:
             return "The claim does not hold."
         if self.attack.void:
             return f"Nothing was audited: {self.attack.void}"
+        if self.attack.wanted:
+            return f"Inconclusive: an attack was right in every run, {_too_few(self.attack.wanted)}."
         return "No attack exceeded the claim. This is not a proof of privacy."
 
     def text(self) -> str:
@@ -89,6 +92,8 @@ class Report:
             "attacked": _finite({"epsilon": attacked.epsilon, "mu": attacked.mu}),
             "audited": not attacked.void or bool(self.alarms),
             "refuted": bool(self.alarms),
+            "inconclusive": bool(attacked.wanted and not self.alarms),
+            "wanted_runs": attacked.wanted,
             "alarms": self.alarms,
             "leaks": [leak._asdict() for leak in attacked.leaks],
             "evidence": [_finite(found._asdict()) for found in attacked.evidence],
@@ -104,11 +109,16 @@ class Report:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def run(case: Case, effort: Effort | None = None, target: str = "FILE.py:NAME") -> Report:
-    """Audit a case. target: where the case is found again, for the script of the report."""
+def audit_case(
+    case: Case,
+    effort: Effort | None = None,
+    target: str = "FILE.py:NAME",
+    progress: Callable[[str], object] = len,
+) -> Report:
+    """Audit a case. target: where the case is found again, for the script of the report. progress: see `attack`."""
     effort = effort or Effort()
     guarantee = certified(case.declared, case.claim.delta) if case.declared else None
-    return Report(case, attack(case, effort), guarantee, effort, target)
+    return Report(case, attack(case, effort, progress), guarantee, effort, target)
 
 
 def _alarms(report: Report) -> Iterator[tuple[str, str]]:
@@ -137,8 +147,15 @@ def _leaks(report: Report) -> str:
     return (
         f"in all {report.effort.certain} runs on each data set, {_leak(first)}{others}; new runs confirmed it"
         if report.attack.proven
-        else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}; that does not contradict the "
-        f"claim in so few runs: --most allows more than {report.effort.most}"
+        else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}"
+    )
+
+
+def _too_few(wanted: int) -> str:
+    """Why an attack that is always right does not contradict the claim."""
+    many = "more runs than can be made" if wanted > _TOO_MANY else f"{wanted:,} runs"
+    return f"which contradicts the claim in {many}, and not in fewer" + (
+        "" if wanted > _TOO_MANY else f": use --most {wanted}"
     )
 
 
@@ -166,7 +183,9 @@ def _numbers(report: Report) -> list[tuple[str, str]]:
         ),
         (
             "attacked",
-            f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
+            "nothing"
+            if attacked.void and not report.alarms
+            else f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
         ),
     ]
 
@@ -183,7 +202,7 @@ def _evidence(report: Report) -> Iterator[str]:
     attacked = report.attack
     yield f"data sets: {attacked.chosen.pair}; server: {attacked.chosen.messages}"
     for found in attacked.evidence:
-        yield f"{found.how}: {_pair(found.epsilon, found.mu)}"
+        yield f"{found.how}: {_pair(found.epsilon, found.mu)}{', right in every run' * found.perfect}"
 
 
 def _remarks(report: Report) -> Iterator[str]:
@@ -195,6 +214,18 @@ def _remarks(report: Report) -> Iterator[str]:
                 f"if the noise is Gaussian, which the case does not declare, the claim does not hold: {found.how}: "
                 f"{_pair(found.epsilon, found.mu)}"
             )
+    known = report.certified and report.certified.mu
+    if known is not None and attacked.mu > known:
+        yield (
+            f"mu {_number(attacked.mu)} was attacked where the declared noise guarantees mu {_number(known)}: the app "
+            "does not do what is declared"
+        )
+    void = [candidate for candidate in attacked.screened if candidate.void]
+    if void and not attacked.void:
+        yield (
+            f"{len(void)} of {len(attacked.screened)} combinations of messages and data sets tell nothing, such as "
+            f'"{void[0].messages}" with "{void[0].pair}": {void[0].void}'
+        )
     if attacked.leaks and not attacked.proven:
         yield _leaks(report)
     if not attacked.replayed:
