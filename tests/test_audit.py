@@ -50,6 +50,12 @@ def gallery():
     return {case.name: case for case in audit.load(str(GALLERY))}
 
 
+@cache
+def report_of_the_guide():
+    app = str(GALLERY.parent / "my_app" / "audit_me.py")
+    return audit.audit_case(audit.load(app)[0], LEAST, app)
+
+
 # ---------------------------------------------------------------------------------------------------- bounds
 
 
@@ -72,8 +78,8 @@ def test_epsilon_of_rates_exceeds_the_truth_as_rarely_as_it_says(epsilon):
 
 @pytest.mark.parametrize("mu", [0.3, 2.0])
 def test_bounds_on_mu_exceed_the_truth_as_rarely_as_they_say(mu):
-    rng, n = np.random.default_rng(1), 100
-    found = np.empty((REPEATS // 2, 3))
+    rng, n, repeats = np.random.default_rng(1), 100, 400
+    found = np.empty((repeats, 3))
     for row in found:
         first, second = rng.normal(size=(2, n))
         second += mu
@@ -84,9 +90,9 @@ def test_bounds_on_mu_exceed_the_truth_as_rarely_as_they_say(mu):
             mu_of_rates(Counts(hits, n, alarms, n), ALPHA),
         )
     exceeded = (found > mu).sum(0)
-    assert (exceeded <= stats.binom.isf(1e-6, REPEATS // 2, ALPHA)).all()
+    assert (exceeded <= stats.binom.isf(1e-6, repeats, ALPHA)).all()
     exact = exceeded[: 2 if mu > 1 else 1]  # these two are exact, not conservative; a bound is never below 0
-    assert (exact >= stats.binom.ppf(1e-6, REPEATS // 2, ALPHA)).all()
+    assert (exact >= stats.binom.ppf(1e-6, repeats, ALPHA)).all()
     assert found[:, 0].mean() > 0.85 * mu
 
 
@@ -251,13 +257,12 @@ ALARMS = {  # of every wrong case: an attack that finds nothing would be seen
     "central: one NaN": {"leak"},
     "a private dual is carried over the rounds": {"attack", "declared"},
 }
-SOON = ["values without noise", "noise reused in every round", "right: noisy sums of slopes"]
 
 
-@pytest.mark.parametrize("name", SOON)
-def test_a_case_is_judged_right(name):
-    report = audit.audit_case(gallery()[name], QUICK)
-    assert set(report.alarms) == ALARMS.get(name, set()), report.text()
+def test_a_right_case_of_the_gallery_raises_no_alarm():
+    """The wrong ones are in the slow tests, and one in that of the command."""
+    report = audit.audit_case(gallery()["right: noisy sums of slopes"], QUICK)
+    assert not report.alarms and report.ratio > 0.8, report.text()
 
 
 def misjudged(name):
@@ -368,7 +373,9 @@ def test_noise_that_cancels_is_counted_on_as_many_runs_as_contradict_the_claim()
     assert "a score that was right in every run" in report.text()
 
 
-@pytest.mark.parametrize(("claim", "sentence"), [(9.0, "use --most 46"), (60.0, "more runs than can be made")])
+@pytest.mark.parametrize(
+    ("claim", "sentence"), [(9.0, "use --most 46"), (60.0, "more runs than can be made")]
+)
 def test_an_attack_that_is_always_right_in_too_few_runs_is_inconclusive(claim, sentence):
     report = audit.audit_case(reused(claim), LEAST)
     assert not report.alarms and report.verdict.startswith("Inconclusive: ") and sentence in report.verdict
@@ -425,8 +432,7 @@ def test_the_app_of_the_guide():
     """What docs/audit.md shows: first an error, then too little noise."""
     page, app = (GALLERY.parents[2] / "docs" / "audit.md").read_text(), GALLERY.parent / "my_app"
     assert (app / "audit_me.py").read_text().partition("\n\n")[2] in page
-    (case,) = audit.load(str(GALLERY.parent / "my_app" / "audit_me.py"))
-    report = audit.audit_case(case, LEAST)
+    report = report_of_the_guide()
     assert report.alarms["declared"] == "the declared noise guarantees epsilon 40.01, not the claimed 8"
     assert "ZeroDivisionError" in report.text() and not report.attack.proven  # not in so few runs
 
@@ -617,7 +623,7 @@ def command(*words):
 
 
 def test_the_command_reports_and_exits_with_1_for_a_broken_claim(tmp_path):
-    done = command(GALLERY, "--case", SOON[0], "--out", tmp_path)
+    done = command(GALLERY, "--case", "values without noise", "--out", tmp_path)
     assert done.exit_code == 1
     assert "new runs confirmed it" in done.output and "demonstrate" in done.output
     (entry,) = json.loads((tmp_path / "audit.json").read_text())
@@ -701,7 +707,6 @@ def test_an_audit_of_nothing_is_a_mistake_and_not_a_success(name, sentence, tmp_
 
 
 def test_what_was_found_can_be_seen_again(capsys):
-    app = GALLERY.parent / "my_app" / "audit_me.py"
-    exec(audit.audit_case(audit.load(str(app))[0], LEAST, str(app)).script)
+    exec(report_of_the_guide().script)
     shown = capsys.readouterr().out
     assert "first data set, seed 0" in shown and "arrays/0" in shown
