@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinflower.arrays import Mask
 from twinflower.errors import require
 from twinflower.privacy.accountant import check_count
 
@@ -15,6 +16,7 @@ from .recorder import Arrays, Request, request
 Rows = Mapping[str, NDArray[Any]]
 """Columns of a table, such as {"image": (n, 8, 8), "label": (n,)}; arrays with a common first axis."""
 
+AS_GIVEN = "the model as given"  # among the messages
 _FAR = 1e3  # the size of an extreme row or model
 _TILT = 0.03  # the cosine of the angle between a far model and a row across it
 
@@ -62,24 +64,24 @@ def _equal(one: Rows, other: Rows) -> bool:
 
 def _removed(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
     """Data sets, and the same without one row: an ordinary one, or one far from or opposite to those that stay."""
-    single = _taken(rows, [0])
+    single = taken(rows, [0])
     found = {
-        "the first row removed": (rows, _taken(rows, slice(1, None))),
-        "one of two equal rows removed": (_taken(rows, [0, 0]), single),
-        "one of two rows removed": (_taken(rows, [0, -1]), single),
+        "the first row removed": (rows, taken(rows, slice(1, None))),
+        "one of two equal rows removed": (taken(rows, [0, 0]), single),
+        "one of two rows removed": (taken(rows, [0, -1]), single),
     }
     for text, base in (("all rows", rows), ("the first row alone", single)):
         for how, changed in _changed(base, rows, label).items():
-            found[f"added to {text}: the first one {how}"] = _joined(_taken(changed, [0]), base), base
+            found[f"added to {text}: the first one {how}"] = joined(taken(changed, [0]), base), base
     for text, one, other in _both_across(single, label):
-        found[f"added to a row {text}: its opposite"] = _joined(one, other), other
+        found[f"added to a row {text}: its opposite"] = joined(one, other), other
     return found
 
 
 def _replaced(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
     """Data sets, and the same with another first row."""
     found: dict[str, tuple[Rows, Rows]] = {}
-    single, twins = _taken(rows, [0]), _taken(rows, [0, 0])
+    single, twins = taken(rows, [0]), taken(rows, [0, 0])
     for text, base in (("the first row", rows), ("the only row", single)):
         found |= {f"{text} {how}": (base, changed) for how, changed in _changed(base, rows, label).items()}
     for how, changed in _changed(twins, rows, label).items():
@@ -147,11 +149,32 @@ def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
     return found
 
 
-def _taken(rows: Rows, places: Any) -> Rows:
+def taken(rows: Rows, places: Any) -> Rows:
+    """The rows at these places."""
     return {name: column[places] for name, column in rows.items()}
 
 
-def _joined(first: Rows, second: Rows) -> Rows:
+def mixed(rows: Rows, number: int, draws: np.random.Generator) -> Rows:
+    """So many new rows, of which every entry is drawn from those at its place in the column."""
+
+    def drawn(column: NDArray[Any]) -> NDArray[Any]:
+        flat = column.reshape(len(column), -1)
+        new = flat[draws.integers(len(flat), size=(number, flat.shape[1])), np.arange(flat.shape[1])]
+        return new.reshape(number, *column.shape[1:])
+
+    return {name: drawn(column) for name, column in rows.items()}
+
+
+def either(coins: Mask, heads: Rows, tails: Rows) -> Rows:
+    """Of every pair of rows the one that its coin (m,) decides."""
+    return {
+        name: np.where(coins.reshape(-1, *[1] * (column.ndim - 1)), column, tails[name])
+        for name, column in heads.items()
+    }
+
+
+def joined(first: Rows, second: Rows) -> Rows:
+    """The rows of both."""
     return {name: np.concatenate([first[name], second[name]]) for name in first}
 
 
@@ -184,7 +207,7 @@ def server_messages(
 
     draws = np.random.default_rng(0)
     return {
-        "the model as given": sent(lambda a, round_: a),
+        AS_GIVEN: sent(lambda a, round_: a),
         "a far model": sent(lambda a, round_: np.full_like(a, _FAR)),
         "far models of both signs in turn": sent(lambda a, round_: np.full_like(a, _FAR * (-1) ** round_)),
         "random models": sent(lambda a, round_: draws.normal(size=a.shape).astype(a.dtype)),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..report.html.parts import Fact, Page, Section, Table
 from ..report.html.render import html
 from .attack import Attack, attack
+from .canaries import attack_once
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak
@@ -19,7 +21,7 @@ NOT_TRIED = (
     "what several clients, several runs or a colluding client reveal together",
     "how long replies take, logs, files, and memory of the client",
     "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
-    "audits of a single training run with many canaries",
+    "with --canaries, what repeated runs show; without, a single training run with many canaries",
 )
 _TOO_MANY = 10**7  # runs of which nobody is asked to make so many
 
@@ -76,7 +78,10 @@ class Report:
 
     @property
     def script(self) -> str:
-        """The smallest Python script that shows the finding again."""
+        """The smallest Python script that shows the finding again; for an audit of one run the command."""
+        if self.effort.canaries:
+            options = f"--case {shlex.quote(self.case.name)} --canaries {self.effort.canaries}"
+            return f"twinflower audit {shlex.quote(self.target)} {options} --seed {self.effort.seed}"
         chosen = self.attack.chosen
         arguments = ", ".join(map(repr, (self.target, self.case.name, chosen.messages, chosen.pair)))
         return f"from twinflower import audit\naudit.demonstrate({arguments})"
@@ -118,7 +123,8 @@ def audit_case(
     """Audit a case. target: where the case is found again, for the script of the report. progress: see `attack`."""
     effort = effort or Effort()
     guarantee = certified(case.declared, case.claim.delta) if case.declared else None
-    return Report(case, attack(case, effort, progress), guarantee, effort, target)
+    attacked = attack_once(case, effort, progress) if effort.canaries else attack(case, effort, progress)
+    return Report(case, attacked, guarantee, effort, target)
 
 
 def _alarms(report: Report) -> Iterator[tuple[str, str]]:

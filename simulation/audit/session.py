@@ -29,7 +29,8 @@ class Effort:
     every kind of message, by which they are chosen. learning: runs from which the attack is learned. counting: new runs
     on which its successes are counted. certain: runs that must agree before something may be the same in every run.
     most: runs that may be made to show that it is: about 6 e^epsilon against a claim of epsilon. confidence: with which
-    all bounds hold together. seed: another number (from 0) gives other runs.
+    all bounds hold together. canaries: of an audit of one run instead of all these, see `canaries`; otherwise 0. seed:
+    another number (from 0) gives other runs.
     """
 
     screening: int = 6
@@ -39,6 +40,7 @@ class Effort:
     certain: int = 200
     most: int = 10_000
     confidence: float = 0.95
+    canaries: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class Effort:
                 getattr(self, name) >= least, f"{name} must be at least {least}; got {getattr(self, name)}"
             )
         check_probability("confidence", self.confidence)
+        require(self.canaries >= 0, f"canaries must be from 0; got {self.canaries}")
         require(0 <= self.seed < 4000, f"seed must be from 0 to 3999; got {self.seed}")
 
 
