@@ -121,6 +121,8 @@ def _attacked(session: Session, screened: Sequence[tuple[Candidate, bool]]) -> A
         if found and found.proven:
             return found._replace(screened=candidates)
         weaker = weaker or found
+        if weaker and weaker.wanted:
+            break  # another leak would need as many runs
     found = _counted(session, candidates, alpha)
     if weaker:
         evidence = [*found.evidence, *weaker.evidence]

@@ -142,7 +142,9 @@ def _alarms(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _above(epsilon: float, claim: Claim) -> str:
-    return f"{_number(epsilon)} is above the claimed {claim.epsilon:g}"
+    """Both with as many digits as show which is larger."""
+    digits = next((n for n in range(4, 17) if f"{epsilon:.{n}g}" != f"{claim.epsilon:.{n}g}"), 17)
+    return f"{epsilon:.{digits}g} is above the claimed {claim.epsilon:.{digits}g}"
 
 
 def _leaks(report: Report) -> str:
