@@ -156,15 +156,15 @@ def _leaks(report: Report) -> str:
         f"in all {report.effort.certain} runs on each data set, {_leak(first)}{others}; new runs confirmed it"
         if report.attack.proven
         else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}"
+        + (f", {_too_few(report.attack.wanted)}" if report.attack.wanted else "")
     )
 
 
 def _too_few(wanted: int) -> str:
     """Why an attack that is always right does not contradict the claim."""
-    many = "more runs than can be made" if wanted > _TOO_MANY else f"{wanted:,} runs"
-    return f"which contradicts the claim in {many}, and not in fewer" + (
-        "" if wanted > _TOO_MANY else f": use --most {wanted}"
-    )
+    if wanted > _TOO_MANY:
+        return "which contradicts the claim only in more runs than can be made"
+    return f"which contradicts the claim in {wanted:,} runs or more: use --most {wanted}"
 
 
 def _leak(leak: Leak) -> str:
