@@ -52,7 +52,7 @@ def _guessed(case: Case, effort: Effort, seed: int, errors: list[str]) -> Eviden
     errors.append("" if np.ptp(scores) else "no reply has a model in which the canaries could be seen")
     epsilon, best = best_guesses(scores, coins, case.claim.delta, 1 - effort.confidence)
     how = f"{best.correct} of {best.guesses} guesses right about {best.canaries} canaries in one run"
-    return Evidence(how, epsilon, perfect=best.correct == best.guesses)
+    return Evidence(how, epsilon)
 
 
 def _with_canaries(case: Case, heads: Rows, tails: Rows, coins: Mask) -> Rows:
