@@ -28,7 +28,7 @@ class Effort:
     screening: runs of every pair of data sets under every kind of message. trying: runs of the strongest pair under
     every kind of message, by which they are chosen. learning: runs from which the attack is learned. counting: new runs
     on which its successes are counted. certain: runs that must agree before something may be the same in every run.
-    most: runs that may be made to show that it is: about 6 e^epsilon against a claim of epsilon. confidence: with which
+    most: runs that may be made to show that it is: 6 to 9 e^epsilon against a claim of epsilon. confidence: with which
     all bounds hold together. canaries: of an audit of one run instead of all these, see `canaries`; otherwise 0. seed:
     another number (from 0) gives other runs.
     """
