@@ -327,18 +327,23 @@ def audit_(
     ],
     case: Annotated[list[str] | None, typer.Option(help="audit only the case of this name")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for audit.html and audit.json")] = None,
-    runs: Annotated[int, typer.Option(help="runs on each data set on which an attack is counted")] = 1000,
+    runs: Annotated[
+        int, typer.Option(min=40, help="runs on each data set on which an attack is counted")
+    ] = 1000,
     most: Annotated[
-        int, typer.Option(help="runs that may be made for what is the same in every run")
+        int, typer.Option(min=1, help="runs that may be made where an attack is right in every run")
     ] = 10_000,
     confidence: Annotated[float, typer.Option(help="of all lower bounds of a case together")] = 0.95,
-    seed: Annotated[int, typer.Option(help="another one gives other runs")] = 0,
+    canaries: Annotated[
+        int, typer.Option(min=0, help="audit a single run, of which so many coins decide what it holds")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=3999, help="another one gives other runs")] = 0,
 ) -> None:
     """Audit the privacy claims of Flower apps by attacks. Exits with status 1 if a claim does not hold."""
     from .audit import Effort
     from .audit.command import run_all
 
-    effort = Effort(counting=runs, most=most, confidence=confidence, seed=seed)
+    effort = Effort(counting=runs, most=most, confidence=confidence, canaries=canaries, seed=seed)
     if not run_all(target, case or [], out and out.absolute(), effort):
         raise typer.Exit(1)
 

@@ -19,14 +19,14 @@ _LATER = {  # public names and their modules, imported on first use
     "FederatedRegressor": "simulation.estimators",
 }
 
-_MODULES = {"audit": "simulation.audit"}  # public modules by their short names, imported on first use
+_MODULES = ("audit",)  # public modules, imported on first use
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name in _MODULES:
-        return import_module(f"twinflower.{_MODULES[name]}")
+        return import_module(f"twinflower.{name}")
     if name in _LATER:
         return getattr(import_module(f"twinflower.{_LATER[name]}"), name)
     raise AttributeError(f"module 'twinflower' has no attribute '{name}'")

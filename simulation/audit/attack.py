@@ -10,57 +10,31 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.errors import require
-from twinflower.privacy.accountant import check_count, check_probability
 from twinflower.privacy.distinguish import distance, special_scores
-from twinflower.privacy.evidence import Evidence, Pair, Runs, of_all, of_leak, separation, smaller
-from twinflower.privacy.lower_bounds import Counts, runs_to_exceed
+from twinflower.privacy.evidence import (
+    Evidence,
+    Pair,
+    Runs,
+    certain_score,
+    of_all,
+    of_certain,
+    separation,
+)
+from twinflower.privacy.lower_bounds import Counts
 
 from .cases import Case
-from .features import Features, Leak, changing, leaks
+from .features import Features, Leak, Means, Seen, changing, leaks
 from .recorder import recording
+from .session import Effort, Seeds, Session, silence
 from .transcript import Transcript, same
 
-T = TypeVar("T")
 _FAR_LARGER = 10.0
-_LEAK_SHARE = 1 / 8  # of the probability of error: for what is the same in every run
-_SEEDS = 10**6  # from one `Effort.seed` to the next
-_LEAST = {"screening": 2, "trying": 20, "learning": 40, "counting": 40, "certain": 2, "most": 1}
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much an audit runs. A run is all rounds on one data set, and there are as many on each of two.
-
-    screening: runs of every pair of data sets under every kind of message. trying: runs of the strongest pair under
-    every kind of message, by which they are chosen. learning: runs from which the attack is learned. counting: new runs
-    on which its successes are counted. certain: runs that must agree before something may be the same in every run.
-    most: runs that may be made to show that it is: about 6 e^epsilon against a claim of epsilon. confidence: with which
-    all bounds hold together. seed: another number (from 0) gives other runs.
-    """
-
-    screening: int = 6
-    trying: int = 60
-    learning: int = 300
-    counting: int = 1000
-    certain: int = 200
-    most: int = 10_000
-    confidence: float = 0.95
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            check_count(name, getattr(self, name))
-            require(
-                getattr(self, name) >= least, f"{name} must be at least {least}; got {getattr(self, name)}"
-            )
-        check_probability("confidence", self.confidence)
-        require(0 <= self.seed < 4000, f"seed must be from 0 to 3999; got {self.seed}")
+_CERTAIN_SHARE = 1 / 8  # of the probability of error: for attacks that were right in every run
 
 
 class Candidate(NamedTuple):
@@ -78,10 +52,11 @@ class Attack(NamedTuple):
 
     evidence: lower bounds over all rounds; they hold together. chosen: what was attacked. screened: all that was tried.
     leaks: what was the same in all runs on a data set and another on its neighbour; proven: whether so many runs
-    contradict the claim. assumed: bounds that hold only if the noise is Gaussian, which the case does not declare.
-    errors: why the counted runs say nothing, if most of their replies are errors. changing: texts and single numbers
-    that change from run to run on the same data. replayed: whether the first run, made again at the end, had the same
-    result.
+    contradict the claim. wanted: if an attack was right in every run, but in too few to contradict the claim, how many
+    runs would do it; otherwise 0. assumed: bounds that hold only if the noise is Gaussian, which the case does not
+    declare. errors: why the counted runs say nothing, if most of their replies are errors. changing: texts and single
+    numbers that change from run to run on the same data. replayed: whether the first run, made again at the end, had
+    the same result.
     """
 
     evidence: Sequence[Evidence]
@@ -90,6 +65,7 @@ class Attack(NamedTuple):
     leaks: Sequence[Leak] = ()
     proven: bool = False
     assumed: Sequence[Evidence] = ()
+    wanted: int = 0
     errors: str = ""
     changing: Sequence[str] = ()
     replayed: bool = True
@@ -112,105 +88,89 @@ class Attack(NamedTuple):
         return max(found.mu for found in self.evidence)
 
 
-class _Seeds:
-    """Seeds that no run had before."""
-
-    def __init__(self, seed: int) -> None:
-        self._next = seed * _SEEDS
-
-    def take(self, number: int) -> range:
-        """So many seeds."""
-        self._next += number
-        return range(self._next - number, self._next)
-
-
-def attack(case: Case, effort: Effort) -> Attack:
-    """Attack a case under all its messages and on all its pairs."""
-    seeds = _Seeds(effort.seed)
-    with recording(), np.errstate(all="ignore"):
-        few = seeds.take(effort.screening)
+def attack(case: Case, effort: Effort, progress: Callable[[str], object] = len) -> Attack:
+    """Attack a case under all its messages and on all its pairs. What the app prints is lost. progress: is told what is
+    being done, in a few words, before every run."""
+    session = Session(case, effort, Seeds(effort.seed), progress)
+    with recording(), silence(), np.errstate(all="ignore"):
+        few = session.seeds.take(effort.screening)
         names = list(product(case.mechanisms, case.pairs))
-        begin = _observed(case, names[0], 0, few[0])
-        screened = [_screened(case, *one, few) for one in names]
-        found = _attacked(case, screened, effort, seeds)
-        runs, _ = _both(case, found.chosen, few)
-        end = _observed(case, names[0], 0, few[0])
+        begin = session.observed(names[0], 0, few[0])
+        screened = [
+            _screened(session, *one, few, f"combination {k} of {len(names)}")
+            for k, one in enumerate(names, 1)
+        ]
+        found = _attacked(session, screened)
+        runs, _ = session.both(found.chosen, few, "looking for keys", _unchanged)
+        end = session.observed(names[0], 0, few[0])
         return found._replace(changing=changing(runs), replayed=same(begin, end))
 
 
-def _attacked(
-    case: Case, screened: Sequence[tuple[Candidate, bool]], effort: Effort, seeds: _Seeds
-) -> Attack:
-    """The first leak that contradicts the claim, or else the strongest attack."""
-    candidates = [candidate for candidate, _ in screened]
-    leaking = [candidate for candidate, leaks_ in screened if leaks_]
-    weaker = None
-    for candidate in leaking:
-        found = _leaking(case, candidate, effort, seeds, len(leaking))
-        if found and found.proven:
-            return found._replace(screened=candidates)
-        weaker = weaker or found
-    found = _counted(case, candidates, effort, seeds)
-    if weaker:
-        return found._replace(leaks=weaker.leaks, evidence=[*found.evidence, *weaker.evidence])
-    return found
-
-
-def _observed(case: Case, names: Sequence[Any], which: int, seed: int) -> Transcript:
-    """What a run on data set `which` of a pair shows, without what is public."""
-    run = case.mechanisms[names[0]](case.pairs[names[1]][which], seed)
-    return [outcome.without(case.public) for outcome in run]
-
-
-def _unchanged(run: Transcript) -> Any:
+def _unchanged(run: Transcript) -> Transcript:
     return run
 
 
-def _both(
-    case: Case, names: Sequence[Any], seeds: range, read: Callable[[Transcript], T] = _unchanged
-) -> tuple[list[T], list[T]]:
-    """What `read` finds in runs on both data sets with the same seeds; which one is first is random."""
-    sides: tuple[list[T], list[T]] = [], []
-    for seed in seeds:
-        first = int(np.random.default_rng([seed, 0]).integers(2))
-        for which in (first, 1 - first):
-            sides[which].append(read(_observed(case, names, which, seed)))
-    return sides
+def _attacked(session: Session, screened: Sequence[tuple[Candidate, bool]]) -> Attack:
+    """The first leak that contradicts the claim, or else the strongest attack."""
+    candidates = [candidate for candidate, _ in screened]
+    leaking = [candidate for candidate, may_leak in screened if may_leak]
+    alpha = (1 - session.effort.confidence) * _CERTAIN_SHARE / (len(leaking) + 1)
+    weaker = None
+    for candidate in leaking:
+        found = _leaking(session, candidate, alpha)
+        if found and found.proven:
+            return found._replace(screened=candidates)
+        weaker = weaker or found
+        if weaker and weaker.wanted:
+            break  # another leak would need as many runs
+    found = _counted(session, candidates, alpha)
+    if weaker:
+        evidence = [*found.evidence, *weaker.evidence]
+        return found._replace(leaks=weaker.leaks, evidence=evidence, wanted=found.wanted or weaker.wanted)
+    return found
 
 
-def _leaking(case: Case, candidate: Candidate, effort: Effort, seeds: _Seeds, tests: int) -> Attack | None:
-    """The bound from what is the same in all runs of a candidate, one of `tests`; None if nothing is.
-
-    So many new runs are made as contradict the claim; as many as otherwise if that is more than `most`.
-    """
-    sure = leaks(*_both(case, candidate, seeds.take(effort.certain)))
+def _leaking(session: Session, candidate: Candidate, alpha: float) -> Attack | None:
+    """The bound from what is the same in all runs of a candidate; None if nothing is."""
+    seen = Seen(), Seen()
+    for which, run in session.turns(candidate, session.seeds.take(session.effort.certain), "comparing"):
+        seen[which].add(run)
+    sure = leaks(*seen)
     if not sure:
         return None
-    alpha = (1 - effort.confidence) * _LEAK_SHARE / tests
-    needed = runs_to_exceed(*case.claim[:2], alpha)
+    what = "what was the same in every run"
+    found = _certain(session, candidate, lambda run: all(leak.on_second(run) for leak in sure), what, alpha)
+    wanted = session.needed(alpha) if found.perfect else 0
+    return Attack([found], candidate, [], sure, proven=session.refuted_by([found]), wanted=wanted)
+
+
+def _certain(
+    session: Session, candidate: Candidate, shows: Callable[[Transcript], bool], what: str, alpha: float
+) -> Evidence:
+    """The bound from what showed in all runs on the second data set and in none on the first.
+
+    So many new runs are made as contradict the claim if it does so in all; as many as otherwise if that is more than
+    `most`.
+    """
+    effort, needed = session.effort, session.needed(alpha)
 
     def count(new: range) -> list[Evidence]:
-        first, second = _both(case, candidate, new, lambda run: all(leak.on_second(run) for leak in sure))
+        first, second = session.both(candidate, new, "counting what was certain", shows)
         counts = Counts(sum(second), len(second), sum(first), len(first))
-        return [of_leak(counts, case.claim.delta, alpha)]
+        return [of_certain(what, counts, session.case.claim.delta, alpha)]
 
-    number = needed if needed <= effort.most else effort.counting
-    evidence = _twice(case, count, lambda: seeds.take(number))
-    return Attack(evidence, candidate, [], sure, proven=case.claim.refuted_by(evidence[0].epsilon))
-
-
-def _twice(case: Case, count: Callable[[range], list[Evidence]], new: Callable[[], range]) -> list[Evidence]:
-    """Evidence from new runs. If it contradicts the claim, it is counted again, and the smaller bounds are taken."""
-    found = count(new())
-    if not any(case.claim.refuted_by(one.epsilon) for one in found if case.gaussian or not one.gaussian):
-        return found
-    return list(map(smaller, found, count(new())))
+    (found,) = session.twice(count, needed if needed <= effort.most else effort.counting)
+    return found
 
 
-def _screened(case: Case, messages: str, pair: str, seeds: range) -> tuple[Candidate, bool]:
+def _screened(session: Session, messages: str, pair: str, seeds: range, doing: str) -> tuple[Candidate, bool]:
     """A candidate with its strength, and whether it may leak."""
-    runs: tuple[list[Transcript], list[Transcript]] = _both(case, (messages, pair), seeds)
-    return Candidate(messages, pair, _strength(*runs), _void(*runs)), bool(leaks(*runs))
+    runs = session.both((messages, pair), seeds, doing, _unchanged)
+    seen = Seen(), Seen()
+    for side, those in zip(seen, runs, strict=True):
+        for run in those:
+            side.add(run)
+    return Candidate(messages, pair, _strength(*runs), _void(*runs)), bool(leaks(*seen))
 
 
 def _void(first: Sequence[Transcript], second: Sequence[Transcript]) -> str:
@@ -227,8 +187,12 @@ def _strength(first: Sequence[Transcript], second: Sequence[Transcript]) -> floa
     Usually the distance of the means over all rounds, where the numbers of a round are taken to have the same noise. If
     it is far larger, it is the distance in a number that has little noise, or in two that share theirs.
     """
-    features = Features.of(first, second)
-    one, other = (np.stack([features.values(run) for run in side]) for side in (first, second))
+    means = Means()
+    for which, side in enumerate((first, second)):
+        for run in side:
+            means.add(which, run)
+    features = Features.of(means)
+    one, other = (np.stack([features.read(run)[0] for run in side]) for side in (first, second))
     moved, variance = other.mean(0) - one.mean(0), (one.var(0, ddof=1) + other.var(0, ddof=1)) / 2
     noisy = [(features.rounds == t) & (variance > 0) for t in np.unique(features.rounds)]
     parts = [float((moved[here] ** 2).sum() / variance[here].mean()) for here in noisy if here.any()]
@@ -246,20 +210,23 @@ class _Learned:
     runs: Pair
 
     @classmethod
-    def of(cls, case: Case, candidate: Candidate, seeds: range) -> "_Learned":
+    def of(cls, session: Session, candidate: Candidate, seeds: range) -> "_Learned":
         """From runs with these seeds, of which the first third shows what to look at."""
         first = range(seeds.start, seeds.start + len(seeds) // 3)
-        features = Features.of(*_both(case, candidate, first))
-        return cls(candidate, features, _played(case, candidate, features, range(first.stop, seeds.stop)))
+        means = Means()
+        for which, run in session.turns(candidate, first, "looking"):
+            means.add(which, run)
+        features, rest = Features.of(means), range(first.stop, seeds.stop)
+        return cls(candidate, features, _played(session, candidate, features, rest, "learning"))
 
 
-def _played(case: Case, candidate: Candidate, features: Features, seeds: range) -> Pair:
+def _played(session: Session, candidate: Candidate, features: Features, seeds: range, doing: str) -> Pair:
     """Runs on both data sets with the same seeds, of which only the features are stored."""
 
     def read(run: Transcript) -> tuple[Array, Array, Any]:
-        return features.values(run), features.energies(run), _form(run)
+        return *features.read(run), _form(run)
 
-    first, second = (_runs(side) for side in _both(case, candidate, seeds, read))
+    first, second = (_runs(side) for side in session.both(candidate, seeds, doing, read))
     return first, second
 
 
@@ -272,28 +239,50 @@ def _form(run: Transcript) -> tuple[Any, ...]:
     return tuple(tuple(sorted(outcome.form.items())) for outcome in run)
 
 
-def _counted(case: Case, candidates: Sequence[Candidate], effort: Effort, seeds: _Seeds) -> Attack:
-    """The attack on the data sets and under the messages that separate most."""
-    strongest = [
-        max((c for c in candidates if c.messages == messages), key=lambda c: c.strength)
-        for messages in case.mechanisms
-    ]
-    new = seeds.take(effort.trying)
-    tried = [_Learned.of(case, candidate, new) for candidate in strongest]
-    best = max(tried, key=lambda one: separation(one.runs, one.features.rounds)).candidate
-    learned = _Learned.of(case, best, seeds.take(effort.learning))
+def _counted(session: Session, candidates: Sequence[Candidate], alpha: float) -> Attack:
+    """The attack on the data sets and under the messages that separate most. alpha: of a score that is right in every
+    run."""
+    case, effort, learned = session.case, session.effort, _best(session, candidates)
     errors: list[str] = []
 
     def count(new: range) -> list[Evidence]:
-        runs = _played(case, best, learned.features, new)
+        runs = _played(session, learned.candidate, learned.features, new, "counting")
         errors.append(_mostly_errors(runs))
-        alpha = (1 - effort.confidence) * (1 - _LEAK_SHARE)
-        return of_all(learned.runs, runs, learned.features.rounds, case.claim.delta, alpha)
+        share = (1 - effort.confidence) * (1 - _CERTAIN_SHARE)
+        return of_all(learned.runs, runs, learned.features.rounds, case.claim.delta, share)
 
-    found = _twice(case, count, lambda: seeds.take(effort.counting))
+    found = session.twice(count, effort.counting)
+    wanted = session.needed(alpha) if max(found, key=lambda one: one.epsilon).perfect else 0
+    if not session.refuted_by(found) and session.needed(alpha) <= effort.most:
+        found, wanted = [*found, *_of_certain_score(session, learned, alpha)], 0
     assumed = [one for one in found if one.gaussian and not case.gaussian]
     evidence = [one for one in found if one not in assumed]
-    return Attack(evidence, best, candidates, assumed=assumed, errors=max(errors))
+    return Attack(evidence, learned.candidate, candidates, assumed=assumed, errors=max(errors), wanted=wanted)
+
+
+def _best(session: Session, candidates: Sequence[Candidate]) -> _Learned:
+    """What separates most, learned."""
+    strongest = [
+        max((c for c in candidates if c.messages == messages), key=lambda c: c.strength)
+        for messages in session.case.mechanisms
+    ]
+    new = session.seeds.take(session.effort.trying)
+    tried = [_Learned.of(session, candidate, new) for candidate in strongest]
+    best = max(tried, key=lambda one: separation(one.runs, one.features.rounds)).candidate
+    return _Learned.of(session, best, session.seeds.take(session.effort.learning))
+
+
+def _of_certain_score(session: Session, learned: _Learned, alpha: float) -> list[Evidence]:
+    """The bound from a score that tells all learned runs apart, if there is one: such as the difference of two rounds
+    with the same noise."""
+    score = certain_score(learned.runs, learned.features.rounds)
+    if score is None:
+        return []
+
+    def shows(run: Transcript) -> bool:
+        return bool(score(learned.features.read(run)[0]) > 0)
+
+    return [_certain(session, learned.candidate, shows, "a score that was right in every run", alpha)]
 
 
 def _mostly_errors(runs: Pair) -> str:

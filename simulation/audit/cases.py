@@ -1,5 +1,6 @@
 """What is audited."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from twinflower.errors import require
 from twinflower.privacy.accountant import gdp_mu
 
 from .declared import ANY, RELATIONS, GaussianRelease
+from .one_run import OneRun
 from .recorder import Mechanism
 
 _ROUNDING = 1e-6  # relative, up to which two epsilons are the same
@@ -43,7 +45,7 @@ class Case:
     sets that are neighbours under the claim, by name. declared: the Gaussian releases that the app's settings amount
     to, over all rounds, between neighbours of the claim; empty if they are not known, or if the noise is not Gaussian.
     public: places, as in `Outcome`, whose values are public by the claim, such as the number of rows under replacement.
-    about: what the app says, and where.
+    about: what the app says, and where. one_run: how it is audited in a single run; None if it cannot be.
     """
 
     name: str
@@ -53,13 +55,14 @@ class Case:
     declared: Sequence[GaussianRelease] = ()
     public: frozenset[str] = field(default_factory=frozenset)
     about: str = ""
+    one_run: OneRun | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.mechanisms), f"{self.name}: mechanisms must have at least one entry")
         require(bool(self.pairs), f"{self.name}: pairs must have at least one entry")
         require(
-            self.claim.epsilon >= 0,
-            f"{self.name}: the claimed epsilon must be from 0; got {self.claim.epsilon}",
+            0 <= self.claim.epsilon < math.inf,
+            f"{self.name}: the claimed epsilon must be a number from 0; got {self.claim.epsilon}",
         )
         require(
             0 <= self.claim.delta < 1,

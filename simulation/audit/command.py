@@ -1,6 +1,8 @@
 """The command `twinflower audit`: load cases, audit them, and write what was found."""
 
+import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from importlib import import_module
@@ -13,13 +15,13 @@ from twinflower.errors import SettingError, cause, require
 
 from ..report.console import say
 from ..results.files import write_text
-from .attack import Effort
 from .cases import Case
 from .recorder import recording
-from .report import NOT_TRIED, Report, as_html
-from .report import run as audit
+from .report import NOT_TRIED, Report, as_html, audit_case
+from .session import Effort
 
 _DEFAULT = "cases"
+_EVERY = 10.0  # seconds between two lines of progress
 
 
 def load(target: str) -> list[Case]:
@@ -29,10 +31,21 @@ def load(target: str) -> list[Case]:
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
     require(name in vars(module), f"{place} has no {name}: name a Case, or a function that returns cases")
     found = vars(module)[name]
-    found = found() if callable(found) else found
-    cases = [found] if isinstance(found, Case) else list(found) if isinstance(found, Iterable) else []
-    good = bool(cases) and all(isinstance(case, Case) for case in cases)
-    require(good, f"{target} must be a Case, or a sequence of cases; got {type(found).__name__}")
+    return _checked(target, found() if callable(found) else found)
+
+
+def _checked(target: str, found: Any) -> list[Case]:
+    """One case or several as a list."""
+    cases = [found] if isinstance(found, Case) else list(found) if isinstance(found, Iterable) else [found]
+    require(bool(cases), f"{target} is empty: it must have at least one Case")
+    for case in cases:
+        require(
+            isinstance(case, Case),
+            f"{target} must be a Case, or a sequence of cases; got {type(case).__name__}",
+        )
+    names = [case.name for case in cases]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, f"{target} has more than one case of the name {twice[:1]}: give them different names")
     return cases
 
 
@@ -43,7 +56,8 @@ def _parts(target: str) -> tuple[str, str]:
 
 def _from_file(path: Path) -> ModuleType:
     """The file as a module. Its name is a digest of path and content, so that only an edited file is run again."""
-    require(path.is_file(), f"there is no file {path}")
+    require(path.exists(), f"there is no file {path}")
+    require(path.is_file(), f"{path} is no file")
     path = path.absolute()
     name = f"twinflower_audit_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
     if name not in sys.modules:
@@ -61,6 +75,10 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_name(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
+    require(
+        "/" not in name and not Path(name).is_dir(),
+        f"{name} is no file with cases: name a file FILE.py, or a module",
+    )
     try:
         return import_module(name)
     except ImportError as error:
@@ -73,12 +91,14 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort)
     names: of the cases to audit; empty for all. Returns whether all claims hold as far as the attacks show. Raises
     SettingError if they do, but of a case nothing was audited.
     """
+    if out:
+        _check_folder(out)
     known = {case.name: case for case in load(target)}
     unknown = [name for name in names if name not in known]
     require(not unknown, f"{target} has no case {unknown[:1]}; its cases are {', '.join(known)}")
     reports = []
     for case in [known[name] for name in names] or list(known.values()):
-        reports.append(audit(case, effort, target))
+        reports.append(audit_case(case, effort, target, _Progress(case.name)))
         say(reports[-1].text())
     say("Not tried:", *(f"- {text}" for text in NOT_TRIED))
     if out:
@@ -87,6 +107,25 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort)
     void = [f"{report.case.name}: {report.attack.void}" for report in reports if report.attack.void]
     require(not (holds and void), f"nothing was audited of {void[:1]}: see above")
     return holds
+
+
+def _check_folder(out: Path) -> None:
+    """Raise SettingError if the folder cannot be made, before hours of work."""
+    made = next(part for part in (out, *out.parents) if part.exists())
+    require(made.is_dir(), f"--out must be a folder, and {made} is a file")
+    require(os.access(made, os.W_OK), f"--out must be a folder to write in, and {made} is not")
+
+
+class _Progress:
+    """Tells now and then on standard error what an audit is doing."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._stream, self._next = name, sys.stderr, time.monotonic() + _EVERY
+
+    def __call__(self, doing: str) -> None:
+        if time.monotonic() >= self._next:
+            print(f"{self._name}: {doing}", file=self._stream, flush=True)
+            self._next = time.monotonic() + _EVERY
 
 
 def _write(reports: list[Report], out: Path, target: str) -> None:

@@ -1,12 +1,13 @@
 """Neighbouring data sets, and server messages that move what a client sends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinflower.arrays import Mask
 from twinflower.errors import require
 from twinflower.privacy.accountant import check_count
 
@@ -15,6 +16,7 @@ from .recorder import Arrays, Request, request
 Rows = Mapping[str, NDArray[Any]]
 """Columns of a table, such as {"image": (n, 8, 8), "label": (n,)}; arrays with a common first axis."""
 
+AS_GIVEN = "the model as given"  # among the messages
 _FAR = 1e3  # the size of an extreme row or model
 _TILT = 0.03  # the cosine of the angle between a far model and a row across it
 
@@ -27,13 +29,18 @@ def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[s
     counts most.
     """
     require(relation in ("replace", "add or remove"), "relation must be 'replace' or 'add or remove'")
+    for name, column in rows.items():
+        require(
+            isinstance(column, np.ndarray) and column.ndim > 0,
+            f"rows must be columns, NumPy arrays with one entry per record; {name!r} is a {type(column).__name__}",
+        )
     sizes = {len(column) for column in rows.values()}
     require(len(sizes) == 1 and min(sizes) > 1, f"rows must be columns of one length above 1; got {sizes}")
     require(
         label in {"", *rows},
         f'label must be the column of labels, or "" if there is none; got {label!r}, and columns {", ".join(rows)}',
     )
-    found = _removed(rows, *sizes) if relation == "add or remove" else _replaced(rows, label)
+    found = _removed(rows, label) if relation == "add or remove" else _replaced(rows, label)
     different = _without_duplicates(found)
     require(
         bool(different),
@@ -55,25 +62,41 @@ def _equal(one: Rows, other: Rows) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def _removed(rows: Rows, size: int) -> dict[str, tuple[Rows, Rows]]:
-    """Data sets, and the same without one row."""
-    return {
-        "the first row removed": (rows, _taken(rows, slice(1, None))),
-        "one of two equal rows removed": (_taken(rows, [0, 0]), _taken(rows, [0])),
-        "one of two rows removed": (_taken(rows, [0, size - 1]), _taken(rows, [0])),
+def _removed(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
+    """Data sets, and the same without one row: an ordinary one, or one far from or opposite to those that stay."""
+    single = taken(rows, [0])
+    found = {
+        "the first row removed": (rows, taken(rows, slice(1, None))),
+        "one of two equal rows removed": (taken(rows, [0, 0]), single),
+        "one of two rows removed": (taken(rows, [0, -1]), single),
     }
+    for text, base in (("all rows", rows), ("the first row alone", single)):
+        for how, changed in _changed(base, rows, label).items():
+            found[f"added to {text}: the first one {how}"] = joined(taken(changed, [0]), base), base
+    for text, one, other in _both_across(single, label):
+        found[f"added to a row {text}: its opposite"] = joined(one, other), other
+    return found
 
 
 def _replaced(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
     """Data sets, and the same with another first row."""
     found: dict[str, tuple[Rows, Rows]] = {}
-    single = _taken(rows, [0])
+    single, twins = taken(rows, [0]), taken(rows, [0, 0])
     for text, base in (("the first row", rows), ("the only row", single)):
         found |= {f"{text} {how}": (base, changed) for how, changed in _changed(base, rows, label).items()}
-    for sign in (-1, 1):
-        one, other = (_with_first(single, _across(single, label, sign, side)) for side in (-1, 1))
-        found[f"the only row across a far model, {'against' if sign < 0 else 'for'} it"] = one, other
+    for how, changed in _changed(twins, rows, label).items():
+        if label in rows and changed[label][0] != changed[label][1]:  # one class against two
+            found[f"one of two equal rows {how}"] = twins, changed
+    for text, one, other in _both_across(single, label):
+        found[f"the only row {text}"] = one, other
     return found
+
+
+def _both_across(single: Rows, label: str) -> Iterator[tuple[str, Rows, Rows]]:
+    """Two opposite rows across a far model, that it classifies rightly and wrongly."""
+    for sign, text in ((-1, "against it"), (1, "for it")):
+        one, other = (_with_first(single, _across(single, label, sign, side)) for side in (-1, 1))
+        yield f"across a far model, {text}", one, other
 
 
 def _across(rows: Rows, label: str, sign: int, side: int) -> dict[str, NDArray[Any]]:
@@ -126,8 +149,33 @@ def _changed(base: Rows, rows: Rows, label: str) -> dict[str, Rows]:
     return found
 
 
-def _taken(rows: Rows, places: Any) -> Rows:
+def taken(rows: Rows, places: Any) -> Rows:
+    """The rows at these places."""
     return {name: column[places] for name, column in rows.items()}
+
+
+def mixed(rows: Rows, number: int, draws: np.random.Generator) -> Rows:
+    """So many new rows, of which every entry is drawn from those at its place in the column."""
+
+    def drawn(column: NDArray[Any]) -> NDArray[Any]:
+        flat = column.reshape(len(column), -1)
+        new = flat[draws.integers(len(flat), size=(number, flat.shape[1])), np.arange(flat.shape[1])]
+        return new.reshape(number, *column.shape[1:])
+
+    return {name: drawn(column) for name, column in rows.items()}
+
+
+def either(coins: Mask, heads: Rows, tails: Rows) -> Rows:
+    """Of every pair of rows the one that its coin (m,) decides."""
+    return {
+        name: np.where(coins.reshape(-1, *[1] * (column.ndim - 1)), column, tails[name])
+        for name, column in heads.items()
+    }
+
+
+def joined(first: Rows, second: Rows) -> Rows:
+    """The rows of both."""
+    return {name: np.concatenate([first[name], second[name]]) for name in first}
 
 
 def _with_first(rows: Rows, values: Mapping[str, Any]) -> Rows:
@@ -138,7 +186,7 @@ def _with_first(rows: Rows, values: Mapping[str, Any]) -> Rows:
     return changed
 
 
-def messages(
+def server_messages(
     model: Arrays,
     rounds: int,
     config: Mapping[str, Any] | None = None,
@@ -159,7 +207,7 @@ def messages(
 
     draws = np.random.default_rng(0)
     return {
-        "the model as given": sent(lambda a, round_: a),
+        AS_GIVEN: sent(lambda a, round_: a),
         "a far model": sent(lambda a, round_: np.full_like(a, _FAR)),
         "far models of both signs in turn": sent(lambda a, round_: np.full_like(a, _FAR * (-1) ** round_)),
         "random models": sent(lambda a, round_: draws.normal(size=a.shape).astype(a.dtype)),

@@ -1,19 +1,24 @@
-"""Runs of a mechanism as rows of numbers, and what stays the same in every run."""
+"""Runs of a mechanism as rows of numbers, and what stays the same in every run.
 
-from collections.abc import Sequence
+Runs may hold millions of numbers, so that none is stored that does not need to be.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.arrays import Array
+from twinflower.arrays import Array, Mask
 
-from .transcript import Transcript
+from .transcript import Outcome, Transcript
 
 _FEW = 300  # numbers of all rounds that are used as they are; more are projected
 _DIRECTIONS = 2  # on which the numbers of a round are projected
 _LARGEST = 1e50  # numbers are clipped to it, so that their squares are numbers, too
 _ABSENT, _NOTHING = "absent", np.empty(0)
+_ONE_ENTRY = re.compile(r"float\d+ \(1(, 1)*,?\)")  # type and shape of an array that is not a single number
 
 
 class Leak(NamedTuple):
@@ -35,39 +40,65 @@ class Leak(NamedTuple):
         return self.entry < len(numbers) and f"{numbers[self.entry]:.17g}" == self.second
 
 
-def leaks(first: Sequence[Transcript], second: Sequence[Transcript]) -> list[Leak]:
+class Seen:
+    """What many runs on a data set have in common; the runs are not stored."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._texts: dict[tuple[int, str], tuple[str, int]] = {}  # the text, and how many runs had it
+        self._numbers: dict[
+            tuple[int, str], tuple[Array, Mask, int]
+        ] = {}  # of a run, which stayed, in how many
+
+    def add(self, run: Transcript) -> None:
+        """Look at a run."""
+        self.runs += 1
+        for round_, outcome in enumerate(run, 1):
+            for place, text in outcome.form.items():
+                first, times = self._texts.get((round_, place), (text, 0))
+                self._texts[round_, place] = first, times + (text == first)
+            for place, numbers in outcome.values.items():
+                first, same, times = self._numbers.get((round_, place), (numbers, np.array(True), 0))
+                if len(numbers) == len(first):
+                    self._numbers[round_, place] = first, same & (numbers == first), times + 1
+
+    def texts(self, other: "Seen") -> Iterator[tuple[tuple[int, str], str]]:
+        """The places of either that have the same text in all runs, or that no run has."""
+        for key in sorted(self._texts | other._texts):
+            text, times = self._texts.get(key, (_ABSENT, self.runs))
+            if times == self.runs:
+                yield key, text
+
+    def numbers(self) -> Iterator[tuple[tuple[int, str], tuple[Array, Mask]]]:
+        """The places with numbers in all runs, as many in each: those of a run, and which are the same in all."""
+        for key, (first, same, times) in sorted(self._numbers.items(), key=lambda item: item[0]):
+            if times == self.runs:
+                yield key, (first, same)
+
+
+def leaks(first: Seen, second: Seen) -> list[Leak]:
     """What may distinguish the data sets with certainty, judging by these runs.
 
     It is the same, or absent, in all runs on a data set, and different between the two. Of the numbers at a place, each
     is compared by itself.
     """
-    forms, numbers = (sorted(_keys([*first, *second], part)) for part in (0, 1))
-    found = []
-    for round_, place in forms:
-        one, other = ({run[round_ - 1].form.get(place, _ABSENT) for run in side} for side in (first, second))
-        if len(one) == len(other) == 1 and one != other:
-            found.append(Leak(round_, place, one.pop(), other.pop()))
-    for round_, place in numbers:
-        sides = [[run[round_ - 1].values.get(place, _NOTHING) for run in side] for side in (first, second)]
-        if len({len(numbers) for side in sides for numbers in side}) == 1:
-            found += _told_by(round_, place, *map(np.stack, sides))
+    texts, numbers = dict(second.texts(first)), dict(second.numbers())
+    found = [
+        Leak(*key, text, texts[key]) for key, text in first.texts(second) if texts.get(key, text) != text
+    ]
+    for key, one in first.numbers():
+        if key in numbers and len(one[0]) == len(numbers[key][0]):
+            found += _told_by(*key, one, numbers[key])
     return found
 
 
-def _told_by(round_: int, place: str, first: Array, second: Array) -> list[Leak]:
-    """The first number at a place (n, size) that tells the data sets apart."""
-    same = (first == first[0]).all(0) & (second == second[0]).all(0) & (first[0] != second[0])
+def _told_by(round_: int, place: str, one: tuple[Array, Mask], other: tuple[Array, Mask]) -> list[Leak]:
+    """The first number at a place that tells the data sets apart."""
+    (first, stays), (second, stays_too) = one, other
     return [
-        Leak(round_, place, f"{first[0, i]:.17g}", f"{second[0, i]:.17g}", int(i))
-        for i in np.flatnonzero(same)[:1]
+        Leak(round_, place, f"{first[i]:.17g}", f"{second[i]:.17g}", int(i))
+        for i in np.flatnonzero(stays & stays_too & (first != second))[:1]
     ]
-
-
-def _keys(runs: Sequence[Transcript], part: int) -> set[tuple[int, str]]:
-    """The rounds and places of the forms, part 0, or of the values, part 1."""
-    return {
-        (round_, place) for run in runs for round_, outcome in enumerate(run, 1) for place in outcome[part]
-    }
 
 
 def changing(runs: Sequence[Transcript]) -> list[str]:
@@ -75,10 +106,50 @@ def changing(runs: Sequence[Transcript]) -> list[str]:
     seen: dict[tuple[int, str], set[Any]] = {}
     for run in runs:
         for round_, outcome in enumerate(run, 1):
-            single = {place: float(v[0]) for place, v in outcome.values.items() if len(v) == 1}
-            for place, value in {**outcome.form, **single}.items():
+            for place, value in {**outcome.form, **_single(outcome)}.items():
                 seen.setdefault((round_, place), set()).add(value)
     return sorted({place for (_, place), values in seen.items() if len(values) > 1})
+
+
+def _single(outcome: Outcome) -> dict[str, float]:
+    """The single numbers, but for arrays of one entry, such as the only bias of a model."""
+    return {
+        place: float(numbers[0])
+        for place, numbers in outcome.values.items()
+        if len(numbers) == 1 and not _ONE_ENTRY.fullmatch(outcome.form.get(place, ""))
+    }
+
+
+class Means:
+    """The mean numbers of runs on both data sets; the runs are not stored. A run that lacks a number has 0 there."""
+
+    def __init__(self) -> None:
+        self._runs = [0, 0]
+        self._sums: dict[tuple[int, str], tuple[Array, Array]] = {}
+
+    def add(self, which: int, run: Transcript) -> None:
+        """Look at a run on data set `which`, 0 or 1."""
+        self._runs[which] += 1
+        for round_, outcome in enumerate(run, 1):
+            for place, numbers in outcome.values.items():
+                sums = self._sums.setdefault(
+                    (round_, place), (np.zeros(len(numbers)), np.zeros(len(numbers)))
+                )
+                if len(numbers) == len(sums[which]):
+                    sums[which][:] += np.clip(numbers, -_LARGEST, _LARGEST)
+
+    @property
+    def layout(self) -> tuple[tuple[int, str, int], ...]:
+        """(round, place, size) of all numbers, round by round."""
+        places = [(round_, place, len(sums[0])) for (round_, place), sums in self._sums.items()]
+        return tuple(sorted(places, key=lambda place: place[0]))
+
+    def of(self, which: int) -> list[Array]:
+        """The means of every round on data set `which`."""
+        parts: dict[int, list[Array]] = {}
+        for round_, place, _ in self.layout:
+            parts.setdefault(round_, []).append(self._sums[round_, place][which] / self._runs[which])
+        return [np.concatenate(part) for part in parts.values()]
 
 
 @dataclass(frozen=True)
@@ -95,30 +166,24 @@ class Features:
     centre: tuple[Array, ...]
 
     @classmethod
-    def of(cls, first: Sequence[Transcript], second: Sequence[Transcript]) -> "Features":
-        """The features for mechanisms with such runs; both sequences have the same seeds."""
-        layout = tuple(
-            (round_, place, len(numbers))
-            for round_, outcome in enumerate(first[0], 1)
-            for place, numbers in outcome.values.items()
-        )
-        means = [_means([_rounds(layout, run) for run in side]) for side in (first, second)]
-        centre = tuple((a + b) / 2 for a, b in zip(*means, strict=True))
-        moved = [b - a for a, b in zip(*means, strict=True)]
-        few = sum(size for *_, size in layout) <= _FEW
-        return cls(layout, np.empty((0, 0)) if few else _main_directions(moved), centre)
+    def of(cls, means: Means) -> "Features":
+        """The features for mechanisms with such runs."""
+        first, second = means.of(0), means.of(1)
+        centre = tuple((a + b) / 2 for a, b in zip(first, second, strict=True))
+        moved = [b - a for a, b in zip(first, second, strict=True)]
+        few = sum(size for *_, size in means.layout) <= _FEW
+        return cls(means.layout, np.empty((0, 0)) if few else _main_directions(moved), centre)
 
-    def values(self, run: Transcript) -> Array:
-        """The numbers of a run (q,)."""
+    def read(self, run: Transcript) -> tuple[Array, Array]:
+        """The numbers of a run (q,), and the sum of squares of every round (rounds,)."""
         parts = _rounds(self.layout, run)
+        squares = [float(((p - c) ** 2).sum()) for p, c in zip(parts, self.centre, strict=True)]
+        return self._projected(parts), np.array(squares)
+
+    def _projected(self, parts: Sequence[Array]) -> Array:
         if not self.directions.size:
             return np.concatenate([*parts, np.empty(0)])
         return np.concatenate([self.directions[:, : len(part)] @ part for part in parts])
-
-    def energies(self, run: Transcript) -> Array:
-        """The sum of squares of every round (rounds,)."""
-        parts = zip(_rounds(self.layout, run), self.centre, strict=True)
-        return np.array([float(((part - centre) ** 2).sum()) for part, centre in parts])
 
     @property
     def rounds(self) -> Array:
@@ -141,11 +206,6 @@ def _rounds(layout: Sequence[tuple[int, str, int]], run: Transcript) -> list[Arr
         used = numbers if numbers is not None and fits else np.zeros(size)
         parts.setdefault(round_, []).append(np.clip(used, -_LARGEST, _LARGEST))
     return [np.concatenate(parts[round_]) for round_ in sorted(parts)]
-
-
-def _means(runs: Sequence[Sequence[Array]]) -> list[Array]:
-    """The mean numbers of every round."""
-    return [np.mean(parts, axis=0) for parts in zip(*runs, strict=True)]
 
 
 def _main_directions(moved: Sequence[Array]) -> Array:

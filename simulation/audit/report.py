@@ -2,24 +2,28 @@
 
 import json
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..report.html.parts import Fact, Page, Section, Table
 from ..report.html.render import html
-from .attack import Attack, Effort, attack
+from .attack import Attack, attack
+from .canaries import attack_once
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak
+from .session import Effort
 
 NOT_TRIED = (
     "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
     "what several clients, several runs or a colluding client reveal together",
     "how long replies take, logs, files, and memory of the client",
     "the source of the noise: whether a server can predict it, and the last bits of floating-point numbers",
-    "audits of a single training run with many canaries",
+    "with --canaries, what repeated runs show; without, a single training run with many canaries",
 )
+_TOO_MANY = 10**7  # runs of which nobody is asked to make so many
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Report:
             return "The claim does not hold."
         if self.attack.void:
             return f"Nothing was audited: {self.attack.void}"
+        if self.attack.wanted:
+            return f"Inconclusive: an attack was right in every run, {_too_few(self.attack.wanted)}."
         return "No attack exceeded the claim. This is not a proof of privacy."
 
     def text(self) -> str:
@@ -72,7 +78,10 @@ class Report:
 
     @property
     def script(self) -> str:
-        """The smallest Python script that shows the finding again."""
+        """The smallest Python script that shows the finding again; for an audit of one run the command."""
+        if self.effort.canaries:
+            options = f"--case {shlex.quote(self.case.name)} --canaries {self.effort.canaries}"
+            return f"twinflower audit {shlex.quote(self.target)} {options} --seed {self.effort.seed}"
         chosen = self.attack.chosen
         arguments = ", ".join(map(repr, (self.target, self.case.name, chosen.messages, chosen.pair)))
         return f"from twinflower import audit\naudit.demonstrate({arguments})"
@@ -88,6 +97,8 @@ class Report:
             "attacked": _finite({"epsilon": attacked.epsilon, "mu": attacked.mu}),
             "audited": not attacked.void or bool(self.alarms),
             "refuted": bool(self.alarms),
+            "inconclusive": bool(attacked.wanted and not self.alarms),
+            "wanted_runs": attacked.wanted,
             "alarms": self.alarms,
             "leaks": [leak._asdict() for leak in attacked.leaks],
             "evidence": [_finite(found._asdict()) for found in attacked.evidence],
@@ -103,11 +114,17 @@ class Report:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def run(case: Case, effort: Effort | None = None, target: str = "FILE.py:NAME") -> Report:
-    """Audit a case. target: where the case is found again, for the script of the report."""
+def audit_case(
+    case: Case,
+    effort: Effort | None = None,
+    target: str = "FILE.py:NAME",
+    progress: Callable[[str], object] = len,
+) -> Report:
+    """Audit a case. target: where the case is found again, for the script of the report. progress: see `attack`."""
     effort = effort or Effort()
     guarantee = certified(case.declared, case.claim.delta) if case.declared else None
-    return Report(case, attack(case, effort), guarantee, effort, target)
+    attacked = attack_once(case, effort, progress) if effort.canaries else attack(case, effort, progress)
+    return Report(case, attacked, guarantee, effort, target)
 
 
 def _alarms(report: Report) -> Iterator[tuple[str, str]]:
@@ -125,7 +142,9 @@ def _alarms(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _above(epsilon: float, claim: Claim) -> str:
-    return f"{_number(epsilon)} is above the claimed {claim.epsilon:g}"
+    """Both with as many digits as show which is larger."""
+    digits = next((n for n in range(4, 17) if f"{epsilon:.{n}g}" != f"{claim.epsilon:.{n}g}"), 17)
+    return f"{epsilon:.{digits}g} is above the claimed {claim.epsilon:.{digits}g}"
 
 
 def _leaks(report: Report) -> str:
@@ -136,9 +155,16 @@ def _leaks(report: Report) -> str:
     return (
         f"in all {report.effort.certain} runs on each data set, {_leak(first)}{others}; new runs confirmed it"
         if report.attack.proven
-        else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}; that does not contradict the "
-        f"claim in so few runs: --most allows more than {report.effort.most}"
+        else f"in {report.effort.certain} runs on each data set, {_leak(first)}{others}"
+        + (f", {_too_few(report.attack.wanted)}" if report.attack.wanted else "")
     )
+
+
+def _too_few(wanted: int) -> str:
+    """Why an attack that is always right does not contradict the claim."""
+    if wanted > _TOO_MANY:
+        return "which contradicts the claim only in more runs than can be made"
+    return f"which contradicts the claim in {wanted:,} runs or more: use --most {wanted}"
 
 
 def _leak(leak: Leak) -> str:
@@ -165,7 +191,9 @@ def _numbers(report: Report) -> list[tuple[str, str]]:
         ),
         (
             "attacked",
-            f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
+            "nothing"
+            if attacked.void and not report.alarms
+            else f"{_pair(attacked.epsilon, attacked.mu)} or more, with confidence {report.effort.confidence:.0%}",
         ),
     ]
 
@@ -182,7 +210,7 @@ def _evidence(report: Report) -> Iterator[str]:
     attacked = report.attack
     yield f"data sets: {attacked.chosen.pair}; server: {attacked.chosen.messages}"
     for found in attacked.evidence:
-        yield f"{found.how}: {_pair(found.epsilon, found.mu)}"
+        yield f"{found.how}: {_pair(found.epsilon, found.mu)}{', right in every run' * found.perfect}"
 
 
 def _remarks(report: Report) -> Iterator[str]:
@@ -194,6 +222,18 @@ def _remarks(report: Report) -> Iterator[str]:
                 f"if the noise is Gaussian, which the case does not declare, the claim does not hold: {found.how}: "
                 f"{_pair(found.epsilon, found.mu)}"
             )
+    known = report.certified and report.certified.mu
+    if known is not None and attacked.mu > known:
+        yield (
+            f"mu {_number(attacked.mu)} was attacked where the declared noise guarantees mu {_number(known)}: the app "
+            "does not do what is declared"
+        )
+    void = [candidate for candidate in attacked.screened if candidate.void]
+    if void and not attacked.void:
+        yield (
+            f"{len(void)} of {len(attacked.screened)} combinations of messages and data sets tell nothing, such as "
+            f'"{void[0].messages}" with "{void[0].pair}": {void[0].void}'
+        )
     if attacked.leaks and not attacked.proven:
         yield _leaks(report)
     if not attacked.replayed:

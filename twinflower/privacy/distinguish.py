@@ -10,7 +10,7 @@ is nearly a multiple of the identity, and where numbers share their noise, w is 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,10 +24,11 @@ _EVERY_RUN = 1e-13  # relative deviation below which a number is the same in all
 
 @dataclass(frozen=True)
 class LinearScore:
-    """A linear score of rows (..., p): weights . (x - centre)."""
+    """A linear score of rows (..., p): weights . (x - centre) - threshold."""
 
     weights: Array
     centre: Array
+    threshold: float = 0.0
 
     @classmethod
     def learned(cls, first: Array, second: Array) -> "LinearScore":
@@ -74,8 +75,12 @@ class LinearScore:
 
     def __call__(self, rows: Array) -> Array:
         """The scores (...,) of rows (..., p)."""
-        scores: Array = (rows - self.centre) @ self.weights
+        scores: Array = (rows - self.centre) @ self.weights - self.threshold
         return scores
+
+    def above(self, threshold: float) -> "LinearScore":
+        """The score less a threshold."""
+        return replace(self, threshold=self.threshold + threshold)
 
 
 def special_scores(first: Array, second: Array) -> tuple[LinearScore, LinearScore]:

@@ -43,18 +43,23 @@ Pair = tuple[Runs, Runs]
 
 class Evidence(NamedTuple):
     """Lower bounds: how they were found; epsilon at the claimed delta; and mu. gaussian: whether they hold for Gaussian
-    noise only."""
+    noise only. perfect: whether the attack was right in every run, so that more runs would show more."""
 
     how: str
     epsilon: float
     mu: float = 0.0
     gaussian: bool = False
+    perfect: bool = False
 
 
 def smaller(one: Evidence, again: Evidence) -> Evidence:
     """The smaller bounds of evidence that was counted twice."""
-    numbers = min(one.epsilon, again.epsilon), min(one.mu, again.mu)
-    return one._replace(how=f"{one.how} (the smaller of two counts)", epsilon=numbers[0], mu=numbers[1])
+    return one._replace(
+        how=f"{one.how} (the smaller of two counts)",
+        epsilon=min(one.epsilon, again.epsilon),
+        mu=min(one.mu, again.mu),
+        perfect=one.perfect and again.perfect,
+    )
 
 
 def linear_score(learned: Pair, rounds: Array) -> LinearScore:
@@ -178,17 +183,13 @@ def of_thresholds(
     """Bounds from how often a score exceeds a threshold, without any assumption on the mechanism: one threshold for
     epsilon and another for mu, each with alpha."""
     found = [counted(*new, best_threshold(*learned, goal, alpha)) for goal in (delta, None)]
-    return Evidence(
-        f"successes of a threshold on the {what}{_limit(found[0])}",
-        epsilon_of_rates(found[0], delta, alpha),
-        mu_of_rates(found[1], alpha),
-    )
+    how = f"successes of a threshold on the {what}"
+    return _of_counts(how, found[0], delta, alpha)._replace(mu=mu_of_rates(found[1], alpha))
 
 
-def _limit(counts: Counts) -> str:
-    """A remark if the attack could not do better with so many runs."""
+def _of_counts(how: str, counts: Counts, delta: float, alpha: float) -> Evidence:
     perfect = counts.hits == counts.seconds and not counts.alarms
-    return ", right in every run; more runs would show more" if perfect else ""
+    return Evidence(how, epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha), perfect=perfect)
 
 
 def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
@@ -198,16 +199,25 @@ def of_forms(learned: Pair, new: Pair, delta: float, alpha: float) -> Evidence:
     typical = {form for form in second if second.count(form) > first.count(form)}
     hits, alarms = (sum(form in typical for form in side.forms) for side in reversed(new))
     counts = Counts(hits, len(new[1].forms), alarms, len(new[0].forms))
-    how = "successes of kinds of replies, shapes and texts"
-    return Evidence(
-        f"{how}{_limit(counts)}", epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha)
+    return _of_counts("successes of kinds of replies, shapes and texts", counts, delta, alpha)
+
+
+def certain_score(learned: Pair, rounds: Array) -> LinearScore | None:
+    """A score that is positive in all learned runs on the second data set and in none on the first; None if there is
+    none. Its noise, if any, need not be normal: it may be the rounding of two numbers in which the noise is the
+    same."""
+    score = linear_score(learned, rounds)
+    first, second = _scores(score, learned)
+    gap = float(second.min() - first.max())
+    return score.above(float(first.max()) + gap / 2) if gap > 0 else None
+
+
+def of_certain(what: str, counts: Counts, delta: float, alpha: float) -> Evidence:
+    """The bound from how often something showed that was in all runs on the second data set and in none on the
+    first."""
+    return _of_counts(
+        f"successes of {what}, in {counts.seconds} new runs on each data set", counts, delta, alpha
     )
-
-
-def of_leak(counts: Counts, delta: float, alpha: float) -> Evidence:
-    """The bound from how often something showed that was the same in all runs on the second data set."""
-    how = f"successes of what was the same in every run, in {counts.seconds} new runs on each data set"
-    return Evidence(how, epsilon_of_rates(counts, delta, alpha), mu_of_rates(counts, alpha))
 
 
 def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> Evidence:

@@ -120,10 +120,10 @@ def mu_of_means(first: Array, second: Array, alpha: float) -> float:
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (first, second))
     deviation = math.sqrt(max(squares / freedom, _NEVER))
     t = float(second.mean() - first.mean()) / (deviation * unit)
-    return _largest(lambda mu: float(stats.nct.sf(t, freedom, mu / unit)) <= alpha, t * unit)
+    return largest(lambda mu: float(stats.nct.sf(t, freedom, mu / unit)) <= alpha, t * unit)
 
 
-def _largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7) -> float:
+def largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7) -> float:
     """The largest number from 0 to limit at which `holds`, which is true up to some number and false from there;
     0 if it is false at 0."""
     if limit <= 0 or not holds(0.0):
