@@ -6,7 +6,7 @@ censored at time t > 0, alive and in the study until then, is -t.
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, Mask
 
 
 def signed(times: Array, events: Array) -> Array:
@@ -15,6 +15,6 @@ def signed(times: Array, events: Array) -> Array:
     return np.where(events, times, np.negative(times)).astype(np.float64)
 
 
-def unsigned(labels: Array) -> tuple[Array, Array]:
+def unsigned(labels: Array) -> tuple[Array, Mask]:
     """The times and, as booleans, the events (...) of any labels (...); a label of 0 is censored at time 0."""
     return np.abs(labels), labels > 0
