@@ -1,7 +1,7 @@
 """Which runs can have standard errors."""
 
 from twinflower.errors import require
-from twinflower.known_objectives import TorchObjective
+from twinflower.known_objectives import ObjectiveSettings
 from twinflower.problems.losses import Likelihood
 from twinflower.problems.objectives import LOSSES, LinearObjective
 
@@ -9,7 +9,7 @@ _LIKELIHOODS = [name for name, loss in LOSSES.items() if isinstance(loss, Likeli
 
 
 def check_standard_errors(
-    objective: LinearObjective | TorchObjective, regulariser: str, privacy: str
+    objective: ObjectiveSettings, regulariser: str, privacy: str
 ) -> None:
     """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
     require(
