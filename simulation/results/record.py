@@ -21,7 +21,7 @@ from twinflower.problems.networks import NetworkObjective
 from twinflower.strategies import Round
 
 from ..runs.advice import warnings
-from ..runs.agreement import scaled
+from ..runs.agreement import agreed, scaled
 from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
@@ -62,6 +62,10 @@ class Recorder:
             or round_ == config.rounds
             or round_ in released(self.setup)
         )
+
+    def counted(self, counts: Array, clients: Index) -> None:
+        """Evaluate from now on with what follows from these clients' counts before round 1."""
+        self.setup = agreed(self.setup, counts, clients)
 
     def scale(self, ranges: tuple[Range, ...]) -> None:
         """Evaluate on rows that are scaled by these ranges from now on."""

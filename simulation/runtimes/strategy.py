@@ -1,7 +1,7 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -39,7 +39,7 @@ def run_strategy(
     """
     recorder = Recorder(setup, progress)
     evaluation = held_out.evaluation(setup, recorder.wants)
-    ranges = agreement.agreement(setup, recorder.scale)
+    ranges = agreement.agreement(setup, recorder.counted)
     strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
@@ -102,7 +102,13 @@ class _After:
         if self.checkpoints and self.checkpoints.due(round_):
             self.evaluator.wait()
             self.checkpoints.save(
-                round_, of_strategy(self.strategy.training, self.recorder.rows, self.recorder.scores)
+                round_,
+                of_strategy(
+                    self.strategy.training,
+                    self.recorder.rows,
+                    self.recorder.scores,
+                    self.recorder.setup.persons,
+                ),
             )
 
 
@@ -115,7 +121,8 @@ def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Tra
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    training, rows, scores = to_strategy(found, template)
+    training, rows, scores, persons = to_strategy(found, template)
+    recorder.setup = replace(recorder.setup, persons=persons)
     recorder.take_up(rows, training.rounds, scores)
     if training.ranges:
         recorder.scale(agreement.read(setup, training.ranges))

@@ -146,7 +146,7 @@ class _Estimate:
     @cached_property
     def survival(self) -> Array:
         """The product; with noise it can be above 1 or rise."""
-        return np.cumprod(1 - self.shares)
+        return (1 - self.shares).cumprod()
 
     def _inverse(self, numbers: Array) -> Array:
         return np.divide(1.0, numbers, out=np.zeros_like(numbers), where=self.known & (numbers > 0))
@@ -229,4 +229,3 @@ class _Estimate:
 def _first(times: Array, reached: Mask) -> float:
     """The first of these times at which something is reached, infinity if it never is."""
     return float(times[reached.argmax()]) if reached.any() else np.inf
-

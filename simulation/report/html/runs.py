@@ -27,6 +27,7 @@ from .discrimination import discrimination
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
+from .survival import survival
 from .wording import rows_of
 
 MOST_ROWS = 40  # of a table
@@ -43,7 +44,7 @@ def page_of_run(folder: Path) -> Page:
     case = Case.of_folder(folder)
     sections = [
         *warned(summary["warnings"] or []), *_curves(rows, config), *columns(folder, config), *coefficients(folder),
-        *discrimination(folder, summary), _sites(folder, summary),
+        *discrimination(folder, summary), *survival(folder, summary), _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
