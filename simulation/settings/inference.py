@@ -8,9 +8,7 @@ from twinflower.problems.objectives import LOSSES, LinearObjective
 _LIKELIHOODS = [name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)]
 
 
-def check_standard_errors(
-    objective: ObjectiveSettings, regulariser: str, privacy: str
-) -> None:
+def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privacy: str) -> None:
     """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
     require(
         privacy == "none",

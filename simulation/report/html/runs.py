@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.columns import Category, Classes, Column, Counts, Range, Target
+from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
 from twinflower.models.intervals import LEVEL
@@ -230,11 +230,13 @@ def columns(folder: Path, config: Config) -> list[Section]:
     return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
 
 
-def _kind(label: Classes | Target | Counts) -> str:
+def _kind(label: Label) -> str:
     if isinstance(label, Classes):
         return f"classes {_listed(label.names)}"
     if isinstance(label, Target):
         return _span(label.range)
+    if isinstance(label, Survival):
+        return f"a time of {_span(label.times)}, until the event in column {label.event} or censoring"
     exposed = f" per unit of {label.exposure}, {_span(label.exposures)}" if label.exposure else ""
     return f"a count of at most {label.most}{exposed}"
 
