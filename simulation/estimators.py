@@ -28,7 +28,7 @@ from twinflower.errors import RunError, SettingError, require
 from twinflower.known_objectives import COUNTING
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
-from twinflower.problems.networks import NETWORKS, NetworkObjective
+from twinflower.problems.networks import NETWORKS
 from twinflower.problems.objectives import LOSSES
 from twinflower.settings import check_choice, settings_of
 
@@ -155,10 +155,9 @@ class _Federated(Nested):  # type: ignore[misc]
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
         chosen = setup.config.objective
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
-        hidden = chosen.hidden_units if isinstance(chosen, NetworkObjective) else 0
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
-            result.model, chosen.name, inputs, hidden_units=hidden, origin=made, **trains
+            result.model, chosen.name, inputs, form=chosen.form, origin=made, **trains
         )  # fmt: skip
         return self
 

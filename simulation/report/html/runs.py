@@ -19,7 +19,7 @@ from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, heading, words
+from ..words import BITS, heading, score_of, words
 from .case import Case
 from .charts import Chart, chart
 from .coefficients import coefficients
@@ -260,7 +260,7 @@ def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
         return []
     headings, remark = ["site", "records"], "The names of the sites."
     if scores:
-        headings.append("R^2" if summary["regression"] else "accuracy")
+        headings.append(score_of(summary))
         remark = "The final model on the rows that each site trained on."
     rows = []
     for site in sites[:MOST_ROWS]:
