@@ -28,7 +28,7 @@ from twinflower.survival_labels import signed
 SIZES = (150, 200, 250)
 KEYS = {
     "algorithm": "fedavg", "fedavg.step-size": 0.05, "rounds": 3, "regulariser.name": "none", "data.name": ARRAYS,
-    "objective.name": "huber", "evaluation.survival-curve": "8 x 150",
+    "objective.name": "discrete-cox", "objective.intervals": "4 x 300", "evaluation.survival-curve": "8 x 150",
 }  # fmt: skip
 PRIVATE = {"algorithm": "fedpdm", "privacy.mode": "public-state", "privacy.epsilon": 8.0}
 PRIVATE |= {"fedavg.step-size": None, "fedpdm.step-size": 0.01}
@@ -106,6 +106,7 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"objective.name": "huber", "objective.intervals": None}, "survival-curve needs times of events as labels"),
         ({"evaluation.survival-curve": "3, 2"}, "survival-curve must be 1 to 1000 ascending numbers"),
         (PRIVATE | {"privacy.survival-share": 1.0}, "survival-share must be from 0.001 to 0.999"),
         (PRIVATE | {"privacy.tune-share": 0.1}, "survival curves share no budget, because every candidate"),
@@ -119,14 +120,6 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
 def test_what_is_refused(changes, sentence):
     with pytest.raises(SettingError, match=sentence):
         run(changes)
-
-
-def test_classes_have_no_survival_curve():
-    data = persons()
-    labels = (data.labels > 0).astype(np.int64)
-    classes = replace(data, labels=labels, test_labels=labels, num_classes=2)
-    with pytest.raises(SettingError, match="evaluation.survival-curve needs times of events"):
-        run({"objective.name": "logistic"}, classes)
 
 
 # ------------------------------------------------------------------------------------------ the cost

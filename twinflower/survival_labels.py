@@ -4,12 +4,15 @@ As in XGBoost's survival:cox, the label of a person with the event at time t > 0
 censored at time t > 0, alive and in the study until then, is -t.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import Array, Mask
 
 
-def signed(times: Array, events: Array) -> Array:
+def signed(times: Array, events: NDArray[Any]) -> Array:
     """The labels (...) of times (...) above 0, where events (...) is true or 1 for an event, and false or 0 for
     censoring."""
     return np.where(events, times, np.negative(times)).astype(np.float64)

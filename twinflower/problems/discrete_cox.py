@@ -45,7 +45,7 @@ from ..concordance import concordance
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import unsigned
-from .interfaces import Batch, Model
+from .interfaces import Batch
 from .objectives import LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
@@ -293,7 +293,7 @@ class CoxObjective(Penalties):
             '"365, 730, 1460", or "12 x 30.5" for twelve of equal length',
         )
 
-    def build(self, num_features: int, num_classes: int) -> Model:
+    def build(self, num_features: int, num_classes: int) -> DiscreteCox:
         """The objective for rows of num_features entries; SettingError for classes."""
         loss = IntervalHazards(interval_ends(self.intervals) or (), LINKS[self.link])
         return DiscreteCox(
