@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuts import cut_off, equal
-from grids import over_the_wire
+from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
+from site_files import three_sites
 
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
@@ -20,9 +21,12 @@ from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.parties import guard_of
-from twinflower.simulation.runs.setup import prepare_rows
+from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies.requests import properties_request
 from twinflower.survival_labels import signed
 
 SIZES = (150, 200, 250)
@@ -243,3 +247,62 @@ def test_sites_without_events_and_without_censoring(tmp_path):
     report_run(tmp_path)
     censored = inprocess.train(run(data=replace(data, labels=-np.abs(labels))))
     assert math.isinf(SurvivalTable.together(censored.setup.persons.values()).curve().median().value)
+
+
+# ------------------------------------------------------------------------------------- deployed sites
+
+SCHEMA = """
+[label]
+column = "days"
+event = "died"
+times = [1, 3000]
+[columns]
+age = { range = [20, 80] }
+"""
+
+
+def patients(seed, rows):
+    draw = np.random.default_rng(seed)
+    days, died = np.ceil(draw.exponential(700.0, rows)), draw.integers(2, size=rows)
+    lines = zip(draw.integers(20, 80, rows), days, died, strict=True)
+    return "\n".join(["age,days,died", *(f"{a},{d:.0f},{e}" for a, d, e in lines), ""])
+
+
+@pytest.mark.parametrize(
+    ("policy", "grid", "why"),
+    [
+        (
+            {"survival-rows": None},
+            "4 x 500",
+            "this site counts no persons for a survival curve: its node config has no",
+        ),
+        ({"survival-rows": 121}, "4 x 500", "unless there are at least 121 in all"),
+        (
+            {"survival-rows": 120},
+            "100 x 20",
+            "and 5 events or none, and 5 censored or none, in every interval",
+        ),
+        ({"survival-rows": 120}, "2 x 700", ""),
+        ({"survival-rows": 120, "survival-cell": 1}, "100 x 20", ""),
+    ],
+)
+def test_a_site_decides_whether_it_counts_without_noise(policy, grid, why, tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50)) | KEYS | {"data.name": "tables"}
+    config, nodes = at_sites(prepare(parse(keys | {"evaluation.survival-curve": grid})))
+    configs = [
+        {key: value for key, value in (own | {"survival-cell": 5} | policy).items() if value is not None}
+        for own in nodes
+    ]
+    reply = Deployed(config.items(), *configs).answer(properties_request(1))
+    assert (why in str(reply.error.reason)) if why else not reply.has_error()
+
+
+def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50)) | KEYS | {"data.name": "tables"}
+    setup = prepare(parse(keys))
+    config, nodes = at_sites(setup)
+    nodes = [own | {"survival-rows": 1, "survival-cell": 1} for own in nodes]
+    found = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.persons
+    for client, table in cohort.train([setup])[0].setup.persons.items():
+        assert_array_equal(found[client].cells, table.cells)
+        assert found[client].rows == table.rows
