@@ -11,6 +11,7 @@ from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from site_files import three_sites
 
+from twinflower.concordance import concordance
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
@@ -21,13 +22,14 @@ from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.parties import guard_of
+from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies.requests import properties_request
-from twinflower.survival_labels import signed
+from twinflower.survival_labels import signed, unsigned
 
 SIZES = (150, 200, 250)
 KEYS = {
@@ -247,6 +249,24 @@ def test_sites_without_events_and_without_censoring(tmp_path):
     report_run(tmp_path)
     censored = inprocess.train(run(data=replace(data, labels=-np.abs(labels))))
     assert math.isinf(SurvivalTable.together(censored.setup.persons.values()).curve().median().value)
+
+
+# ----------------------------------------------------------------------------------- concordance by site
+
+
+def test_every_site_finds_the_concordance_of_its_held_out_rows(tmp_path):
+    setup = run({"evaluation.held-out": 0.3})
+    results = [train(setup) for train in (inprocess.train, lambda own: cohort.train([own])[0])]
+    for result in results:
+        for site in range(3):
+            rows = held_rows(setup, site)
+            risk = setup.objective.predict(result.model, rows.features)
+            expected = concordance(risk, *unsigned(rows.labels)).share
+            assert result.by_site[site] == pytest.approx(expected)
+    write_run(results[0], tmp_path)
+    assert "held-out C-index" in report_run(tmp_path).read_text()
+    private = PRIVATE | {"privacy.evaluation-share": 0.2, "evaluation.loss-bound": 5.0}
+    assert not cohort.train([run(private | {"evaluation.held-out": 0.3})])[0].by_site
 
 
 # ------------------------------------------------------------------------------------- deployed sites

@@ -27,6 +27,7 @@ SUMMARY_KEYS = (
     "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", "regression",
     "test_accuracy_from", "site_names", "site_scores",
 )  # fmt: skip
+_LATER_KEYS = ("survival", "held_out_by_site")  # which a summary of an earlier version does not have
 _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 
 
@@ -63,7 +64,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     with _expecting(path, "missing or not the summary of a run"):
         summary = json.loads(path.read_text(encoding="utf-8"))
         require(all(isinstance(summary[key], int | float | None) for key in _NUMBERS), "")
-        evaluated = {key: summary.get(key) for key in SITE_COLUMNS}  # only if clients evaluate
+        evaluated = {key: summary.get(key) for key in (*SITE_COLUMNS, *_LATER_KEYS)}
         return {key: summary[key] for key in SUMMARY_KEYS} | evaluated
 
 

@@ -66,7 +66,8 @@ def run_strategy(
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(
-        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores, *sums
+        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores,
+        *sums, by_site=recorder.by_site,
     )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ class _After:
             sites = self.strategy.evaluation
             found = sites.metrics if sites.evaluates(round_) else {}
             row = held_out.row(self.recorder.setup, found)
-            self.recorder.found_at_sites(sites.scores)
+            self.recorder.found_at_sites(sites.scores, sites.by_site)
             self.evaluator.begin(round_, self.strategy.server, row)
 
     def _save(self, round_: int) -> None:
