@@ -63,7 +63,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_text(encoding="utf-8"))
         require(all(isinstance(summary[key], int | float | None) for key in _NUMBERS), "")
         evaluated = {key: summary.get(key) for key in SITE_COLUMNS}  # only if clients evaluate
-        return {key: summary[key] for key in SUMMARY_KEYS} | evaluated
+        survival = bool(summary.get("survival"))  # which earlier versions did not have
+        return {key: summary[key] for key in SUMMARY_KEYS} | evaluated | {"survival": survival}
 
 
 def read_rows(folder: Path) -> list[dict[str, float]]:
