@@ -119,8 +119,12 @@ def _check_bins(objective: str, num_classes: int) -> None:
     )
 
 
-def share_for_ranges(config: Config, data: Dataset) -> float:
-    """The share of the privacy budget for the private ranges of a schema; 0 if it has none."""
-    if data.unscaled is None or isinstance(config.data, Data):
-        return 0.0
-    return config.data.range_share
+def share_for_counts(config: Config, data: Dataset) -> float:
+    """The share of the privacy budget for counts before round 1: private ranges of a schema, and a survival curve."""
+    ranges = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
+    share = ranges + config.privacy.survival_share * bool(config.evaluation.survival_curve)
+    require(
+        share < 1,
+        f"data.range-share and privacy.survival-share must add up to less than 1; got {share:g} in all",
+    )
+    return share

@@ -16,6 +16,7 @@ from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableDat
 from twinflower.errors import require
 from twinflower.known_objectives import COUNTING, ObjectiveSettings, TorchObjective
 from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.regularisers import Penalty
 from twinflower.problems.topologies import Topology
 from twinflower.randomness import participants
@@ -214,6 +215,11 @@ def check(config: Config, stored: bool = False) -> None:
     _check_weighting(config.clients.weighting, config.method)
     _ = config.schedule
     _check_evaluation(config.evaluation, config.privacy, config.rounds)
+    require(
+        not config.evaluation.survival_curve or config.objective.name == DISCRETE_COX,
+        "evaluation.survival-curve needs times of events as labels: set objective.name to "
+        f"{DISCRETE_COX}, or leave it empty; got {config.objective.name}",
+    )
     if config.evaluation.standard_errors:
         check_standard_errors(config.objective, config.regulariser.name, config.privacy.mode)
     if isinstance(config.data, OwnData):
