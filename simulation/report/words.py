@@ -68,8 +68,8 @@ def score(config: Config) -> str:
 
 
 def score_of(summary: Mapping[str, Any]) -> str:
-    """`score` of an ended run, from its summary, which may be of an earlier version."""
-    if summary.get("survival"):
+    """`score` of an ended run, from its summary."""
+    if summary["survival"]:
         return "C-index"
     return "R^2" if summary["regression"] else "accuracy"
 

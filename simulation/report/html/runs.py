@@ -105,8 +105,7 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
     if summary["test_accuracy_from"] == "clients":
         guess = "on the rows that the sites hold out"
-    score = "Test R^2" if summary["regression"] else "Test accuracy"
-    yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
+    yield Fact(f"Test {score_of(summary)}", number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
     if summary["held_out_auc"] is not None:
