@@ -68,19 +68,20 @@ def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
     label is the name of the label column; by default, the last column of the first table. event is the name of the
-    column of the event if the label is the time until it. Numeric columns get the range
-    of their values, rounded outwards to two digits, or with private_ranges no range but "private". A column with other
-    texts is numeric, too, if at least half of its values, or all values of most tables, are numbers. Text columns, and
-    columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
-    with too many values and columns without a name are ignored. The dialect is that of most CSV files.
+    column of the event if the label is the time until it. Numeric columns get the range of their values, rounded
+    outwards to two digits, or with private_ranges no range but "private". A column with other texts is numeric, too, if
+    at least half of its values, or all values of most tables, are numbers. Text columns, and columns with few distinct
+    integers, become categories. A column with missing values gets an indicator. Text columns with too many values and
+    columns without a name are ignored. The dialect is that of most CSV files.
     """
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
-    for own in (label, *filter(None, [event])):
+    outcome = [label, event] if event else [label]
+    for own in outcome:
         expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
     seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
-    columns = [seen[name].column(name) for name in names if name not in (label, event)]
+    columns = [seen[name].column(name) for name in names if name not in outcome]
     used = tuple(
         replace(own, range=None) if private_ranges and isinstance(own, Number) else own
         for own in columns
@@ -88,8 +89,8 @@ def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False
     )
     expect(bool(used), f"no column of {tables[0].file} but the label can be used")
     ignored = tuple(name for name in columns if isinstance(name, str))
-    outcome = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
-    return Schema(used, outcome, ignored, dialect=_most_frequent(tables))
+    drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
+    return Schema(used, drafted, ignored, dialect=_most_frequent(tables))
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:
