@@ -1,10 +1,12 @@
-"""The objectives that a run can name: linear models, networks, and PyTorch modules."""
+"""The objectives that a run can name: linear models, networks, survival models, and PyTorch modules."""
 
 from dataclasses import dataclass
 
+from .problems.discrete_cox import DISCRETE_COX, CoxObjective
 from .problems.interfaces import Model
 from .problems.networks import NETWORKS, NetworkObjective
 from .problems.objectives import LOSSES, LinearObjective, Penalties
+from .problems.stratified_cox import STRATIFIED_COX, StratifiedCoxObjective
 from .settings import make
 
 
@@ -28,9 +30,16 @@ class TorchObjective(Penalties):
 COUNTING = "poisson"
 PROBABILISTIC = ("softmax", "logistic", *NETWORKS)  # their scores are those of probabilities
 TORCH = "torch:FILE.py:NAME"
-OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
+SURVIVAL = (DISCRETE_COX, STRATIFIED_COX)  # their labels are signed times
+ObjectiveSettings = LinearObjective | CoxObjective | StratifiedCoxObjective | TorchObjective
+OBJECTIVES: dict[
+    str,
+    type[LinearObjective] | type[CoxObjective] | type[StratifiedCoxObjective] | type[TorchObjective],
+] = {
     **dict.fromkeys(LOSSES, LinearObjective),
     **dict.fromkeys(NETWORKS, NetworkObjective),
+    DISCRETE_COX: CoxObjective,
+    STRATIFIED_COX: StratifiedCoxObjective,
     TORCH: TorchObjective,
 }
 
@@ -42,6 +51,6 @@ def make_model(name: str, num_features: int, num_classes: int, **settings: float
     that the loss does not accept.
     """
     known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
-    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
+    objective: ObjectiveSettings = make(known, "objective", name, settings)
     objective.check()
     return objective.build(num_features, num_classes)

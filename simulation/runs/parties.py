@@ -79,12 +79,12 @@ def client_of(
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    columns, own = agreement.columns_of(setup, number), setup.config.evaluation
+    counts, own = agreement.counts_of(setup, number), setup.config.evaluation
     return kind(
         context,
         setup.algorithm,
         setup.objective,
-        setup.shards if shared and columns is None else setup.shards.rows(number),
+        setup.shards if shared and not (counts and counts.columns) else setup.shards.rows(number),
         setup.start,
         number,
         setup.config.clients.count,
@@ -93,7 +93,7 @@ def client_of(
         guard,
         store,
         held_rows(setup, number),
-        columns,
+        counts,
         held_out.of_client(setup, number, guard),
         ExactAnswers(own.bins, own.errors, own.standard_errors, setup.config.rounds),
     )

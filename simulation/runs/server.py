@@ -1,4 +1,4 @@
-"""What the server of a run gets: its strategy, the evaluation at the clients, and their agreement on private ranges.
+"""What the server of a run gets: its strategy, the evaluation at the clients, and the counts that they release first.
 
 A node imports none of this.
 """
@@ -9,12 +9,11 @@ from functools import partial
 import numpy as np
 
 from twinflower.arrays import Array, Index
-from twinflower.data.columns import Range
 from twinflower.data.ranges import pack_ranges
 from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
 from twinflower.strategies.ranges import Agreement
 
-from .agreement import bins_of, found, unscaled
+from .agreement import counted, entries, found
 from .held_out import bins, released
 from .setup import Setup
 
@@ -49,14 +48,13 @@ def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
     return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
 
 
-def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
-    """The agreement of the clients by messages, None without private ranges; scale: called with the ranges."""
-    if setup.dataset.unscaled is None:
+def agreement(setup: Setup, keep: Callable[[Array, Index], None]) -> Agreement | None:
+    """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
+    if not counted(setup):
         return None
 
     def ranges(counts: Array, clients: Index) -> bytes:
-        result = found(setup, counts, clients)
-        scale(result)
-        return pack_ranges(result)
+        keep(counts, clients)
+        return pack_ranges(found(setup, counts, clients)) if setup.dataset.unscaled else b""
 
-    return Agreement(len(unscaled(setup).schema.private) * bins_of(setup).count, ranges)
+    return Agreement(entries(setup), ranges)

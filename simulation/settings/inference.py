@@ -1,16 +1,14 @@
 """Which runs can have standard errors."""
 
 from twinflower.errors import require
-from twinflower.known_objectives import TorchObjective
+from twinflower.known_objectives import SURVIVAL, ObjectiveSettings
 from twinflower.problems.losses import Likelihood
 from twinflower.problems.objectives import LOSSES, LinearObjective
 
-_LIKELIHOODS = [name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)]
+_LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
 
 
-def check_standard_errors(
-    objective: LinearObjective | TorchObjective, regulariser: str, privacy: str
-) -> None:
+def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privacy: str) -> None:
     """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
     require(
         privacy == "none",

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..arrays import Array
 from ..problems.interfaces import Batch
-from ..problems.losses import Likelihood
 from ..problems.objectives import LinearModel
 
 MOST_PARAMETERS = 1000
@@ -34,15 +33,14 @@ class Information(NamedTuple):
     @classmethod
     def of(cls, objective: LinearModel, x: Array, rows: Batch) -> "Information":
         """The sums over these rows (b, features), without the penalty."""
-        x, features = x.astype(np.float64), rows.features.astype(np.float64)
-        scores = objective.scores(x, features)
-        assert isinstance(objective.loss, Likelihood)  # checked where the run is configured
+        x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
+        scores = objective.scores(x, rows.features)
         slopes = objective.loss.slopes(scores, rows.labels)
-        wrong = (objective.predict(x, features) != rows.labels).sum() if objective.loss.classifies else 0
+        wrong = (objective.predict(x, rows.features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
-            float(len(features)), float(objective.losses(x, rows._replace(features=features)).sum()), float(wrong),
-            (slopes.T @ features).ravel(), _matrix(features, objective.loss.hessians(scores, rows.labels)),
-            _matrix(features, slopes[:, :, None] * slopes[:, None, :]),
+            float(len(slopes)), float(objective.losses(x, rows).sum()), float(wrong),
+            objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
+            objective.outer(slopes, rows.features),
         )  # fmt: skip
 
     @classmethod
@@ -67,14 +65,3 @@ class Information(NamedTuple):
 def packed_size(d: int) -> int:
     """The number of numbers in `Information.packed`."""
     return _SCALARS + d + 2 * d * d
-
-
-def _matrix(features: Array, hessians: Array) -> Array:
-    """The sum of hessians (b, k, k) times a a^T over rows a (b, n), with the entries of x by output, (k n, k n)."""
-    outputs, columns = hessians.shape[-1], features.shape[1]
-    blocks = np.empty((outputs, columns, outputs, columns))
-    for k in range(outputs):
-        for other in range(k + 1):
-            block = (features * hessians[:, k, other, None]).T @ features
-            blocks[k, :, other], blocks[other, :, k] = block, block.T
-    return blocks.reshape(outputs * columns, outputs * columns)

@@ -9,9 +9,10 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,7 +21,18 @@ from ..errors import require
 from ..norms import norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
-from .losses import Absolute, ClassWeighted, Huber, Logistic, Loss, Poisson, RowwiseLogistic, Softmax, Squared
+from .losses import (
+    Absolute,
+    ClassWeighted,
+    Huber,
+    Likelihood,
+    Logistic,
+    Loss,
+    Poisson,
+    RowwiseLogistic,
+    Softmax,
+    Squared,
+)
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
@@ -133,14 +145,54 @@ class LinearModel(Penalised, ScaledGrads):
 
     def grad(self, x: Array, rows: Batch, scale: float = 1.0) -> Array:
         """scale times the gradient of `value`, (..., d)."""
-        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        parts = self.parts(self.loss.slopes(self.scores(x, rows.features), rows.labels))
         if self.clips_rows:
-            lengths = outer_norms((slopes, rows.norms()), bound=self.clip_norm)
-            slopes *= clipping(self.clip_norm, lengths)
-            forget(lengths, slopes)
-        slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
-        matrix = slopes.swapaxes(-1, -2) @ rows.features
-        return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x, scale)
+            lengths = outer_norms(*zip(parts, self.part_norms(rows), strict=True), bound=self.clip_norm)
+            factors = clipping(self.clip_norm, lengths)
+            for part in parts:
+                part *= factors
+            forget(lengths, *parts)
+        share = scale / parts[0].shape[-2] if rows.weights is None else scale * rows.weights[..., None]
+        for part in parts:
+            part *= share
+        return self.full_grad(self.summed(parts, rows.features), x, scale)
+
+    def parts(self, slopes: Array) -> list[Array]:
+        """The slopes (..., b, k) of all that enters a row's scores, given those of the scores (..., b, outputs). A
+        row's gradient consists of the outer products of its part and what it enters with, of norms `part_norms`."""
+        return [slopes]
+
+    def part_norms(self, rows: Batch) -> list[Array]:
+        """The norms (..., b) of what each of the `parts` is multiplied by in a row's gradient."""
+        return [rows.norms()]
+
+    def summed(self, parts: Sequence[Array], features: Array) -> Array:
+        """The sum of the rows' gradients, (..., d), given their parts."""
+        matrix = parts[0].swapaxes(-1, -2) @ features
+        return matrix.reshape(matrix.shape[:-2] + (self.d,))
+
+    def information(self, scores: Array, rows: Batch) -> Array:
+        """The sum of the rows' Hessians of a `Likelihood`, (d, d), given their scores (b, outputs)."""
+        assert isinstance(self.loss, Likelihood)  # checked where the run is configured
+        return self._sandwich(rows.features, self.loss.hessians(scores, rows.labels))
+
+    def outer(self, slopes: Array, features: Array) -> Array:
+        """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
+        return self._sandwich(features, slopes[:, :, None] * slopes[:, None, :])
+
+    def _sandwich(self, features: Array, matrices: Array) -> Array:
+        """The sum of matrices (b, outputs, outputs) times a a^T over rows a (b, n), by output, (d, d)."""
+        columns = self.num_features
+        blocks = np.empty((self.outputs, columns, self.outputs, columns))
+        for k in range(self.outputs):
+            for other in range(k + 1):
+                block = (features * matrices[:, k, other, None]).T @ features
+                blocks[k, :, other], blocks[other, :, k] = block, block.T
+        return blocks.reshape(self.d, self.d)
+
+    def stretch(self, squares: Any) -> Any:
+        """The squared norm of J, the derivative of a row's scores in the point, given the row's squared norm."""
+        return squares
 
     def check_rows(self, rows: Batch) -> None:
         """See `ChecksRows`."""
@@ -161,7 +213,8 @@ class LinearModel(Penalised, ScaledGrads):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
-        slope = self.loss.slope_bound * row_norm if row_norm else math.inf
+        stretch = self.stretch(row_norm**2)
+        slope = self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
         gradient = min(slope, self.clip_norm or math.inf)
         bounded = math.isfinite(self.loss.slope_bound)
         other = "row-norm" if bounded else "choose a loss with bounded slopes, such as huber"
@@ -171,7 +224,7 @@ class LinearModel(Penalised, ScaledGrads):
         )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
-        curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
+        curvature = self.loss.curvature_bound * stretch if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature)
 
 
@@ -249,6 +302,11 @@ class Penalties:
         str,
         Setting("gradients that clip-norm bounds: of every row, or of the batch", one_of(("rows", "batch"))),
     ] = "rows"
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The settings without which the scores of a point cannot be computed, by their names."""
+        return {}
 
     def check(self) -> None:
         """SettingError for settings that are out of range or contradict each other."""
