@@ -1,6 +1,6 @@
 """Fed-Heart-Disease of FLamby (du Terrail et al., NeurIPS 2022): our estimators beside FLamby's published results.
 
-    python benchmarks/flamby.py --data-dir DIR [--method PACKAGE.MODULE:FUNCTION] [--markdown FILE] [--figure FILE]
+    python benchmarks/flamby.py --data-dir DIR [--method PACKAGE.MODULE:FUNCTION] [--page FILE] [--figure FILE]
     python benchmarks/flamby.py --corrected
 
 The score is FLamby's: the mean of the hospitals' accuracies on their own test rows. Each method is trained without
@@ -30,6 +30,7 @@ import csv
 import itertools
 import math
 import os
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -210,6 +211,15 @@ def table(found: Results, splits: str) -> list[str]:
     return lines
 
 
+def filled(text: str, found: Results) -> str:
+    """A page whose tables, between <!-- flamby SPLITS --> and <!-- end -->, are those of the results."""
+
+    def block(match: re.Match[str]) -> str:
+        return "\n".join([match[1], "", *table(found, match[2]), "", match[3]])
+
+    return re.sub(r"(<!-- flamby (.+?) -->).*?(<!-- end -->)", block, text, flags=re.DOTALL)
+
+
 def draw(found: Results, path: Path) -> None:
     """Score by epsilon over the repeated splits, with the deviation over splits."""
     from matplotlib import pyplot as plt
@@ -276,7 +286,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="of FLamby's split, and repeated splits")
     parser.add_argument("--method", default="", metavar="PACKAGE.MODULE:FUNCTION", help="another method")
     parser.add_argument("--results", type=Path, default=STORE)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--page", type=Path, help="a page whose tables are filled")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--corrected", action="store_true", help="only FLamby's own epsilon")
     chosen = parser.parse_args()
@@ -292,12 +302,10 @@ def main() -> None:
             chosen.seeds,
         )
     found = stored(chosen.results)
-    lines = [
-        line
-        for splits in ("FLamby's", "FLamby's, claimed", "repeated")
-        for line in ["", splits, "", *table(found, splits)]
-    ]
-    print(*lines, sep="\n")
+    for splits in dict.fromkeys(case.splits for case in found):
+        print("", splits, "", *table(found, splits), sep="\n")
+    if chosen.page:
+        chosen.page.write_text(filled(chosen.page.read_text(), found))
     if chosen.figure:
         draw(found, chosen.figure)
 
