@@ -82,7 +82,8 @@ def check_site(node_config: str, run_config: Path | None) -> None:
 
 def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     """Print the coefficients of a linear model as tables, or write them to a CSV file."""
-    from twinflower.models.trained import inferred, load
+    from twinflower.models.model import inferred
+    from twinflower.models.trained import load
 
     from .report.coefficients import as_csv, headings, remarks, tables
     from .report.console import table

@@ -4,7 +4,7 @@ A table is a data frame, or a dictionary of columns. Its schema is like that of 
 texts, missing values and private ranges mean the same in both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,7 +125,7 @@ class Columns:
             _check_known(parameter, getattr(self, parameter), names)
         document = {
             "missing-values": _MISSING_TEXTS,
-            "label": plain({"column": _unused(names), **label}),
+            "label": plain({"column": unused(names, "y"), **label}),
             "columns": plain(self._documents(X, names)),
         }
         schema = make_schema(document)
@@ -165,12 +165,11 @@ def _check_known(parameter: str, given: Any, names: Sequence[str]) -> None:
         )
 
 
-def _unused(names: Sequence[str]) -> str:
-    """A name for the label that no column has."""
-    label = "y"
-    while label in names:
-        label += "_"
-    return label
+def unused(names: Collection[str], name: str) -> str:
+    """The name, with underscores if a column has it."""
+    while name in names:
+        name += "_"
+    return name
 
 
 def _listed(own: Any) -> Any:

@@ -10,7 +10,7 @@ the cost of privacy on data that one person may see; for real sites, deploy the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from twinflower.errors import RunError, SettingError, require
 from twinflower.known_objectives import COUNTING
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
-from twinflower.problems.networks import NETWORKS, NetworkObjective
+from twinflower.problems.networks import NETWORKS
 from twinflower.problems.objectives import LOSSES
 from twinflower.settings import check_choice, settings_of
 
@@ -69,8 +69,10 @@ _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Federated(Nested):  # type: ignore[misc]
-    """Common base of the two estimators; see `FederatedClassifier` for the parameters."""
+class Federated(Nested):  # type: ignore[misc]
+    """Common base of the estimators; see `FederatedClassifier` for the parameters."""
+
+    objectives: ClassVar[Sequence[str]] = _OBJECTIVES
 
     algorithm: str = field(default="fedpdm", kw_only=False)
     epsilon: float | None = None
@@ -145,8 +147,8 @@ class _Federated(Nested):  # type: ignore[misc]
             unscaled=raw.taken(order) if raw else None,
         )  # fmt: skip
         objective = self._objective(len(classes))
-        check_choice("objective", objective, _OBJECTIVES)
-        keys = self._keys(objective, _curvature(features, sizes), seed)
+        check_choice("objective", objective, self.objectives)
+        keys = self._keys(objective, _spread(features, sizes), seed)
         setup = prepare_rows(run_config(keys, self.settings or {}), data)
         (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
@@ -155,10 +157,9 @@ class _Federated(Nested):  # type: ignore[misc]
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
         chosen = setup.config.objective
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
-        hidden = chosen.hidden_units if isinstance(chosen, NetworkObjective) else 0
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
-            result.model, chosen.name, inputs, hidden_units=hidden, origin=made, **trains
+            result.model, chosen.name, inputs, form=chosen.form, origin=made, **trains
         )  # fmt: skip
         return self
 
@@ -226,28 +227,30 @@ class _Federated(Nested):  # type: ignore[misc]
     def _steps(self, objective: str, spread: float) -> dict[str, Any]:
         """Step size, rho and number of local steps, from a bound on the loss's curvature.
 
-        The bound holds for the mean loss of every site (spread: `_curvature`), in a private fit for every single row.
+        The bound holds for the mean loss of every site (spread: `_spread`), in a private fit for every single row.
         """
-        loss = LOSSES["softmax" if objective in NETWORKS else objective]
         known = settings_of(ALGORITHMS[self.algorithm])
-        curvature = min(loss.curvature_bound, 1.0) * (
-            (self.row_norm or 1.0) ** 2 if self._private else spread
-        )
+        curvature = self._curvature(objective, (self.row_norm or 1.0) ** 2 if self._private else spread)
         wanted = {"step-size": (0.2 if self._private else 0.9) / curvature, "rho": _RHO * curvature}
         steps = {f"{self.algorithm}.{key}": value for key, value in wanted.items() if key in known}
         if ALGORITHMS[self.algorithm].takes_local_steps:
             steps["local.max-steps"] = _STEPS[self._private]
         return steps
 
+    def _curvature(self, objective: str, squares: float) -> float:
+        """A bound on the curvature of the mean loss of rows a, given one on the eigenvalues of the mean of a a^T."""
+        loss = LOSSES["softmax" if objective in NETWORKS else objective]
+        return min(loss.curvature_bound, 1.0) * squares
 
-def _curvature(features: Array, sizes: tuple[int, ...]) -> float:
+
+def _spread(features: Array, sizes: tuple[int, ...]) -> float:
     """The largest eigenvalue of (1/m) A^T A over all sites, where A (m, columns) holds a site's rows."""
     parts = np.split(features, np.cumsum(sizes)[:-1])
     return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
+class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     """A classifier trained over sites that do not share their rows.
 
     algorithm      name of an algorithm, as shown by `twinflower list`
@@ -318,7 +321,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
     """A regressor trained over sites that do not share their rows.
 
     Parameters and attributes are those of `FederatedClassifier`, without `classes_`, except for:

@@ -195,7 +195,11 @@ def test_models_that_have_none_say_so():
         ("swish-network", 3 * (columns + 2), 3),
     ):
         model = trained(
-            np.ones(d), objective, Inputs(columns - 1, schema), classes=("no", "yes"), hidden_units=hidden
+            np.ones(d),
+            objective,
+            Inputs(columns - 1, schema),
+            classes=("no", "yes"),
+            form={"hidden_units": hidden} if hidden else {},
         )
         with pytest.raises(
             SettingError, match=f"are those of objective softmax or logistic; got {objective}"

@@ -18,7 +18,7 @@ from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.models.information import Information, packed_size
-from twinflower.models.trained import inferred
+from twinflower.models.model import inferred
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation import cli

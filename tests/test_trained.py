@@ -18,7 +18,8 @@ from twinflower.data.sets import load_dataset
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.inputs import Inputs
-from twinflower.models.trained import TrainedModel, trained
+from twinflower.models.model import TrainedModel
+from twinflower.models.trained import trained
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
 from twinflower.simulation.results.files import write_text
@@ -46,7 +47,14 @@ def some(objective: str, text: str = SCHEMA, **inputs) -> TrainedModel:
     hidden = 3 if "network" in objective else 0
     d = hidden * (columns + outputs) if hidden else outputs * columns
     names = getattr(schema.label, "names", ())
-    return trained(point(d), objective, both, hidden_units=hidden, classes=names, origin={"seed": 1})
+    return trained(
+        point(d),
+        objective,
+        both,
+        form={"hidden_units": hidden} if hidden else {},
+        classes=names,
+        origin={"seed": 1},
+    )
 
 
 CASES = [

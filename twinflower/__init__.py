@@ -17,6 +17,7 @@ _LATER = {  # public names and their modules, imported on first use
     "load": "models.trained",
     "FederatedClassifier": "simulation.estimators",
     "FederatedRegressor": "simulation.estimators",
+    "FederatedCoxRegressor": "simulation.cox_estimator",
 }
 
 _MODULES = {"audit": "simulation.audit"}  # public modules by their short names, imported on first use

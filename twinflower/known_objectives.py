@@ -1,7 +1,8 @@
-"""The objectives that a run can name: linear models, networks, and PyTorch modules."""
+"""The objectives that a run can name: linear models, networks, survival models, and PyTorch modules."""
 
 from dataclasses import dataclass
 
+from .problems.discrete_cox import DISCRETE_COX, CoxObjective
 from .problems.interfaces import Model
 from .problems.networks import NETWORKS, NetworkObjective
 from .problems.objectives import LOSSES, LinearObjective, Penalties
@@ -28,9 +29,11 @@ class TorchObjective(Penalties):
 COUNTING = "poisson"
 PROBABILISTIC = ("softmax", "logistic", *NETWORKS)  # their scores are those of probabilities
 TORCH = "torch:FILE.py:NAME"
-OBJECTIVES: dict[str, type[LinearObjective] | type[TorchObjective]] = {
+ObjectiveSettings = LinearObjective | CoxObjective | TorchObjective
+OBJECTIVES: dict[str, type[LinearObjective] | type[CoxObjective] | type[TorchObjective]] = {
     **dict.fromkeys(LOSSES, LinearObjective),
     **dict.fromkeys(NETWORKS, NetworkObjective),
+    DISCRETE_COX: CoxObjective,
     TORCH: TorchObjective,
 }
 
@@ -42,6 +45,6 @@ def make_model(name: str, num_features: int, num_classes: int, **settings: float
     that the loss does not accept.
     """
     known = {**OBJECTIVES, name: TorchObjective} if name.startswith("torch:") else OBJECTIVES
-    objective: LinearObjective | TorchObjective = make(known, "objective", name, settings)
+    objective: ObjectiveSettings = make(known, "objective", name, settings)
     objective.check()
     return objective.build(num_features, num_classes)

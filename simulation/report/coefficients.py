@@ -9,6 +9,7 @@ import numpy as np
 
 from twinflower.models.coefficients import INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
+from twinflower.models.survival_model import BASELINE
 
 _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
@@ -47,8 +48,8 @@ def _has_errors(found: Sequence[Coefficient]) -> bool:
 def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     """The headings of the rows of `tables`."""
     effect: tuple[str, ...] = ("effect",)
-    if found[0].outcome:
-        effect = ("log odds", "odds ratio") if found[0].against else ("log rate", "rate ratio")
+    if found[0].effect:
+        effect = f"log {found[0].effect}", f"{found[0].effect} ratio"
     if not _has_errors(found):
         return ("column", "term", *effect, "used")
     return ("column", "term", *effect, f"95% interval of the {effect[-1]}", "standard error", "p", "used")
@@ -56,18 +57,20 @@ def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
 
 def tables(found: Sequence[Coefficient]) -> dict[str, list[tuple[str, ...]]]:
     """The rows of text of each outcome, by its title."""
-    groups, errors = groupby(found, key=lambda row: (row.outcome, row.against)), _has_errors(found)
+    groups, errors = (
+        groupby(found, key=lambda row: (row.effect, row.outcome, row.against)),
+        _has_errors(found),
+    )
     return {_title(*outcome): [_cells(row, errors) for row in rows] for outcome, rows in groups}
 
 
-def _title(outcome: str, against: str) -> str:
-    if against:
-        return f"odds of {outcome} against {against}"
-    return f"rate of {outcome}" if outcome else "effects, in units of the label"
+def _title(effect: str, outcome: str, against: str) -> str:
+    name = f"{effect} of {outcome}" if effect else "effects, in units of the label"
+    return f"{name} against {against}" if against else name
 
 
 def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:
-    odds = (f"{row.odds_ratio:.4g}",) if row.outcome else ()
+    odds = (f"{row.odds_ratio:.4g}",) if row.effect else ()
     more = _errors(row) if errors else ()
     return (row.column, _term(row), f"{row.estimate:.4g}", *odds, *more, "yes" if row.selected else "no")
 
@@ -76,13 +79,13 @@ def _errors(row: Coefficient) -> tuple[str, str, str]:
     """The interval, of the odds ratio if there is one, the standard error and the p-value; dashes if there are none."""
     if row.std_error != row.std_error:
         return ("-", "-", "-")
-    low, high = np.exp([row.low, row.high]) if row.outcome else (row.low, row.high)
+    low, high = np.exp([row.low, row.high]) if row.effect else (row.low, row.high)
     p_value = "<0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
     return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", p_value
 
 
 def _term(row: Coefficient) -> str:
-    if row.column == INTERCEPT or row.term == PER_UNIT:
+    if row.column in (INTERCEPT, BASELINE) or row.term == PER_UNIT:
         return row.term
     return f"{row.term} (reference)" if row.term == row.reference else f"{row.term} (against {row.reference})"
 

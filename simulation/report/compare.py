@@ -13,6 +13,7 @@ from twinflower.privacy import best_guess
 
 from ..results.folder import curve_of, runs_below
 from ..results.reading import read_summary
+from .words import score_of
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test score", "objective", "optimality", "nonzeros", "uplink Mbit",
@@ -60,7 +61,7 @@ def comparison(folders: Sequence[Path]) -> Comparison:
 
 def headings(runs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """`HEADINGS` for these summaries, with the score named by what it is."""
-    kinds = sorted({"R^2" if run["regression"] else "accuracy" for run in runs}, reverse=True)
+    kinds = sorted({score_of(run) for run in runs}, reverse=True)
     score = f"test {' or '.join(kinds or ['accuracy'])}"
     return tuple(score if name == "test score" else name for name in HEADINGS)
 

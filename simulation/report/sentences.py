@@ -12,6 +12,7 @@ from ..results.reading import broken_bounds, read_rows, read_summary
 from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import spread
+from .words import score_of
 
 
 def row_line(row: dict[str, float], score: str = "accuracy") -> str:
@@ -59,7 +60,7 @@ def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
     """
     privacy = summary["privacy"] or {}
     share = (privacy.get("mu_evaluation") or 0.0) ** 2 / (privacy.get("mu") or math.inf) ** 2
-    text = measured(summary, "R^2" if summary["regression"] else "accuracy")
+    text = measured(summary, score_of(summary))
     seed = f", seed {summary['seed']}" if several else ""
     if not (text and share):
         return []

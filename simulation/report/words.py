@@ -1,6 +1,7 @@
 """What the columns of metrics.csv are called in figures and reports."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from twinflower.data.own import OwnData
@@ -9,6 +10,7 @@ from twinflower.data.sets import REGRESSIONS
 from twinflower.data.sites import TableData
 from twinflower.errors import DataError
 from twinflower.known_objectives import TorchObjective
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
@@ -57,11 +59,20 @@ BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 
 def score(config: Config) -> str:
-    """What the score of a run is: "accuracy" of a classification, "R^2" of a regression."""
+    """What the score of a run is: "accuracy" of a classification, "R^2" of a regression, "C-index" of survival."""
+    if config.objective.name == DISCRETE_COX:
+        return "C-index"
     if isinstance(config.objective, TorchObjective):
         return "R^2" if _has_real_labels(config.data) else "accuracy"
     loss = LOSSES.get(config.objective.name)
     return "accuracy" if loss is None or loss.classifies else "R^2"
+
+
+def score_of(summary: Mapping[str, Any]) -> str:
+    """`score` of an ended run, from its summary, which may be of an earlier version."""
+    if summary.get("survival"):
+        return "C-index"
+    return "R^2" if summary["regression"] else "accuracy"
 
 
 def _has_real_labels(data: Any) -> bool:
@@ -82,6 +93,6 @@ def heading(column: str, config: Config) -> str:
 
 def words(column: str, config: Config) -> str:
     """The axis label for a column of metrics.csv or a key of the configuration."""
-    if column in _SCORES and score(config) == "R^2":
-        return f"R^2 on the {_SCORES[column]} rows"
+    if column in _SCORES and score(config) != "accuracy":
+        return f"{score(config)} on the {_SCORES[column]} rows"
     return _WORDS.get(column, re.sub("[_-]", " ", column.rpartition(".")[2]))

@@ -14,10 +14,10 @@ from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.information import Information
-from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
+from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.interfaces import NamedModel
-from twinflower.problems.networks import NetworkObjective
 from twinflower.strategies import Round
 
 from ..runs.advice import warnings
@@ -271,6 +271,7 @@ class Result:
             "test_accuracy": finite(accuracy),
             "test_accuracy_from": "server" if self.setup.central.has_rows else "clients",
             "regression": not self.setup.dataset.num_classes,
+            "survival": config.objective.name == DISCRETE_COX,
             "majority_baseline": self.setup.central.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),
@@ -327,14 +328,13 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 def trained_model(
     setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Information | None = None
-) -> TrainedClassifier | TrainedRegressor | None:
+) -> Trained | None:
     """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
     config, data = setup.config, setup.dataset
     if isinstance(setup.objective, NamedModel):
         return None
-    hidden = config.objective.hidden_units if isinstance(config.objective, NetworkObjective) else 0
     return trained(
-        x, config.objective.name, setup.inputs, hidden_units=hidden, classes=data.class_names,
+        x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={**origin(config, privacy), "seed": config.seed, "run": config.digest}, information=information,
     )  # fmt: skip
 

@@ -11,9 +11,11 @@ from twinflower.arrays import Index
 from twinflower.data.sets import OWN, Data
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
+from twinflower.survival_labels import unsigned
 
 from ..settings import Config
 from . import agreement
@@ -60,6 +62,7 @@ def warnings(setup: Setup) -> list[str]:
         *_flat_start(setup),
         *_scaled_columns(setup),
         *_one_class(setup),
+        *_no_events(setup),
         *_people(setup),
         *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
     ]
@@ -97,6 +100,29 @@ def _one_class(setup: Setup) -> list[str]:
         f"warning: all rows to train on have the class {data.class_names[data.labels[0]]!r}, so there is nothing to "
         "learn: check the label's column"
     ]
+
+
+def _no_events(setup: Setup) -> list[str]:
+    """A warning if nobody, or nobody at some clients, had the event; nothing is said about the labels in a private run,
+    and those of deployed sites are not known here."""
+    if (
+        setup.plan
+        or setup.config.data.name == OWN
+        or setup.config.objective.name != DISCRETE_COX
+        or not setup.central.has_rows
+    ):
+        return []
+    rows = map(setup.shards.rows, range(setup.config.clients.count))
+    without = [client for client, own in enumerate(rows) if not unsigned(own.labels)[1].any()]
+    if len(without) == setup.config.clients.count:
+        return [
+            "warning: everybody is censored, so there is nothing to learn, and the model does not exist: check the "
+            "events"
+        ]
+    return [
+        f"warning: nobody had the event at client {', '.join(map(str, without))}, whose rows say only how long people "
+        "were without it"
+    ] * bool(without)
 
 
 def _people(setup: Setup) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from twinflower.algorithms import Algorithm
 from twinflower.arrays import Array, Labels
-from twinflower.data.columns import Counts, Range
+from twinflower.data.columns import Counts, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
@@ -19,6 +19,7 @@ from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
@@ -33,6 +34,7 @@ from .method import build_method, graph_of, starting_point, through_sums, weight
 from .privacy import make_plan
 
 _REFERENCE = 500  # rows
+_SPECIAL = ((COUNTING, Counts, "counts"), (DISCRETE_COX, Survival, "times"))
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
-    _check_counts(config, data)
+    _check_labels(config, data)
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
     plan = make_plan(
@@ -198,23 +200,32 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     return setup
 
 
-def _check_counts(config: Config, data: Dataset) -> None:
-    """Raise SettingError if the objective is for counts and the labels are not, or the other way round.
+def _check_labels(config: Config, data: Dataset) -> None:
+    """Raise SettingError if the objective is for counts or for survival and the labels are not, or the other way round.
 
     In a private run the labels themselves are not looked at, because an error would reveal something about one; there
-    a negative number is a count of 0, and the fraction of another one is read as an exposure.
+    any number is a count or a time.
     """
-    counts = config.objective.name == COUNTING
-    if data.schema:
-        require(
-            counts == isinstance(data.schema.label, Counts),
-            f"objective '{COUNTING}' and a schema whose label has counts belong together; got "
-            f"'{config.objective.name}'",
-        )
-    elif counts and config.privacy.mode == "none":
+    for name, kind, what in _SPECIAL:
+        chosen = config.objective.name == name
+        if data.schema:
+            require(
+                chosen == isinstance(data.schema.label, kind),
+                f"objective '{name}' and a schema whose label has {what} belong together; got "
+                f"'{config.objective.name}'",
+            )
+    if data.schema or config.privacy.mode != "none":
+        return
+    if config.objective.name == COUNTING:
         require(
             not data.num_classes and _whole(data.labels),
             f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels",
+        )
+    if config.objective.name == DISCRETE_COX:
+        require(
+            not data.num_classes and bool((data.labels != 0).all()),
+            f"objective '{DISCRETE_COX}' needs signed times, t for the event at time t > 0 and -t for censoring then; "
+            "this data set has other labels",
         )
 
 

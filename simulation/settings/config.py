@@ -14,9 +14,8 @@ from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING, TorchObjective
+from twinflower.known_objectives import COUNTING, ObjectiveSettings, TorchObjective
 from twinflower.problems.batches import LocalSchedule
-from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.regularisers import Penalty
 from twinflower.problems.topologies import Topology
 from twinflower.randomness import participants
@@ -55,7 +54,7 @@ class Config:
     data: Data | OwnData | TableData | ArrayData
     clients: Clients
     partition: Method
-    objective: LinearObjective | TorchObjective
+    objective: ObjectiveSettings
     regulariser: Penalty
     local: Local
     privacy: NoPrivacy | Private

@@ -1,16 +1,15 @@
 """Which runs can have standard errors."""
 
 from twinflower.errors import require
-from twinflower.known_objectives import TorchObjective
+from twinflower.known_objectives import ObjectiveSettings
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.losses import Likelihood
 from twinflower.problems.objectives import LOSSES, LinearObjective
 
-_LIKELIHOODS = [name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)]
+_LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), DISCRETE_COX]
 
 
-def check_standard_errors(
-    objective: LinearObjective | TorchObjective, regulariser: str, privacy: str
-) -> None:
+def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privacy: str) -> None:
     """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
     require(
         privacy == "none",

@@ -114,7 +114,7 @@ def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -
 
     It is rounded up to a power of two, so that stacked clients have few different step sizes.
     """
-    curvature = objective.loss.curvature_bound * longest + objective.penalty_curvature[1]
+    curvature = objective.loss.curvature_bound * objective.stretch(longest) + objective.penalty_curvature[1]
     return np.exp2(np.ceil(np.log2(curvature + strong)))  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, advised
-from .columns import Category, CellError, Cells, Column, Counts, listed, numbers, texts
+from .columns import Category, CellError, Cells, Column, Encoder, listed, numbers, texts
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
@@ -90,11 +90,11 @@ def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
     def of_column(column: Column) -> Callable[[Cells], Any]:
         return lambda cells: column.encode(cells, schema.absent, np.empty((len(cells), len(column.features))))
 
+    def of_label(encode: Encoder) -> Callable[[Cells], Any]:
+        return lambda cells: encode(cells, schema.absent)
+
     checks = {column.name: of_column(column) for column in schema.columns}
-    checks[schema.label.column] = lambda cells: schema.label.encode(cells, schema.absent)
-    if isinstance(schema.label, Counts):
-        offsets = schema.label.offsets
-        checks[schema.exposure] = lambda cells: offsets(cells, schema.absent)
+    checks |= {name: of_label(encode) for name, encode in schema.label.encoders.items()}
     checks[schema.group] = lambda cells: _check_people(cells, schema.absent)
     return checks
 

@@ -5,7 +5,7 @@ feature of 0 or 1 for each of its categories. What a missing value becomes is th
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -13,8 +13,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..count_labels import packed
 from ..errors import DataError
 from ..settings import LARGEST
+from ..survival_labels import signed
 
 Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
@@ -165,6 +167,7 @@ def _refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
         raise CellError(int(gone.argmax()), text, remedy)
 
 
+Encoder = Callable[[Cells, frozenset[str]], Any]
 _NO_LABEL = ("the label is missing", "leave the row out")
 
 
@@ -176,11 +179,20 @@ class Classes:
     names: tuple[str | int, ...]
     values: tuple[tuple[str, ...], ...]
 
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """See `Label`."""
+        return {self.column: self.encode}
+
     def encode(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
         codes = _coded(cells, places, absent, "a value of one of the classes")
         _refuse(codes < 0, *_NO_LABEL)
+        return codes
+
+    def joined(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Label`."""
         return codes
 
 
@@ -191,10 +203,19 @@ class Target:
     column: str
     range: Range
 
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """See `Label`."""
+        return {self.column: self.encode}
+
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The numbers, scaled to [-1, 1] and clipped (rows,)."""
         values = self.range.scaled(numbers(cells, absent))
         _refuse(np.isnan(values), *_NO_LABEL)
+        return values
+
+    def joined(self, values: Floats) -> Floats:
+        """See `Label`."""
         return values
 
 
@@ -206,6 +227,11 @@ class Counts:
     most: int
     exposure: str = ""
     exposures: Range = Range(1.0, 1.0)
+
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """See `Label`."""
+        return {self.column: self.encode, **({self.exposure: self.offsets} if self.exposure else {})}
 
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The counts (rows,), at most `most`."""
@@ -223,6 +249,58 @@ class Counts:
         values = numbers(cells, absent)
         _refuse(np.isnan(values) | (values <= 0), "an exposure must be a number above 0", "leave the row out")
         return np.log(np.clip(values, self.exposures.low, self.exposures.high))
+
+    def joined(self, counts: Floats, *offsets: Floats) -> Floats:
+        """The labels (rows,) of counts, with offsets if there are any (`count_labels`)."""
+        return packed(counts, *offsets) if offsets else counts
+
+
+@dataclass(frozen=True)
+class Survival:
+    """A label that is a time and whether the event happened then; otherwise the person was censored at that time.
+
+    times: the public range of the times. A shorter time is moved to its lower end if that is above 0, and a longer one
+    is censored at its upper end. event: the column of the events; happened, censored: its values.
+    """
+
+    column: str
+    times: Range
+    event: str
+    happened: tuple[str, ...]
+    censored: tuple[str, ...]
+
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """See `Label`."""
+        return {self.column: self.encode, self.event: self.events}
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The times (rows,)."""
+        values = numbers(cells, absent)
+        _refuse(np.isnan(values), *_NO_LABEL)
+        _refuse(values < 0, "a time must not be negative", "correct it, or leave the row out")
+        _refuse(
+            np.maximum(values, self.times.low) <= 0,
+            "a time must be above 0",
+            "set the lower end of times above 0, to which shorter times are moved, or leave the row out",
+        )
+        return np.maximum(values, self.times.low)
+
+    def events(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
+        """1 for the event and 0 for censoring, (rows,)."""
+        places = dict.fromkeys(self.censored, 0) | dict.fromkeys(self.happened, 1)
+        codes = _coded(cells, places, absent, "a value of event-values or censored-values")
+        _refuse(codes < 0, "it is not known whether the event happened", "leave the row out")
+        return codes
+
+    def joined(self, times: Floats, events: NDArray[np.int64]) -> Floats:
+        """The signed times (rows,), see `survival_labels`."""
+        return signed(np.minimum(times, self.times.high), (events > 0) & (times <= self.times.high))
+
+
+Label = Classes | Target | Counts | Survival
+"""Columns that make up the label. encoders: for each column a function of its cells and of the texts that mark a
+missing value; it raises CellError for an invalid cell. joined: the labels (rows,), given what these return."""
 
 
 # ------------------------------------------------------------------------------------ cells as numbers

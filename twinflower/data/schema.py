@@ -9,7 +9,8 @@
     [label]
     column = "num"
     classes = { healthy = ["0"], ill = ["1", "2", "3"] }   # or a list of values, or range = [0, 90] for a number, or
-                                                           # counts = 50 for a count of at most 50
+                                                           # counts = 50 for a count of at most 50, or
+                                                           # times = [1, 5000] for the time until an event
 
     [columns]
     age = { range = [20, 80] }
@@ -18,6 +19,11 @@
 
 A count can have an exposure, such as the years in which events were counted: `exposure = "years"` names its column and
 `exposure-range = [0.1, 10]` its public range, to which it is clipped.
+
+A time is that of an event, or that until which a person was observed without it (censored). `event = "died"` names the
+column that says which, `event-values = ["1"]` its values for an event and `censored-values = ["0"]` those for
+censoring. A time above the range of `times` is censored at its upper end; a shorter time than the lower end is moved to
+it, and with a lower end of 0 a time must be above 0.
 
 A number becomes one feature, (value - middle) / half the width of its range, clipped to [-1, 1]. A range is public, or
 "private": then the clients of a run release noisy counts first, from which its range follows (`ranges`). A category
@@ -42,8 +48,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..count_labels import packed
-from .columns import REFUSE, CellError, Cells, Classes, Column, Counts, Floats, Number, Range, Target, as_text
+from .columns import (
+    REFUSE,
+    CellError,
+    Cells,
+    Classes,
+    Column,
+    Counts,
+    Floats,
+    Label,
+    Number,
+    Range,
+    Survival,
+    Target,
+    as_text,
+)
 from .csv_tables import PLAIN, Dialect
 
 VERSION = 1
@@ -57,7 +76,7 @@ class Schema:
     dialect: how CSV files are written."""
 
     columns: tuple[Column, ...]
-    label: Classes | Target | Counts
+    label: Label
     ignore: tuple[str, ...] = ()
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     source: str = field(default="", compare=False)  # the file that it was read from
@@ -73,12 +92,7 @@ class Schema:
     def used(self) -> tuple[str, ...]:
         """Names of all columns that are read: those of the features, the label, and its exposure and the group if
         there are any."""
-        return (*self.names, self.label.column, *filter(None, [self.exposure, self.group]))
-
-    @property
-    def exposure(self) -> str:
-        """The name of the column of the exposure, empty without one."""
-        return self.label.exposure if isinstance(self.label, Counts) else ""
+        return (*self.names, *self.label.encoders, *filter(None, [self.group]))
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -139,14 +153,13 @@ class Schema:
         return out
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
-        """The labels (rows,): class indices, numbers in [-1, 1], or counts with their offsets (`count_labels`)."""
-        with _named(self.label.column):
-            labels = self.label.encode(cells[self.label.column], self.absent)
-        if not (isinstance(self.label, Counts) and self.label.exposure):
-            return labels
-        with _named(self.label.exposure):
-            offsets = self.label.offsets(cells[self.label.exposure], self.absent)
-        return packed(labels.astype(np.float64), offsets)
+        """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`count_labels`), or signed
+        times (`survival_labels`)."""
+        found = []
+        for name, encode in self.label.encoders.items():
+            with _named(name):
+                found.append(encode(cells[name], self.absent))
+        return self.label.joined(*found)
 
     @cached_property
     def digest(self) -> str:
@@ -181,7 +194,11 @@ def _named(column: str) -> Iterator[None]:
         raise error.placed(column) from None
 
 
-def _label_table(label: Classes | Target | Counts) -> dict[str, Any]:
+def _label_table(label: Label) -> dict[str, Any]:
+    if isinstance(label, Survival):
+        values = {"event-values": list(label.happened), "censored-values": list(label.censored)}
+        span = [label.times.low, label.times.high]
+        return {"column": label.column, "times": span, "event": label.event, **values}
     if isinstance(label, Counts):
         ends = [label.exposures.low, label.exposures.high]
         own = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}

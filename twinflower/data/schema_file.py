@@ -10,11 +10,26 @@ from typing import Any
 from ..count_labels import FARTHEST
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike, nearest
-from .columns import MISSING, REFUSE, Category, Classes, Column, Counts, Number, Range, Target, as_text
+from .columns import (
+    MISSING,
+    REFUSE,
+    Category,
+    Classes,
+    Column,
+    Counts,
+    Label,
+    Number,
+    Range,
+    Survival,
+    Target,
+    as_text,
+)
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
 
-_KINDS = ("classes", "range", "counts")
+_KINDS = ("classes", "range", "counts", "times")
+_FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}
+_HAPPENED, _CENSORED = ["1", "true"], ["0", "false"]
 _MOST_COUNT = 2**16
 _KEYS = ("version", "label", "columns", "ignore", "group", "missing-values", *Dialect._fields)
 
@@ -85,20 +100,44 @@ def _column(name: str, table: Any) -> Column:
     return Category(name, _values(f"{place}: categories", table["categories"]), missing)
 
 
-def _label(table: Any) -> Classes | Target | Counts:
-    expect(isinstance(table, dict), "needs a table [label] with column and one of classes, range and counts")
-    _check_keys("label", table, ("column", *_KINDS, "exposure", "exposure-range"))
+def _label(table: Any) -> Label:
+    expect(
+        isinstance(table, dict),
+        "needs a table [label] with column and one of classes, range, counts and times",
+    )
+    _check_keys("label", table, ("column", *_KINDS, *(key for keys in _FURTHER.values() for key in keys)))
     column = table.get("column")
     expect(isinstance(column, str) and bool(column), f"label needs the name of its column; got {column!r}")
     expect(sum(kind in table for kind in _KINDS) == 1, f"label needs one of {', '.join(_KINDS)}")
-    exposed = "exposure" in table or "exposure-range" in table
-    expect("counts" in table or not exposed, "label: exposure and exposure-range belong to counts")
+    for kind, keys in _FURTHER.items():
+        given = any(key in table for key in keys)
+        expect(
+            kind in table or not given,
+            f"label: {', '.join(keys[:-1])} and {keys[-1]} belong to {kind}",
+        )
     if "classes" in table:
         return _classes(column, table["classes"])
     if "counts" in table:
         return _counts(column, table)
+    if "times" in table:
+        return _survival(column, table)
     expect(table["range"] != PRIVATE, "the range of a label must be public, [low, high]; it has no counts")
     return Target(column, _range("label", table["range"]))
+
+
+def _survival(column: str, table: Mapping[str, Any]) -> Survival:
+    event = table.get("event", "")
+    expect(
+        isinstance(event, str) and event != "",
+        f"label: times need event, the name of the column that says whether the event happened; got {event!r}",
+    )
+    times = _range("label: times", table["times"])
+    expect(times.low >= 0, f"label: times must be from 0 on; got {table['times']!r}")
+    happened = _values("label: event-values", table.get("event-values", _HAPPENED))
+    others = [value for value in _CENSORED if value not in happened]
+    censored = _values("label: censored-values", table.get("censored-values", others))
+    _check_distinct("event-values and censored-values", [*happened, *censored])
+    return Survival(column, times, event, happened, censored)
 
 
 def _counts(column: str, table: Mapping[str, Any]) -> Counts:

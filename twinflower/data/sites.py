@@ -157,8 +157,7 @@ def _only_file(data: TableData) -> Path:
 def schema_to_read(data: TableData) -> Schema:
     """The schema of tables that may also have the column of the sites; SettingError if it is used otherwise."""
     schema, column = schema_of(data), data.site_column
-    used = {**dict.fromkeys(schema.names, "a feature"), schema.label.column: "the label"}
-    used |= {schema.exposure: "the exposure"} if schema.exposure else {}
+    used = dict.fromkeys(schema.names, "a feature") | dict.fromkeys(schema.label.encoders, "the label")
     require(
         column not in used,
         f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot be both",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, cause, expect
-from .columns import CellError, Cells, Classes, Floats, Number, listed, texts
+from .columns import CellError, Cells, Classes, Floats, Number, Survival, listed, texts
 from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
 from .schema import Schema
@@ -128,9 +128,9 @@ def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece
 
 def numeric_columns(schema: Schema) -> set[str]:
     """The names of the columns that hold numbers."""
-    own = [] if isinstance(schema.label, Classes) else [schema.label.column]
-    exposure = [schema.exposure] if schema.exposure else []
-    return {*own, *exposure, *(column.name for column in schema.columns if isinstance(column, Number))}
+    own = schema.label
+    texts = {own.event} if isinstance(own, Survival) else {own.column} if isinstance(own, Classes) else set()
+    return {*own.encoders} - texts | {column.name for column in schema.columns if isinstance(column, Number)}
 
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:

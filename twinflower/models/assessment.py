@@ -6,10 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Labels
+from ..concordance import concordance
 from ..known_objectives import PROBABILISTIC
+from ..survival_labels import unsigned
 from .discrimination import Bins, ScoreTable, ranked
 from .intervals import Share, share
-from .trained import TrainedClassifier, TrainedRegressor, scored
+from .model import scored
+from .trained import Trained, TrainedClassifier, TrainedRegressor, TrainedSurvival
 
 _BINS = 100
 
@@ -32,12 +35,14 @@ class Assessment(NamedTuple):
     scores: ScoreTable | None = None
 
 
-def assess(model: TrainedClassifier | TrainedRegressor, path: str | Path) -> Assessment:
+def assess(model: Trained, path: str | Path) -> Assessment:
     """Measure a model with a schema on a table; numeric labels are clipped to the schema's range, as in training.
 
     DataError for a model without a schema, and for a table that does not fit it.
     """
     scores, predicted, labels = scored(model, path)
+    if isinstance(model, TrainedSurvival):
+        return Assessment(_of_survival(predicted, labels))
     if isinstance(model, TrainedRegressor):
         return Assessment(_of_regression(model.half * predicted, model.half * labels))
     return _of_classes(model, scores, predicted, labels)
@@ -52,6 +57,17 @@ def _of_regression(predicted: Array, labels: Array) -> list[Measure]:
         Measure("rows", len(labels)), Measure("R^2", r2), Measure("mean absolute error", mae),
         Measure("root mean squared error", rmse),
     ]  # fmt: skip
+
+
+def _of_survival(risks: Array, labels: Array) -> list[Measure]:
+    """The concordance index, NaN if no two persons can be compared."""
+    times, events = unsigned(labels)
+    index = concordance(risks, times, events).share
+    return [
+        Measure("rows", len(labels)),
+        Measure("events", events.sum()),
+        Measure("concordance index", index),
+    ]
 
 
 def _of_classes(model: TrainedClassifier, scores: Array, predicted: Labels, labels: Labels) -> Assessment:

@@ -50,11 +50,12 @@ class Term(NamedTuple):
 class Coefficient(NamedTuple):
     """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
 
-    outcome, against: the class whose odds are meant, and the reference class; of counts their column and "", and both
-    empty for a regression. odds_ratio: exp(estimate), of the intercept the odds themselves, of counts the ratio of
-    rates; NaN for a regression. std_error, p_value (of the hypothesis
-    that the coefficient is 0), low, high (the ends of its 95% interval): NaN unless sites have sent what they follow
-    from (`models.inference`), and for a reference.
+    outcome, against: the class whose odds are meant, and the reference class; of counts and of survival their column
+    and "", and both empty for a regression. odds_ratio: exp(estimate), of the intercept the odds themselves, of counts
+    the ratio of rates, of survival that of hazards; NaN for a regression. std_error, p_value (of the hypothesis that
+    the coefficient is 0), low, high (the ends of its 95% interval): NaN unless sites have sent what they follow from
+    (`models.inference`), and for a reference. effect: what exp(estimate) is a ratio of, "odds", "rate", "hazard" or
+    "hazard odds"; empty for a regression.
     """
 
     outcome: str
@@ -69,10 +70,13 @@ class Coefficient(NamedTuple):
     p_value: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    effect: str = ""
 
 
-def table(inputs: Inputs, weights: Array, outcome: str = "", against: str = "") -> list[Coefficient]:
-    """The rows of one outcome, the intercept first.
+def table(
+    inputs: Inputs, weights: Array, outcome: str = "", against: str = "", effect: str = ""
+) -> list[Coefficient]:
+    """The rows of one outcome, the intercept first; outcome, against and effect are as in `Coefficient`.
 
     weights (features,), with one more for the column of ones if there is one, give the score. SettingError if rows were
     divided by their own norms.
@@ -80,9 +84,11 @@ def table(inputs: Inputs, weights: Array, outcome: str = "", against: str = "") 
     own = weights.astype(np.float64) * _common(inputs)
     intercept = float(own[-1]) if inputs.bias else 0.0
     found = _terms(inputs, own[: inputs.num_features], intercept)
-    odds = np.exp([term.estimate for term in found]) if outcome else np.full(len(found), np.nan)
+    odds = np.exp([term.estimate for term in found]) if effect else np.full(len(found), np.nan)
     return [
-        Coefficient(outcome, against, *term[:4], odds_ratio=float(ratio), selected=term.selected)
+        Coefficient(
+            outcome, against, *term[:4], odds_ratio=float(ratio), selected=term.selected, effect=effect
+        )
         for term, ratio in zip(found, odds, strict=True)
     ]
 

@@ -77,7 +77,7 @@ def infer(
         _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, errors, strict=True)
     ]
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
-    far = _far(done, step, errors, "" if residuals else ("log odds" if found[0].against else "log rate"))
+    far = _far(done, step, errors, f"log {found[0].effect}" if found[0].effect else "")
     return Inference(done, _remarks(done, rows, information, far))
 
 

@@ -41,8 +41,9 @@ class Information(NamedTuple):
         wrong = (objective.predict(x, features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
             float(len(features)), float(objective.losses(x, rows._replace(features=features)).sum()), float(wrong),
-            (slopes.T @ features).ravel(), _matrix(features, objective.loss.hessians(scores, rows.labels)),
-            _matrix(features, slopes[:, :, None] * slopes[:, None, :]),
+            objective.pulled_back(slopes, features),
+            objective.sandwich(features, objective.loss.hessians(scores, rows.labels)),
+            objective.sandwich(features, slopes[:, :, None] * slopes[:, None, :]),
         )  # fmt: skip
 
     @classmethod
@@ -67,14 +68,3 @@ class Information(NamedTuple):
 def packed_size(d: int) -> int:
     """The number of numbers in `Information.packed`."""
     return _SCALARS + d + 2 * d * d
-
-
-def _matrix(features: Array, hessians: Array) -> Array:
-    """The sum of hessians (b, k, k) times a a^T over rows a (b, n), with the entries of x by output, (k n, k n)."""
-    outputs, columns = hessians.shape[-1], features.shape[1]
-    blocks = np.empty((outputs, columns, outputs, columns))
-    for k in range(outputs):
-        for other in range(k + 1):
-            block = (features * hessians[:, k, other, None]).T @ features
-            blocks[k, :, other], blocks[other, :, k] = block, block.T
-    return blocks.reshape(outputs * columns, outputs * columns)

@@ -9,7 +9,7 @@ swish units.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -179,6 +179,11 @@ class NetworkObjective(LinearObjective):
 
     name: str = "sigmoid-network"
     hidden_units: Annotated[int, Setting("units of the hidden layer", at_least(1))] = 32
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """See `Penalties.form`."""
+        return {"hidden_units": self.hidden_units}
 
     def build(self, num_features: int, num_classes: int) -> Model:
         """The network for rows of num_features entries, with softmax loss; SettingError for regression labels."""

@@ -11,7 +11,7 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -135,12 +135,36 @@ class LinearModel(Penalised, ScaledGrads):
         """scale times the gradient of `value`, (..., d)."""
         slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
         if self.clips_rows:
-            lengths = outer_norms((slopes, rows.norms()), bound=self.clip_norm)
+            lengths = outer_norms(*self.layers(slopes, rows), bound=self.clip_norm)
             slopes *= clipping(self.clip_norm, lengths)
             forget(lengths, slopes)
         slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
-        matrix = slopes.swapaxes(-1, -2) @ rows.features
-        return self.full_grad(matrix.reshape(matrix.shape[:-2] + (self.d,)), x, scale)
+        return self.full_grad(self.pulled_back(slopes, rows.features), x, scale)
+
+    def layers(self, slopes: Array, rows: Batch) -> list[tuple[Array, Array]]:
+        """Slopes and norms whose products make up the norms of the rows' gradients, as for `norms.outer_norms`, given
+        the slopes (..., b, outputs) of the scores."""
+        return [(slopes, rows.norms())]
+
+    def pulled_back(self, slopes: Array, features: Array) -> Array:
+        """The sum of the rows' gradients in the point, (..., d), given the slopes (..., b, outputs) of the scores."""
+        matrix = slopes.swapaxes(-1, -2) @ features
+        return matrix.reshape(matrix.shape[:-2] + (self.d,))
+
+    def sandwich(self, features: Array, matrices: Array) -> Array:
+        """The sum over rows of J^T M J, (d, d), with M of `matrices` (b, outputs, outputs), and J the derivative of a
+        row's scores in the point; features (b, n)."""
+        columns = self.num_features
+        blocks = np.empty((self.outputs, columns, self.outputs, columns))
+        for k in range(self.outputs):
+            for other in range(k + 1):
+                block = (features * matrices[:, k, other, None]).T @ features
+                blocks[k, :, other], blocks[other, :, k] = block, block.T
+        return blocks.reshape(self.d, self.d)
+
+    def stretch(self, squares: Any) -> Any:
+        """The squared norm of J, the derivative of a row's scores in the point, given the row's squared norm."""
+        return squares
 
     def check_rows(self, rows: Batch) -> None:
         """See `ChecksRows`."""
@@ -161,7 +185,8 @@ class LinearModel(Penalised, ScaledGrads):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
-        slope = self.loss.slope_bound * row_norm if row_norm else math.inf
+        stretch = self.stretch(row_norm**2)
+        slope = self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
         gradient = min(slope, self.clip_norm or math.inf)
         bounded = math.isfinite(self.loss.slope_bound)
         other = "row-norm" if bounded else "choose a loss with bounded slopes, such as huber"
@@ -171,7 +196,7 @@ class LinearModel(Penalised, ScaledGrads):
         )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
-        curvature = self.loss.curvature_bound * row_norm**2 if smooth else math.inf
+        curvature = self.loss.curvature_bound * stretch if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature)
 
 
@@ -249,6 +274,11 @@ class Penalties:
         str,
         Setting("gradients that clip-norm bounds: of every row, or of the batch", one_of(("rows", "batch"))),
     ] = "rows"
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The settings without which the scores of a point cannot be computed, by their names."""
+        return {}
 
     def check(self) -> None:
         """SettingError for settings that are out of range or contradict each other."""

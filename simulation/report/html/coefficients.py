@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twinflower.errors import DataError, SettingError
-from twinflower.models.trained import inferred, load
+from twinflower.models.model import inferred
+from twinflower.models.trained import load
 from twinflower.problems.networks import NETWORKS
 
 from ...results import names

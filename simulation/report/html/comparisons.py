@@ -15,7 +15,7 @@ from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
 from ..compare import HEADINGS, Comparison, headings, row
 from ..series import Series, by_round, limits, note, series
-from ..words import BITS, words
+from ..words import BITS, score_of, words
 from .case import Case
 from .charts import Chart, chart
 from .parts import Page, Section, Table
@@ -205,7 +205,7 @@ def _site_table(site_names: Sequence[str], curves: Sequence[CurveRuns]) -> Table
         (f"{place}: {name}", *(f"{means[place]:.4f}" for means in scored.values()))
         for place, name in enumerate(site_names)
     ]
-    score = "R^2" if any(summary["regression"] for summary in curves[0].runs.values()) else "accuracy"
+    score = score_of(next(iter(curves[0].runs.values())))
     remark = f"The final models' {score} on the rows that each site trained on, mean over the seeds."
     return Table(("site", *scored), rows[:MOST_ROWS], remark if scored else "The names of the sites.")
 

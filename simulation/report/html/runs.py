@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.data.columns import Category, Classes, Column, Counts, Range, Target
+from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
 from twinflower.models.intervals import LEVEL
@@ -19,7 +19,7 @@ from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, heading, words
+from ..words import BITS, heading, score_of, words
 from .case import Case
 from .charts import Chart, chart
 from .coefficients import coefficients
@@ -230,11 +230,13 @@ def columns(folder: Path, config: Config) -> list[Section]:
     return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
 
 
-def _kind(label: Classes | Target | Counts) -> str:
+def _kind(label: Label) -> str:
     if isinstance(label, Classes):
         return f"classes {_listed(label.names)}"
     if isinstance(label, Target):
         return _span(label.range)
+    if isinstance(label, Survival):
+        return f"a time of {_span(label.times)}, until the event in column {label.event} or censoring"
     exposed = f" per unit of {label.exposure}, {_span(label.exposures)}" if label.exposure else ""
     return f"a count of at most {label.most}{exposed}"
 
@@ -258,7 +260,7 @@ def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
         return []
     headings, remark = ["site", "records"], "The names of the sites."
     if scores:
-        headings.append("R^2" if summary["regression"] else "accuracy")
+        headings.append(score_of(summary))
         remark = "The final model on the rows that each site trained on."
     rows = []
     for site in sites[:MOST_ROWS]:

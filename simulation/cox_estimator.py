@@ -1,0 +1,108 @@
+"""A scikit-learn estimator for survival: `FederatedCoxRegressor`.
+
+    model = twinflower.FederatedCoxRegressor(intervals="10 x 365").fit(X, y, sites=hospital)
+    model.predict_survival(X_new)
+
+The form of y is that of scikit-survival: a structured array of two fields, whether the event happened and the time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from twinflower.arrays import Array
+from twinflower.concordance import concordance
+from twinflower.errors import require
+from twinflower.models.survival_model import TrainedSurvival
+from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective
+from twinflower.survival_labels import signed, unsigned
+
+from .estimator_inputs import is_table, unused
+from .estimators import Federated
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FederatedCoxRegressor(Federated):
+    """The discrete-time Cox model (`twinflower.problems.discrete_cox`), trained over sites that do not share rows.
+
+    Parameters and attributes are those of `twinflower.FederatedClassifier`, without `classes_`. Further ones:
+
+    intervals      the ends of the intervals of time, such as "365, 730, 1460", or number x length, such as "12 x 30.5"
+    link           "logit", whose gradients have a public bound, or "cloglog", with hazard ratios; a private fit with
+                   "cloglog" needs settings={"objective.clip-norm": ...}
+    """
+
+    intervals: str = ""
+    link: str = "logit"
+    model_: TrainedSurvival = field(init=False)
+    objectives: ClassVar[tuple[str, ...]] = (DISCRETE_COX,)
+
+    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedCoxRegressor":
+        """Train on X (rows, features) with y; sites and groups as in `twinflower.FederatedClassifier.fit`.
+
+        y: a structured array (rows,) of a boolean and a number, events and times; or an array (rows, 2) of these; or
+        signed times (rows,), t for the event at time t > 0 and -t for censoring then.
+        """
+        CoxObjective(intervals=self.intervals, link=self.link).check()
+        X, y = self._checked(X, signed_times(y), y_numeric=True)
+        require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
+        require(bool((y > 0).any()), "y must have an event; everybody is censored")
+        event = unused(list(X) if is_table(X) else (), "event")
+        return self._train(X, y, sites, groups, {"times": [0, float(np.abs(y).max())], "event": event})  # type: ignore[no-any-return]
+
+    def _objective(self, num_classes: int) -> str:
+        return self.objective or DISCRETE_COX
+
+    def _keys(self, objective: str, spread: float, seed: int) -> dict[str, Any]:
+        own = {"objective.intervals": self.intervals, "objective.link": self.link}
+        return super()._keys(objective, spread, seed) | own
+
+    def _curvature(self, objective: str, squares: float) -> float:
+        model = CoxObjective(intervals=self.intervals, link=self.link).build(1, 0)
+        return min(LINKS[self.link].curvature_bound, 1.0) * float(model.stretch(squares))
+
+    def predict(self, X: Any) -> Array:
+        """Risk scores (rows,), higher for an earlier event; see `TrainedSurvival.predict`."""
+        return self.model_.predict(self._rows(X))
+
+    def predict_survival(self, X: Any) -> Array:
+        """The probabilities (rows, T) that the event has not happened by the end of each interval."""
+        return self.model_.predict_survival(self._rows(X))
+
+    @property
+    def times_(self) -> Array:
+        """The ends of the intervals (T,)."""
+        check_is_fitted(self)
+        return self.model_.times
+
+    def score(self, X: Any, y: Any) -> float:
+        """The concordance index; y as in `fit`."""
+        return concordance(self.predict(X), *unsigned(signed_times(y))).share
+
+
+def signed_times(y: Any) -> NDArray[np.float64]:
+    """The signed times (rows,) of y, in one of the forms of `FederatedCoxRegressor.fit`; SettingError for others."""
+    given = np.asarray(y)
+    if given.dtype.names is None and given.ndim == 1:
+        return given.astype(np.float64)
+    if given.dtype.names is None:
+        require(
+            given.ndim == 2 and given.shape[1] == 2,
+            "y must be a structured array of events and times, two columns of these, or signed times; got shape "
+            f"{given.shape}",
+        )
+        events, times = given.T
+    else:
+        require(
+            len(given.dtype.names) == 2 and given.dtype[0].kind == "b",
+            "a structured y must have two fields, a boolean for the event and a number for the time; got "
+            f"{given.dtype}",
+        )
+        events, times = (given[name] for name in given.dtype.names)
+    times = times.astype(np.float64)
+    require(bool(np.isin(events, [0, 1]).all()), "the events in y must be true or false, or 1 or 0")
+    require(bool((times > 0).all()), "the times in y must be numbers above 0")
+    return signed(times, events == 1)

@@ -1,0 +1,197 @@
+"""What all trained models have in common, and what follows from them: coefficients, and scores of a table's rows.
+
+Attributes have the names of scikit-learn. `coef_` and `intercept_` refer to the model's features
+(`get_feature_names_out`), in which numbers are scaled to [-1, 1], not to the columns of a table; `coefficients()` has
+the latter. If the run divides long rows by their own norms, the scores of such a row are scaled down with it, including
+the intercept's contribution.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array
+from ..data.tables import read_rows
+from ..errors import DataError, require
+from ..known_objectives import make_model
+from ..problems.objectives import LinearModel
+from .coefficients import Coefficient
+from .inference import Inference, infer
+from .information import Information
+from .inputs import Inputs
+
+VERSION = 1
+
+
+@contextmanager
+def _schema_fixed() -> Iterator[None]:
+    """Replace the remedies of errors about rows, which concern the schema: that of a model cannot be changed."""
+    try:
+        yield
+    except DataError as error:
+        if not error.remedy:
+            raise
+        raise DataError(
+            error.text, error.reason, "change the table, because the schema of a model is fixed"
+        ) from None
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedModel(ABC):
+    """A trained point x (d,) with its objective and inputs; see `TrainedClassifier` and `TrainedRegressor`.
+
+    form: the objective's settings without which its scores cannot be computed (`Penalties.form`). origin: how the model
+    was trained (algorithm, data, rounds, privacy), for information only; for a run also its seed
+    and digest. information: what the sites sent for standard errors, if they did.
+    """
+
+    x: Array
+    objective: str
+    inputs: Inputs
+    form: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[Any, ...] = ()
+    middle: float = 0.0  # middle of the range of a numeric label
+    half: float = 1.0
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    information: Information | None = None
+
+    def __repr__(self) -> str:
+        found = f", classes={list(self.classes)}" if self.classes else ""
+        return f"{type(self).__name__}({self.objective} of {self.n_features_in_} columns, d={len(self.x)}{found})"
+
+    @cached_property
+    def _model(self) -> Any:
+        """The objective of the model, with a method scores(x, features)."""
+        columns = self.inputs.num_features + self.inputs.bias
+        model = make_model(self.objective, columns, len(self.classes), **self.form)
+        require(self.x.shape == (model.d,), f"x must have shape ({model.d},); got {self.x.shape}")
+        return model
+
+    def scores(self, rows: Any) -> Array:
+        """The objective's scores (rows, outputs)."""
+        with _schema_fixed():
+            features = self.inputs.features(rows)
+        return self._model.scores(self.x, features)  # type: ignore[no-any-return]
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """Names of the input columns."""
+        return np.array(self.inputs.names, dtype=object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of input columns."""
+        return len(self.inputs.names)
+
+    def get_feature_names_out(self) -> NDArray[Any]:
+        """Names of the features that `coef_` refers to."""
+        return np.array(self.inputs.feature_names, dtype=object)
+
+    @property
+    def _matrix(self) -> Array:
+        """Weights (outputs, features), including the column of ones, in scikit-learn's convention."""
+        if not isinstance(self._model, LinearModel):
+            raise AttributeError(
+                f"a {self.objective} has no coef_ and intercept_, which are a linear model's"
+            )
+        return self.x.reshape(self._model.shapes[0])
+
+    @property
+    def coef_(self) -> Array:
+        """Weights of the features: (1 or classes, features), or (features,) for regression."""
+        return self._matrix[:, : self.inputs.num_features] * (self.inputs.factor or 1.0)
+
+    @property
+    def intercept_(self) -> Array:
+        """Weights of the column of ones, (1 or classes,); 0 if there is no such column."""
+        matrix = self._matrix
+        return matrix[:, -1] * (self.inputs.factor or 1.0) if self.inputs.bias else np.zeros(len(matrix))
+
+    def document(self) -> dict[str, Any]:
+        """Everything except x as a JSON-compatible dictionary."""
+        own = {"objective": self.objective, **self.form, "classes": list(self.classes)}
+        target = {"middle": self.middle, "half": self.half}
+        return {
+            "version": VERSION,
+            **own,
+            **target,
+            "inputs": self.inputs.document(),
+            "origin": dict(self.origin),
+        }
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of the file model.npz, by name."""
+        text = {"description": np.array(json.dumps(self.document(), ensure_ascii=True))}
+        return {"x": self.x} | text
+
+    def save(self, path: str | Path) -> None:
+        """Write the model, without `information`, to a file that `load` can read."""
+        with Path(path).open("wb") as file:
+            np.savez(file, **self.arrays())
+
+    def coefficients(self, robust: bool = False) -> list[Coefficient]:
+        """The coefficients in the units of the columns (`models.coefficients`), with standard errors if sites have sent
+        what they follow from; robust: with the robust form of these (`models.inference`).
+
+        SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
+        own norms.
+        """
+        return inferred(self, robust).rows
+
+    @property
+    def residuals(self) -> bool:
+        """Whether the variance of the labels is estimated for standard errors, as for least squares."""
+        return False
+
+    @abstractmethod
+    def _table(self) -> list[Coefficient]:
+        """The coefficients without standard errors."""
+
+    def to_sklearn(self) -> Any:
+        """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
+        require(
+            isinstance(self._model, LinearModel),
+            f"scikit-learn has no model like a {self.objective}: use predict of this object",
+        )
+        return self._pipeline()
+
+    @abstractmethod
+    def _pipeline(self) -> Any:
+        """The pipeline of a linear model."""
+
+
+def inferred(model: TrainedModel, robust: bool = False) -> Inference:
+    """The coefficients of a model and remarks on them; see `TrainedModel.coefficients`."""
+    found = model._table()
+    if model.information is None:
+        return Inference(found, [])
+    points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
+    constant, *columns = (np.array([row.estimate for row in own]) for own in points)
+    rows = np.stack(columns, axis=1) - constant[:, None]
+    return infer(found, rows, model.information, model.residuals, robust)
+
+
+def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
+    """The scores (rows, outputs), the predicted labels and the labels (rows,) of a table file, as the objective has
+    them; DataError for a model without a schema, and for a table that does not fit it."""
+    features, labels = labelled(model, rows)
+    scores = model._model.scores(model.x, features)
+    return scores, *model._model.loss.compared(scores, labels)
+
+
+def labelled(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any]]:
+    """Features and labels of a table file, in the form that the objective receives."""
+    schema = model.inputs.schema
+    if schema is None or not isinstance(rows, str | Path):
+        raise DataError("score needs labels, or the file of a table with a label column")
+    with _schema_fixed():
+        plain, labels = read_rows(rows, schema)
+    return model.inputs.completed(plain), labels
