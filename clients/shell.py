@@ -35,7 +35,7 @@ from twinflower.work import LocalWork, Noise, Report, no_noise
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
 from .counts import PrivateEvaluation
 from .exact import NOTHING, ExactAnswers
-from .ranges import COUNTS_ROUND, PrivateColumns
+from .ranges import COUNTS_ROUND, FirstCounts
 from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
 from .store import CompletedRound, ContextStore, StateStore
@@ -54,8 +54,8 @@ class AlgorithmClient(NumPyClient):
     schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
-    what a client with a guard needs to evaluate on them. columns: the columns with private ranges, if there are any;
-    the client then releases counts in round 0, and scales its rows by the ranges that every further request carries.
+    what a client with a guard needs to evaluate on them. first_counts: what the client counts and releases in round 0,
+    if there is anything; with private ranges among it, it scales its rows by those that every further request carries.
     exact: what a client without a guard sends about its rows without noise.
     """
 
@@ -75,7 +75,7 @@ class AlgorithmClient(NumPyClient):
         guard: Guard | None = None,
         store: StateStore | None = None,
         held_out: Batch | None = None,
-        columns: PrivateColumns | None = None,
+        first_counts: FirstCounts | None = None,
         evaluation: PrivateEvaluation | None = None,
         exact: ExactAnswers = NOTHING,
     ) -> None:
@@ -98,10 +98,10 @@ class AlgorithmClient(NumPyClient):
         self.evaluation = evaluation
         self.exact = exact
         self.store = store or ContextStore(context.state)
-        self.columns = columns
+        self.first_counts = first_counts
         self._ranges = _NOT_SCALED
         run = guard.run if guard and guard.run else str(context.run_id)
-        self.requests = RequestReader(algorithm, context.state, run, COUNTS_ROUND if columns else 1)
+        self.requests = RequestReader(algorithm, context.state, run, COUNTS_ROUND if first_counts else 1)
         self.rounds = CompletedRounds(self.store, algorithm, start, private=guard is not None)
         self._check(new_rows=not isinstance(rows, Shards))
 
@@ -179,17 +179,19 @@ class AlgorithmClient(NumPyClient):
         return self.rounds.completed(request, last, state, self._sealed(reply, parameters, request), metrics)
 
     def _count(self, request: RoundRequest, last: CompletedRound | None) -> CompletedRound:
-        """Release the counts of the columns with private ranges; the state is the initial one."""
-        assert self.columns
+        """Release the counts before round 1; the state is the initial one."""
+        assert self.first_counts
         self.requests.bind(request.session)
-        with self.rounds.reserved(request, self.columns.counts_bytes):
-            noise = self.columns.open(self.guard, request.session)
-        return self.rounds.completed(request, last, self.rounds.state(None), [self.columns.counts(noise)], {})
+        with self.rounds.reserved(request, self.first_counts.bytes):
+            noise = self.first_counts.open(self.guard, request.session)
+        counts = self.first_counts.counts(noise)
+        return self.rounds.completed(request, last, self.rounds.state(None), [counts], {})
 
     def _scale(self, request: RoundRequest) -> None:
         """Scale the rows by the ranges of the request, unless they are already."""
-        if self.columns and request.ranges != self._ranges:
-            features = self.columns.features(request.ranges).astype(self.start.dtype, copy=False)
+        columns = self.first_counts.columns if self.first_counts else None
+        if columns and request.ranges != self._ranges:
+            features = columns.features(request.ranges).astype(self.start.dtype, copy=False)
             self.shards = replace(self.shards, features=features, lengths=None).prepared(self.objective)
             self._ranges = request.ranges
 

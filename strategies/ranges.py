@@ -1,4 +1,4 @@
-"""The request before round 1 that asks all clients for counts of their columns with private ranges."""
+"""The request before round 1 that asks all clients for counts, from which private ranges and survival curves follow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,8 +28,9 @@ def expect_session(metrics: Mapping[str, Any], session: str) -> None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a server finds the ranges. entries: the number of counts that a client sends. ranges(counts (K, entries),
-    clients (K,)): the ranges as bytes (`twinflower.data.ranges.pack_ranges`), clients in ascending order."""
+    """What a server does with the counts. entries: how many counts a client sends. ranges(counts (K, entries), clients
+    (K,)): the private ranges as bytes (`twinflower.data.ranges.pack_ranges`), which are part of all further
+    requests, empty without such ranges; clients in ascending order."""
 
     entries: int
     ranges: Callable[[Counts, NDArray[np.int64]], bytes]
@@ -51,11 +52,11 @@ class Agreement:
 
         found, missing = exchange.ask_all(ask, counts, 0)
         for client, reason in sorted(missing.items()):
-            log(WARNING, "client %s counts for no range: %s", client, reason)
+            log(WARNING, "client %s sent no counts before round 1: %s", client, reason)
         if len(found) < least:
             client, reason = min(missing.items())
             raise RunError(
-                f"{len(found)} clients sent counts for private ranges, and {least} are needed, the run stops (client "
+                f"{len(found)} clients sent counts before round 1, and {least} are needed, the run stops (client "
                 f"{client}: {reason})"
             )
         order = sorted(found)

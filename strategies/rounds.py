@@ -39,17 +39,17 @@ class Training:
     """A training in progress, or the one from which another start goes on.
 
     session: its name. server: the algorithm's server state. rounds: the statistics of all rounds. born: the round in
-    which each client's state began. ranges: those that the clients agreed on, empty without private ranges. first: the
-    number of rounds that were completed before this start. settled: the last round whose replies the clients may
-    delete, None for the one before the current one. began: when the current round began, in seconds of
-    `time.perf_counter`.
+    which each client's state began. ranges: those that the clients agreed on, empty without private ranges, and None
+    before the clients have counted. first: the number of rounds that were completed before this start. settled: the
+    last round whose replies the clients may delete, None for the one before the current one. began: when the current
+    round began, in seconds of `time.perf_counter`.
     """
 
     session: str
     server: Any
     rounds: list[Round] = field(default_factory=list)
     born: dict[int, int] = field(default_factory=dict)
-    ranges: bytes = b""
+    ranges: bytes | None = None
     first: int = 0
     settled: int | None = None
     began: float = 0.0

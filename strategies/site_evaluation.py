@@ -14,7 +14,7 @@ from twinflower.arrays import Array
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.models.discrimination import Bins, ScoreTable
-from twinflower.models.evaluation import NO_BINS, Errors, Evaluation, Released, estimated, pooled
+from twinflower.models.evaluation import NO_BINS, Errors, Evaluation, Released, by_site, estimated, pooled
 from twinflower.wire import from_npy
 
 from .replies import sort_replies
@@ -31,8 +31,9 @@ class SiteEvaluation:
     evaluates: whether they do after a round; rounds count from 0, which is before the first one. loss_bound: of private
     clients that release clipped losses (`twinflower.models.evaluation.estimated`), 0 for those that release counts.
     held_out: how many rows each client holds out, if this is known; a client that reports another number is left out.
-    bins: those of a model (d,) in which the clients count the scores of their rows; by default none. metrics, scores:
-    the result of the last such round, and with bins the counts of every client.
+    bins: those of a model (d,) in which the clients count the scores of their rows; by default none. metrics, scores,
+    by_site: the result of the last such round, with bins the counts of every client, and without privacy the score of
+    the model on the rows of every client.
     """
 
     evaluates: Callable[[int], bool] = lambda round_: False
@@ -41,6 +42,7 @@ class SiteEvaluation:
     bins: Callable[[Array], Bins] = lambda x: NO_BINS
     metrics: dict[str, float] = field(default_factory=dict, init=False)
     scores: dict[int, ScoreTable] = field(default_factory=dict, init=False)
+    by_site: dict[int, float] = field(default_factory=dict, init=False)
     _asked: Bins = field(default=NO_BINS, init=False)  # the bins of the last request
 
     def requests(self, nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
@@ -63,6 +65,7 @@ class SiteEvaluation:
             log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
         sites = list(found.values())
         self.scores = {client: own.scores for client, own in found.items() if own.scores is not None}
+        self.by_site = {} if private else by_site(found)
         self.metrics = estimated(sites, self.loss_bound) if private else pooled(sites)
         return MetricRecord(dict(self.metrics))
 

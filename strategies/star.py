@@ -53,8 +53,8 @@ class StarStrategy(Strategy):
     min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
-    the others. evaluation: when all clients evaluate the model on their held-out rows, by default never. agreement: how
-    the clients agree on private ranges before round 1, None without such ranges.
+    the others. evaluation: when all clients evaluate the model on their held-out rows, by default never. agreement: the
+    request for the clients' counts before round 1, None if they count nothing.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -156,8 +156,8 @@ class StarStrategy(Strategy):
         self.quorum, self.absences = replace(self.quorum, void=0), Absences()
 
     def _before_round_1(self, grid: Grid, start: ArrayRecord, timeout: float) -> None:
-        """Agree on private ranges, and evaluate the start at the sites; a training that goes on has done both."""
-        if self.agreement and not self.training.ranges:
+        """Ask for the clients' counts, and evaluate the start at the sites; a training that goes on has done both."""
+        if self.agreement and self.training.ranges is None:
             session, least = self.training.session, self.quorum.min_replies
             self.training.ranges = self.agreement.reach(self.exchange, session, least)
         if not self.training.first:

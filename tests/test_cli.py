@@ -573,10 +573,12 @@ def test_the_score_of_a_pytorch_module_follows_from_the_labels(tmp_path, monkeyp
 
 
 def test_a_comparison_names_each_score_by_what_it_is():
-    runs = [{"regression": False}, {"regression": True}]
-    assert [headings(kind)[4] for kind in (runs[:1], runs[1:], runs)] == [
+    kinds = (False, False), (True, False), (True, True)
+    runs = [{"regression": one, "survival": other} for one, other in kinds]
+    assert [headings(kind)[4] for kind in (runs[:1], runs[1:2], runs[2:], runs[:2])] == [
         "test accuracy",
         "test R^2",
+        "test C-index",
         "test accuracy or R^2",
     ]
 

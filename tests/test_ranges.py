@@ -327,7 +327,7 @@ def test_the_plan_shows_the_counts(sites):
     setup = prepare(parse(sites | PRIVATE))
     told = dict(forecast(setup))
     assert told["private ranges"].startswith("of 2 columns, for 0.2 of the budget; a total count of 530 rows")
-    assert "the counts for private ranges included, are 1.841-GDP" in told["guarantee"]
+    assert "the counts before round 1 included, are 1.841-GDP" in told["guarantee"]
     assert noise_rows(setup)[0][:2] == ("counts for ranges", "0")
     assert not [text for key, text in outlook(setup) if "private ranges" in text]
     noisy = prepare(parse(sites | PRIVATE | {"privacy.epsilon": 0.1}))
@@ -398,12 +398,10 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
     setup = prepare(parse(sites | PRIVATE))
     released = []
     for client in range(3):
-        columns = agreement.columns_of(setup, client)
+        counts = agreement.counts_of(setup, client)
         guard = guard_of(setup, client, Free(), "run")
-        noisy = columns.counts(columns.open(guard, "run"))
-        released.append(
-            (noisy - columns.bins.counts(columns.rows.values).ravel()) / agreement.sigma(setup, client)
-        )
+        noisy = counts.counts(counts.open(guard, "run"))
+        released.append((noisy - counts.columns.counts()) / agreement.sigma(setup, client))
     squares, size = float(np.sum(np.square(released))), np.size(released)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
 
@@ -487,7 +485,7 @@ def test_who_sends_no_counts_is_left_out(sites, monkeypatch):
     assert [own for _, own in result.setup.ranges] == list(expected)
     monkeypatch.setattr(Deaf, "deaf", (1, 2, 3))
     assert (
-        "0 clients sent counts for private ranges, and 1 are needed"
+        "0 clients sent counts before round 1, and 1 are needed"
         in run_strategy(setup, Deaf(setup), "inprocess").failure
     )
 
@@ -564,7 +562,7 @@ def test_a_site_charges_its_counts_to_its_ledger(sites, tmp_path):
     assert charges[0].cost / sum(charge.cost for charge in charges) == pytest.approx(0.2)
     assert sum(charge.cost for charge in charges) == pytest.approx(setup.plan.mu_limit**2)
     with pytest.raises(BudgetSpent, match="it does not begin, and nothing is spent"):
-        agreement.columns_of(setup, 0).open(guard, "2")
+        agreement.counts_of(setup, 0).open(guard, "2")
 
 
 @pytest.mark.deployment

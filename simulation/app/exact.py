@@ -1,14 +1,16 @@
 """A site's policy on what it sends about its rows without noise, in runs without privacy.
 
-Whether an information matrix is refused depends on the site's rows, so the refusal says something about them. It is
-therefore no part of a private run, which has neither of these sums.
+Whether an information matrix or the counts for a survival curve are refused depends on the site's rows, so the refusal
+says something about them. It is therefore no part of a private run, which has none of these sums without noise.
 """
 
 import numpy as np
 
+from twinflower.arrays import Array
 from twinflower.errors import require
 from twinflower.problems.interfaces import Batch
 
+from ..runs.agreement import counts_of
 from ..runs.setup import Setup
 from .site import Site
 
@@ -22,6 +24,9 @@ def check_exact(setup: Setup, site: Site) -> None:
         _check_scores(site, own.bins, int(setup.held.sizes[site.partition_id]))
     if own.standard_errors:
         _check_information(setup, site)
+    counts = counts_of(setup, site.partition_id)
+    if counts and counts.persons:
+        _check_persons(site, counts.persons.counts())
 
 
 def _check_scores(site: Site, bins: int, rows: int) -> None:
@@ -50,6 +55,20 @@ def _check_information(setup: Setup, site: Site) -> None:
     require(
         smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
         f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
+    )
+
+
+def _check_persons(site: Site, cells: Array) -> None:
+    what, remedy = (
+        "this site counts no persons for a survival curve",
+        "(evaluation.survival-curve empty trains without)",
+    )
+    least, smallest = site.survival_rows, site.survival_cell
+    require(least is not None, f"{what}: its node config has no survival-rows {remedy}")
+    require(
+        cells.sum() >= (least or 0) and cells[cells > 0].min(initial=np.inf) >= smallest,
+        f"{what} unless there are at least {least} in all, and {smallest} events or none, and {smallest} censored or "
+        f"none, in every interval: choose longer intervals {remedy}",
     )
 
 

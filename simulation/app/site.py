@@ -30,6 +30,9 @@ takes part in such runs, the fixed sentence also says what kind of error it is (
     score-rows, score-bins           fewest held-out rows, and most bins (default 20), of which it sends counts of
                                      scores, or sums of errors, without noise, in runs without privacy; without
                                      score-rows it sends none
+    survival-rows, survival-cell     fewest persons in all, and in every cell that is not empty (default 5), of which it
+                                     sends the counts for a survival curve without noise, in runs without privacy;
+                                     without survival-rows it sends none
     ignore-keys                      comma-separated keys of other apps on the same node
 
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
@@ -63,6 +66,7 @@ PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
 _DEFAULT_BINS = 20
+_DEFAULT_CELL = 5
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 
 
@@ -115,6 +119,8 @@ class Site:
     standard_error_rows: Annotated[int | None, at_least(1)] = None
     score_rows: Annotated[int | None, at_least(1)] = None
     score_bins: Annotated[int, at_least(2)] = _DEFAULT_BINS
+    survival_rows: Annotated[int | None, at_least(1)] = None
+    survival_cell: Annotated[int, at_least(1)] = _DEFAULT_CELL
     ignore_keys: _Text = field(default="", compare=False)
 
     @property
@@ -300,6 +306,10 @@ def _check_promises(site: Site) -> None:
     require(
         site.score_bins == _DEFAULT_BINS or site.score_rows is not None,
         "node config score-bins needs score-rows: without it the site sends no counts",
+    )
+    require(
+        site.survival_cell == _DEFAULT_CELL or site.survival_rows is not None,
+        "node config survival-cell needs survival-rows: without it the site sends no counts",
     )
 
 

@@ -107,7 +107,7 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
     if planned > 1:
         all_ = "" if len(runs) == planned else f"{len(runs)} of "
         seeds = f", {all_}{planned} seeds, mean +- standard deviation"
-    score = "test R^2" if first["regression"] else "test accuracy"
+    score = f"test {score_of(first)}"
     return (
         f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {spread(runs, 'test_accuracy', '.4f')}, "
         f"{spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, DiskError, require
 from twinflower.models.discrimination import ScoreTable
+from twinflower.models.survival import SurvivalTable
 from twinflower.strategies import Round
 from twinflower.strategies.rounds import Training
 
@@ -155,33 +156,41 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 
 
 def of_strategy(
-    training: Training, rows: list[dict[str, Any]], scores: Mapping[int, ScoreTable]
+    training: Training,
+    rows: list[dict[str, Any]],
+    scores: Mapping[int, ScoreTable],
+    persons: Mapping[int, SurvivalTable],
 ) -> Checkpoint:
-    """The checkpoint of a strategy's training, the metrics so far (rows of metrics.csv), and the clients' last counts
-    by bin."""
+    """The checkpoint of a strategy's training, the metrics so far (rows of metrics.csv), the clients' last counts by
+    bin, and their persons by the cells of a survival curve."""
     info = {
         "round": training.round,
         "session": training.session,
         "rounds": [done._asdict() for done in training.rounds],
         "born": list(training.born.items()),
-        "ranges": training.ranges.hex(),
+        "ranges": None if training.ranges is None else training.ranges.hex(),
         "rows": rows,
         "scores": score_records(scores),
+        "persons": [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in persons.items()],
     }
     return Checkpoint(named("server-", flatten(training.server)), info)
 
 
 def to_strategy(
     checkpoint: Checkpoint, server: Any
-) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable]]:
+) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable], dict[int, SurvivalTable]]:
     """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
     state = unflatten(server, leaves_of("server-", checkpoint.arrays))
     rounds = [to_round(done) for done in info["rounds"]]
-    ranges = bytes.fromhex(info["ranges"])
+    ranges = None if info["ranges"] is None else bytes.fromhex(info["ranges"])
     training = Training(info["session"], state, rounds, dict(info["born"]), ranges)
-    return training, info["rows"], to_scores(info["scores"])
+    persons = {
+        client: SurvivalTable(np.array(cells), np.array(edges), *others)
+        for client, cells, edges, *others in info["persons"]
+    }
+    return training, info["rows"], to_scores(info["scores"]), persons
 
 
 def score_records(scores: Mapping[int, ScoreTable]) -> list[Any]:

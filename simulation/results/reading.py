@@ -13,9 +13,10 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.discrimination import ScoreTable
+from twinflower.models.survival import SurvivalTable
 
 from ..settings import Value
-from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
+from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
 from .folder import has_ended, is_experiment
@@ -26,6 +27,7 @@ SUMMARY_KEYS = (
     "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", "regression",
     "test_accuracy_from", "site_names", "site_scores",
 )  # fmt: skip
+_LATER_KEYS = ("survival", "held_out_by_site")  # which a summary of an earlier version does not have
 _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 
 
@@ -62,7 +64,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     with _expecting(path, "missing or not the summary of a run"):
         summary = json.loads(path.read_text(encoding="utf-8"))
         require(all(isinstance(summary[key], int | float | None) for key in _NUMBERS), "")
-        evaluated = {key: summary.get(key) for key in SITE_COLUMNS}  # only if clients evaluate
+        evaluated = {key: summary.get(key) for key in (*SITE_COLUMNS, *_LATER_KEYS)}
         return {key: summary[key] for key in SUMMARY_KEYS} | evaluated
 
 
@@ -100,6 +102,29 @@ def read_scores(folder: Path) -> dict[int, ScoreTable]:
         for row in csv.DictReader(_text(path).splitlines()):
             found.setdefault(int(row["client"]), []).append([float(row[key]) for key in SCORES_COLUMNS[1:]])
         return {client: _table_of(np.array(rows)) for client, rows in found.items()}
+
+
+def read_persons(folder: Path) -> dict[int, SurvivalTable]:
+    """The clients' persons by the cells of a survival curve, from survival.csv; empty if it is missing.
+
+    Raises SettingError if it is damaged.
+    """
+    path = folder / names.SURVIVAL
+    with _expecting(path, "not the survival curves of a run"):
+        found: dict[int, list[list[float]]] = {}
+        for row in csv.DictReader(_text(path).splitlines()):
+            if row["client"] != ALL_SITES:
+                numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
+                found.setdefault(int(row["client"]), []).append(numbers)
+        return {client: _persons_of(*np.array(rows).T) for client, rows in found.items()}
+
+
+def _persons_of(edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array) -> SurvivalTable:
+    """The table from columns (edges,) of survival.csv."""
+    beyond = at_risk[-1] - events[-1] - censored[-1]
+    return SurvivalTable(
+        np.concatenate([events, censored, [beyond]]), edges, round(at_risk[0]), float(noise[0])
+    )
 
 
 def _table_of(rows: Array) -> ScoreTable:

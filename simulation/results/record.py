@@ -12,16 +12,16 @@ from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
+from twinflower.known_objectives import SURVIVAL
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.information import Information
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
-from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.interfaces import NamedModel
 from twinflower.strategies import Round
 
 from ..runs.advice import warnings
-from ..runs.agreement import scaled
+from ..runs.agreement import agreed, scaled
 from ..runs.held_out import released
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
@@ -42,7 +42,7 @@ class Recorder:
 
     local_steps and stopped (the share of client rounds in which the stopping rule fired) are means over
     the rounds since the last row. seconds is the time from the start of the run to the end of the round. scores: the
-    clients' last counts by bin, if they count.
+    clients' last counts by bin, if they count. by_site: the last model's scores on the rows that they hold out.
     """
 
     setup: Setup
@@ -51,6 +51,7 @@ class Recorder:
     rounds: list[Round] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
     scores: Mapping[int, ScoreTable] = field(default_factory=dict)
+    by_site: Mapping[int, float] = field(default_factory=dict)
 
     def wants(self, round_: int) -> bool:
         """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, the last, and
@@ -63,6 +64,10 @@ class Recorder:
             or round_ in released(self.setup)
         )
 
+    def counted(self, counts: Array, clients: Index) -> None:
+        """Evaluate from now on with what follows from these clients' counts before round 1."""
+        self.setup = agreed(self.setup, counts, clients)
+
     def scale(self, ranges: tuple[Range, ...]) -> None:
         """Evaluate on rows that are scaled by these ranges from now on."""
         self.setup = scaled(self.setup, ranges)
@@ -71,15 +76,15 @@ class Recorder:
         """Record a finished round."""
         self.rounds.append(done)
 
-    def found_at_sites(self, scores: Mapping[int, ScoreTable]) -> None:
-        """Keep the clients' counts by bin; those of an earlier round, if there are none now."""
-        self.scores = scores or self.scores
+    def found_at_sites(self, scores: Mapping[int, ScoreTable], by_site: Mapping[int, float]) -> None:
+        """Keep the clients' counts by bin, those of an earlier round, if there are none now; and the model's scores."""
+        self.scores, self.by_site = scores or self.scores, by_site
 
     def take_up(
         self, rows: list[dict[str, Any]], rounds: Iterable[Round], scores: Mapping[int, ScoreTable]
     ) -> None:
         """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
-        self.found_at_sites(scores)
+        self.found_at_sites(scores, {})
         self.rows.extend(rows)
         self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0
@@ -181,7 +186,8 @@ class Result:
 
     points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`). scores:
     the counts by bin of the last evaluation at the clients. information: the sums of all clients from which standard
-    errors follow; missing: why there are none although the run asks for them.
+    errors follow; missing: why there are none although the run asks for them. by_site: without privacy, the last
+    model's scores on the rows that the clients hold out.
     """
 
     setup: Setup
@@ -195,6 +201,7 @@ class Result:
     scores: Mapping[int, ScoreTable] = field(default_factory=dict)
     information: Information | None = None
     missing: str = ""
+    by_site: Mapping[int, float] = field(default_factory=dict)
 
     def privacy(self) -> dict[str, Any] | None:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
@@ -271,7 +278,7 @@ class Result:
             "test_accuracy": finite(accuracy),
             "test_accuracy_from": "server" if self.setup.central.has_rows else "clients",
             "regression": not self.setup.dataset.num_classes,
-            "survival": config.objective.name == DISCRETE_COX,
+            "survival": config.objective.name in SURVIVAL,
             "majority_baseline": self.setup.central.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),
@@ -290,6 +297,7 @@ class Result:
             "partition": described(self.setup),
             "site_names": list(self.setup.dataset.site_names) or None,
             "site_scores": self._site_scores(),
+            "held_out_by_site": {f"{site}": own for site, own in self.by_site.items()} or None,
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),

@@ -14,11 +14,12 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.models.discrimination import ScoreTable
+from twinflower.models.survival import SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
 
 from ..settings import Config
-from ..settings.columns import CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS
+from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SURVIVAL_COLUMNS
 from ..settings.experiment import Experiment, experiment_text
 from ..settings.toml import to_tables
 from . import names
@@ -64,6 +65,8 @@ def write_run(result: Result, folder: Path) -> Path:
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
     if result.scores:
         _write_table(folder / names.SCORES, SCORES_COLUMNS, _by_bin(result.scores))
+    if result.setup.persons:
+        _write_table(folder / names.SURVIVAL, SURVIVAL_COLUMNS, _curves(result.setup.persons))
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(result, folder)
     write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
@@ -77,6 +80,17 @@ def _by_bin(scores: Mapping[int, ScoreTable]) -> Iterator[dict[str, Any]]:
     for client, table in scores.items():
         for low, high, cells in zip(table.edges[:-1], table.edges[1:], table.cells.T, strict=True):
             yield dict(zip(SCORES_COLUMNS, (client, low, high, *cells, table.sigma), strict=True))
+
+
+def _curves(persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
+    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge."""
+    tables = [
+        (ALL_SITES, SurvivalTable.together(persons.values())),
+        *((f"{i}", own) for i, own in persons.items()),
+    ]
+    for name, table in tables:
+        for row in zip(*table.curve(), strict=True):
+            yield dict(zip(SURVIVAL_COLUMNS, (name, *row, table.sigma), strict=True))
 
 
 def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:

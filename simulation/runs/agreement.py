@@ -1,4 +1,9 @@
-"""How the clients of a run agree on private ranges: by messages (`agreement`), or in one step in a simulation."""
+"""The counts that the clients of a run release before round 1, and what follows from them: private ranges, and survival
+curves. They are asked for by messages (`agreement`), or computed in one step in a simulation.
+
+The persons of a survival curve are one more histogram, in which a record is in one cell, besides those of the columns
+with private ranges. So replacing records moves all counts together as far as those of one more column.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,13 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from twinflower.arrays import Array, Index
-from twinflower.clients.ranges import COUNTS_ROUND, PrivateColumns
+from twinflower.clients.ranges import COUNTS_ROUND, FirstCounts, Persons, PrivateColumns
 from twinflower.data.columns import Range
 from twinflower.data.ranges import Bins, Unscaled, pack_ranges, sensitivity, unpack_ranges
 from twinflower.errors import SettingError
+from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.strategies.ranges import Agreement
+from twinflower.work import no_noise
 
 from .rows import places
 from .setup import Setup
@@ -28,10 +35,25 @@ def unscaled(setup: Setup) -> Unscaled:
     return setup.dataset.unscaled
 
 
+def counted(setup: Setup) -> bool:
+    """Whether the clients count anything before round 1."""
+    return setup.dataset.unscaled is not None or setup.time_grid is not None
+
+
+def _columns(setup: Setup) -> int:
+    """The number of columns with private ranges."""
+    return len(setup.dataset.unscaled.schema.private) if setup.dataset.unscaled else 0
+
+
+def _split(setup: Setup) -> int:
+    """The number of counts of these columns, which come first."""
+    return _columns(setup) * bins_of(setup).count
+
+
 def release(setup: Setup, client: int) -> Release:
     """The release of a client's counts, whose sensitivity is that of all records that are protected together."""
     replaced = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
-    moved = sensitivity(len(unscaled(setup).schema.private), replaced)
+    moved = sensitivity(_columns(setup) + (setup.time_grid is not None), replaced)
     return setup.plan.counts_release(client, moved) if setup.plan else Release(moved)
 
 
@@ -50,33 +72,54 @@ def bins_of(setup: Setup) -> Bins:
     return Bins.for_noise(total_sigma(setup) / int(setup.partition.sizes.sum()))
 
 
-def columns_of(setup: Setup, number: int) -> PrivateColumns | None:
-    """What client `number` counts and scales; None without private ranges."""
-    if setup.dataset.unscaled is None:
+def counts_of(setup: Setup, number: int) -> FirstCounts | None:
+    """What client `number` counts before round 1; None for nothing."""
+    if not counted(setup):
         return None
-    return PrivateColumns(
-        unscaled(setup).taken(places(setup, number)), bins_of(setup), release(setup, number)
+    own, raw, grid = places(setup, number), setup.dataset.unscaled, setup.time_grid
+    return FirstCounts(
+        release(setup, number),
+        int(setup.partition.sizes[number]),
+        PrivateColumns(raw.taken(own), bins_of(setup)) if raw else None,
+        Persons(setup.dataset.labels[own], grid) if grid else None,
     )
 
 
 def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     """The ranges from the counts (K, entries) of these clients (K,)."""
     bins = bins_of(setup)
-    total = counts.sum(0).reshape(-1, bins.count)
+    total = counts[:, : _split(setup)].sum(0).reshape(-1, bins.count)
     return bins.find_ranges(total, int(setup.partition.sizes[clients].sum()))
 
 
-def agreement(setup: Setup, scale: Callable[[tuple[Range, ...]], None]) -> Agreement | None:
-    """The agreement of the clients by messages, None without private ranges; scale: called with the ranges."""
-    if setup.dataset.unscaled is None:
+def agreement(setup: Setup, keep: Callable[[Array, Index], None]) -> Agreement | None:
+    """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
+    if not counted(setup):
         return None
 
     def ranges(counts: Array, clients: Index) -> bytes:
-        result = found(setup, counts, clients)
-        scale(result)
-        return pack_ranges(result)
+        keep(counts, clients)
+        return pack_ranges(found(setup, counts, clients)) if setup.dataset.unscaled else b""
 
-    return Agreement(len(unscaled(setup).schema.private) * bins_of(setup).count, ranges)
+    cells = setup.time_grid.cells if setup.time_grid else 0
+    return Agreement(_split(setup) + cells, ranges)
+
+
+def agreed(setup: Setup, counts: Array, clients: Index) -> Setup:
+    """The same run with what follows from the counts (K, entries) of these clients (K,)."""
+    setup = replace(setup, persons=_persons(setup, counts, clients))
+    return scaled(setup, found(setup, counts, clients)) if setup.dataset.unscaled else setup
+
+
+def _persons(setup: Setup, counts: Array, clients: Index) -> dict[int, SurvivalTable]:
+    """The persons of every client by the cells of the grid; empty without a survival curve."""
+    if not setup.time_grid:
+        return {}
+    edges, cells, sizes = np.array(setup.time_grid.edges), counts[:, _split(setup) :], setup.partition.sizes
+    return {
+        int(client): SurvivalTable(own, edges, int(sizes[client]), sigma(setup, client))
+        for client, own in zip(clients, cells, strict=True)
+    }
 
 
 def scaled(setup: Setup, ranges: tuple[Range, ...]) -> Setup:
@@ -91,40 +134,45 @@ def read(setup: Setup, content: bytes) -> tuple[Range, ...]:
 
 
 def simulated(setup: Setup) -> Setup:
-    """The run with the ranges that its clients agree on in a simulation; itself without private ranges."""
-    if setup.dataset.unscaled is None:
+    """The run with what follows from its clients' counts in a simulation; itself if they count nothing."""
+    if not counted(setup):
         return setup
     clients = np.arange(setup.config.clients.count)
     counts = np.stack([_counts(setup, int(client)) for client in clients])
-    return scaled(setup, found(setup, counts, clients))
+    return agreed(setup, counts, clients)
 
 
 def _counts(setup: Setup, client: int) -> Array:
-    counts = bins_of(setup).counts(unscaled(setup).values[places(setup, client)]).ravel()
+    counts = counts_of(setup, client)
+    assert counts
     draws = seeded(setup.config.seed, client, COUNTS_ROUND)
-    return GaussianNoise(sigma(setup, client), draws)(counts) if setup.plan else counts
+    return counts.counts(GaussianNoise(sigma(setup, client), draws) if setup.plan else no_noise)
 
 
 def planned(setup: Setup) -> list[tuple[str, str]]:
-    """The counts that the clients release before round 1, as a row of `twinflower privacy`; empty without them."""
-    if setup.dataset.unscaled is None or setup.plan is None:
+    """The counts that the clients release before round 1, as rows of `twinflower privacy`; empty without them."""
+    if not counted(setup) or setup.plan is None:
         return []
     share = float((setup.plan.ranges / setup.plan.shares).max())
     text = (
-        f"of {len(unscaled(setup).schema.private)} columns, for {share:.3g} of the budget; a total count of "
-        f"{setup.partition.sizes.sum()} rows has noise of {total_sigma(setup):.4g}"
+        f"for {share:.3g} of the budget; a total count of {setup.partition.sizes.sum()} rows has noise of "
+        f"{total_sigma(setup):.4g}"
     )
-    return [("private ranges", text)]
+    ranges = [("private ranges", f"of {_columns(setup)} columns, {text}")] if _columns(setup) else []
+    if not setup.time_grid:
+        return ranges
+    return [*ranges, ("survival curve", f"in {len(setup.time_grid.edges)} intervals, {text}")]
 
 
 def release_row(setup: Setup) -> list[tuple[str, ...]]:
     """The release of counts with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without counts."""
-    if setup.dataset.unscaled is None or setup.plan is None:
+    if not counted(setup) or setup.plan is None:
         return []
     client = max(range(setup.config.clients.count), key=lambda number: sigma(setup, number))
     own = release(setup, client)
     numbers = setup.plan.multipliers[client], own.sensitivity, own.weight, sigma(setup, client)
-    return [("counts for ranges", str(COUNTS_ROUND), str(client), *(f"{number:.6g}" for number in numbers))]
+    what = "counts for ranges" if setup.dataset.unscaled else "counts of persons"
+    return [(what, str(COUNTS_ROUND), str(client), *(f"{number:.6g}" for number in numbers))]
 
 
 def advice(setup: Setup) -> list[str]:

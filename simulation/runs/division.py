@@ -14,8 +14,7 @@ from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import require
-from twinflower.known_objectives import PROBABILISTIC
-from twinflower.problems.discrete_cox import DISCRETE_COX
+from twinflower.known_objectives import PROBABILISTIC, SURVIVAL
 
 from ..settings import Config
 
@@ -97,7 +96,7 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         "evaluation.loss-bound, to which the losses that it releases are clipped",
     )
     require(
-        not (config.evaluation.errors and (data.num_classes or config.objective.name == DISCRETE_COX)),
+        not (config.evaluation.errors and (data.num_classes or config.objective.name in SURVIVAL)),
         "evaluation.errors are those of a regression, and these labels are classes or times of survival: set it to "
         "false",
     )
@@ -119,8 +118,12 @@ def _check_bins(objective: str, num_classes: int) -> None:
     )
 
 
-def share_for_ranges(config: Config, data: Dataset) -> float:
-    """The share of the privacy budget for the private ranges of a schema; 0 if it has none."""
-    if data.unscaled is None or isinstance(config.data, Data):
-        return 0.0
-    return config.data.range_share
+def share_for_counts(config: Config, data: Dataset) -> float:
+    """The share of the privacy budget for counts before round 1: private ranges of a schema, and a survival curve."""
+    ranges = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
+    share = ranges + config.privacy.survival_share * bool(config.evaluation.survival_curve)
+    require(
+        share < 1,
+        f"data.range-share and privacy.survival-share must add up to less than 1; got {share:g} in all",
+    )
+    return share

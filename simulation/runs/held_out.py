@@ -19,6 +19,7 @@ from twinflower.models.evaluation import (
     SCORE_COLUMNS,
     Evaluation,
     Released,
+    by_site,
     estimated,
     evaluate,
     pooled,
@@ -84,25 +85,27 @@ def bins(setup: Setup, x: Array) -> Bins:
 
 
 class Found(NamedTuple):
-    """What the clients found about a model: the `columns`, and with bins the counts of every client."""
+    """What the clients found about a model: the `columns`, with bins the counts of every client, and without privacy
+    the score on every client's rows."""
 
     columns: Mapping[str, float]
     scores: Mapping[int, ScoreTable]
+    by_site: Mapping[int, float]
 
 
 def simulated(setup: Setup, x: Array, round_: int) -> Found:
     """What all clients' evaluations of x (d,) after a round give; nothing without held-out rows."""
     if setup.held is None:
-        return Found({}, {})
+        return Found({}, {}, {})
     plan = counts(setup)
     if plan and round_ not in plan.rounds:
-        return Found(row(setup, {}), {})
+        return Found(row(setup, {}), {}, {})
     clients = range(setup.held.num_clients)
     if plan is None:
         exact = {i: _exact(setup, x, i) for i in clients}
-        return Found(row(setup, pooled(list(exact.values()))), _scores(exact))
+        return Found(row(setup, pooled(list(exact.values()))), _scores(exact), by_site(exact))
     noisy = {i: _count(setup, plan, x, i, round_) for i in clients if plan.sizes[i]}
-    return Found(row(setup, estimated(list(noisy.values()), plan.bound)), _scores(noisy))
+    return Found(row(setup, estimated(list(noisy.values()), plan.bound)), _scores(noisy), {})
 
 
 def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[int, ScoreTable]:

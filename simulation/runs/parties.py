@@ -82,12 +82,12 @@ def client_of(
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    columns, own = agreement.columns_of(setup, number), setup.config.evaluation
+    counts, own = agreement.counts_of(setup, number), setup.config.evaluation
     return kind(
         context,
         setup.algorithm,
         setup.objective,
-        setup.shards if shared and columns is None else setup.shards.rows(number),
+        setup.shards if shared and not (counts and counts.columns) else setup.shards.rows(number),
         setup.start,
         number,
         setup.config.clients.count,
@@ -96,7 +96,7 @@ def client_of(
         guard,
         store,
         held_rows(setup, number),
-        columns,
+        counts,
         held_out.of_client(setup, number, guard),
         ExactAnswers(own.bins, own.errors, own.standard_errors, setup.config.rounds),
     )
@@ -120,7 +120,7 @@ def strategy_of(
 ) -> StarStrategy:
     """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
 
-    evaluation: at the clients, by default none. agreement: of the clients on private ranges.
+    evaluation: at the clients, by default none. agreement: the request for the clients' counts before round 1.
     """
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]

@@ -30,7 +30,7 @@ def make_plan(
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
-    for_ranges: the share of the budget for private ranges, 0 if there are none. held_out (N,): how many rows the
+    for_ranges: the share of the budget for counts before round 1, 0 if there are none. held_out (N,): how many rows the
     clients hold out for evaluation; None if they evaluate nothing.
     """
     if not isinstance(config.privacy, Private):
@@ -58,13 +58,14 @@ def _plan(
     sums = privacy.trust == "sum"
     require(
         not for_ranges or not (sums or isinstance(privacy, AsPublished)),
-        "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges "
-        "follow: give the schema's columns public ranges",
+        "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
+        "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )
     require(
         not (for_ranges and target.tune_share),
-        "privacy.tune-share and private ranges share no budget, because every candidate would need ranges of its own: "
-        "set privacy.tune-share to 0, or give the schema's columns public ranges",
+        "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
+        "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
+        "evaluation.survival-curve empty",
     )
     if sums:
         honest, d = privacy.honest_sites, objective.d
@@ -154,7 +155,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded:
 def _included(plan: Plan) -> str:
     """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
     costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
-    costs += ["the counts for private ranges"] * bool(plan.ranges.any())
+    costs += ["the counts before round 1"] * bool(plan.ranges.any())
     costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)
     return f", {' and '.join(costs)} included," if costs else ""
 

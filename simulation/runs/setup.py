@@ -1,6 +1,7 @@
 """Build a run from its configuration: data, clients' rows, objective, algorithm, starting point, and evaluation."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
@@ -14,12 +15,13 @@ from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING
+from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
+from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.discrete_cox import DISCRETE_COX
+from twinflower.problems.discrete_cox import interval_ends
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
@@ -29,12 +31,12 @@ from twinflower.sums.summed import Summed
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
-from .division import divided, load_rows, share_for_ranges
+from .division import divided, load_rows, share_for_counts
 from .method import build_method, graph_of, starting_point, through_sums, weighting_of
 from .privacy import make_plan
 
 _REFERENCE = 500  # rows
-_SPECIAL = ((COUNTING, Counts, "counts"), (DISCRETE_COX, Survival, "times"))
+_SPECIAL = (((COUNTING,), Counts, "counts"), (SURVIVAL, Survival, "times"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Setup:
 
     partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
     held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
-    the held-out rows themselves. ranges: private ranges, once they are found.
+    the held-out rows themselves. ranges: private ranges, once they are found. persons: those of every client by the
+    cells of `time_grid`, once they are counted.
     """
 
     config: Config
@@ -58,6 +61,13 @@ class Setup:
     held: Partition | None = None
     own_held: Batch | None = None
     ranges: tuple[tuple[str, Range], ...] = ()
+    persons: Mapping[int, SurvivalTable] = field(default_factory=dict)
+
+    @cached_property
+    def time_grid(self) -> TimeGrid | None:
+        """The grid of the survival curve; None for a run without one."""
+        ends = interval_ends(self.config.evaluation.survival_curve)
+        return TimeGrid(tuple(ends)) if ends else None
 
     @cached_property
     def shards(self) -> Shards:
@@ -189,7 +199,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
     plan = make_plan(
-        config, method, objective, schedule, division.sizes, share_for_ranges(config, data),
+        config, method, objective, schedule, division.sizes, share_for_counts(config, data),
         held.sizes if held else None,
     )  # fmt: skip
     algorithm = through_sums(method, plan, schedule, division.sizes)
@@ -206,12 +216,12 @@ def _check_labels(config: Config, data: Dataset) -> None:
     In a private run the labels themselves are not looked at, because an error would reveal something about one; there
     any number is a count or a time.
     """
-    for name, kind, what in _SPECIAL:
-        chosen = config.objective.name == name
+    for names, kind, what in _SPECIAL:
+        chosen, known = config.objective.name in names, "' or '".join(names)
         if data.schema:
             require(
                 chosen == isinstance(data.schema.label, kind),
-                f"objective '{name}' and a schema whose label has {what} belong together; got "
+                f"objective '{known}' and a schema whose label has {what} belong together; got "
                 f"'{config.objective.name}'",
             )
     if data.schema or config.privacy.mode != "none":
@@ -221,11 +231,11 @@ def _check_labels(config: Config, data: Dataset) -> None:
             not data.num_classes and _whole(data.labels),
             f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels",
         )
-    if config.objective.name == DISCRETE_COX:
+    if config.objective.name in SURVIVAL:
         require(
             not data.num_classes and bool((data.labels != 0).all()),
-            f"objective '{DISCRETE_COX}' needs signed times, t for the event at time t > 0 and -t for censoring then; "
-            "this data set has other labels",
+            f"objective '{config.objective.name}' needs signed times, t for the event at time t > 0 and -t for "
+            "censoring then; this data set has other labels",
         )
 
 

@@ -206,7 +206,19 @@ def _together(
         failure = str(error)
     seconds = time.perf_counter() - began
     return [
-        Result(s, "cohort", r.rows, seconds, x, failure, r.rounds, own, r.scores, _information(s, x))
+        Result(
+            s,
+            "cohort",
+            r.rows,
+            seconds,
+            x,
+            failure,
+            r.rounds,
+            own,
+            r.scores,
+            _information(s, x),
+            by_site=r.by_site,
+        )
         for s, r, x, own in zip(setups, recorders, models, points, strict=True)
     ]
 
@@ -237,7 +249,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
             found = held_out.simulated(recorder.setup, x, at.round)
-            recorder.found_at_sites(found.scores)
+            recorder.found_at_sites(found.scores, found.by_site)
             recorder.evaluate(at.round, x, {**own, **found.columns})
     if checkpoints and checkpoints.due(at.round):
         checkpoints.save(at.round, checkpoint(at, cohort.seeds, recorders))

@@ -74,6 +74,7 @@ def _exact_answers(config: Config) -> dict[str, Value]:
     asked = config.evaluation
     scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
     scores |= {"score-bins": asked.bins} if asked.bins else {}
+    scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve else {}
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 

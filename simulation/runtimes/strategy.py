@@ -1,7 +1,7 @@
 """Run a strategy from start to result over any Flower grid."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -39,7 +39,7 @@ def run_strategy(
     """
     recorder = Recorder(setup, progress)
     evaluation = held_out.evaluation(setup, recorder.wants)
-    ranges = agreement.agreement(setup, recorder.scale)
+    ranges = agreement.agreement(setup, recorder.counted)
     strategy = strategy_of(setup, runtime == "deployment", evaluation, ranges)
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
@@ -66,7 +66,8 @@ def run_strategy(
         failure = str(error)
     seconds = time.perf_counter() - began
     return Result(
-        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores, *sums
+        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores,
+        *sums, by_site=recorder.by_site,
     )  # fmt: skip
 
 
@@ -95,14 +96,20 @@ class _After:
             sites = self.strategy.evaluation
             found = sites.metrics if sites.evaluates(round_) else {}
             row = held_out.row(self.recorder.setup, found)
-            self.recorder.found_at_sites(sites.scores)
+            self.recorder.found_at_sites(sites.scores, sites.by_site)
             self.evaluator.begin(round_, self.strategy.server, row)
 
     def _save(self, round_: int) -> None:
         if self.checkpoints and self.checkpoints.due(round_):
             self.evaluator.wait()
             self.checkpoints.save(
-                round_, of_strategy(self.strategy.training, self.recorder.rows, self.recorder.scores)
+                round_,
+                of_strategy(
+                    self.strategy.training,
+                    self.recorder.rows,
+                    self.recorder.scores,
+                    self.recorder.setup.persons,
+                ),
             )
 
 
@@ -115,7 +122,8 @@ def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Tra
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    training, rows, scores = to_strategy(found, template)
+    training, rows, scores, persons = to_strategy(found, template)
+    recorder.setup = replace(recorder.setup, persons=persons)
     recorder.take_up(rows, training.rounds, scores)
     if training.ranges:
         recorder.scale(agreement.read(setup, training.ranges))

@@ -1,9 +1,11 @@
-"""The columns of clients.csv, scores.csv, and metrics.csv, which experiment files use to say what figures show."""
+"""The columns of clients.csv, scores.csv, survival.csv, and of metrics.csv, by which experiment files say what figures
+show."""
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
 from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, SCORE_COLUMNS
+from twinflower.models.survival import Curve
 
 COLUMNS = (
     "round",
@@ -21,6 +23,8 @@ COLUMNS = (
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
+ALL_SITES = "all"  # in the column "client" of survival.csv
+SURVIVAL_COLUMNS = ("client", *Curve._fields, "noise")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (

@@ -12,6 +12,7 @@ from typing import Annotated
 from twinflower.models.discrimination import MOST_BINS
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
+from twinflower.problems.discrete_cox import interval_ends
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, one_of
 
@@ -95,6 +96,19 @@ class Evaluation:
         ),
     ] = 0
 
+    survival_curve: Annotated[
+        str,
+        Setting(
+            "before round 1 clients count the persons that they train on by these intervals of time, for Kaplan-Meier "
+            "and Nelson-Aalen: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
+            Rule(
+                "1 to 1000 ascending numbers above 0, or number x length",
+                lambda text: not text or interval_ends(text) is not None,
+            ),
+            "that of the times",
+        ),
+    ] = ""
+
     errors: Annotated[
         bool,
         Setting(
@@ -126,6 +140,7 @@ class _Plain:
     masks = False
     tune_share = 0.0
     evaluation_share = 0.0
+    survival_share = 0.0
 
     @property
     def unit(self) -> Unit:
@@ -210,6 +225,14 @@ class Gradient(Private):
             "share of the budget",
         ),
     ] = 0.0
+    survival_share: Annotated[
+        float,
+        Setting(
+            "part for the counts of a survival curve, if there is one",
+            Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
+            "share of the budget",
+        ),
+    ] = 0.1
 
     @property
     def unit(self) -> Unit:

@@ -109,12 +109,12 @@ def _label(table: Any) -> Label:
     column = table.get("column")
     expect(isinstance(column, str) and bool(column), f"label needs the name of its column; got {column!r}")
     expect(sum(kind in table for kind in _KINDS) == 1, f"label needs one of {', '.join(_KINDS)}")
+    _check_distinct(
+        "columns of the label", [column, *(table[key] for key in ("exposure", "event") if key in table)]
+    )
     for kind, keys in _FURTHER.items():
         given = any(key in table for key in keys)
-        expect(
-            kind in table or not given,
-            f"label: {', '.join(keys[:-1])} and {keys[-1]} belong to {kind}",
-        )
+        expect(kind in table or not given, f"label: {', '.join(keys[:-1])} and {keys[-1]} belong to {kind}")
     if "classes" in table:
         return _classes(column, table["classes"])
     if "counts" in table:

@@ -12,6 +12,7 @@ from ..survival_labels import unsigned
 from .discrimination import Bins, ScoreTable, ranked
 from .intervals import Share, share
 from .model import scored
+from .risk_model import TrainedRisk
 from .trained import Trained, TrainedClassifier, TrainedRegressor, TrainedSurvival
 
 _BINS = 100
@@ -41,7 +42,7 @@ def assess(model: Trained, path: str | Path) -> Assessment:
     DataError for a model without a schema, and for a table that does not fit it.
     """
     scores, predicted, labels = scored(model, path)
-    if isinstance(model, TrainedSurvival):
+    if isinstance(model, TrainedSurvival | TrainedRisk):
         return Assessment(_of_survival(predicted, labels))
     if isinstance(model, TrainedRegressor):
         return Assessment(_of_regression(model.half * predicted, model.half * labels))

@@ -1,7 +1,7 @@
 """Evaluation of a model at the sites, on rows that never enter training, and the weighted mean over the sites."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,15 @@ def _errors(objective: Objective, x: Array, rows: Batch) -> Errors:
     if isinstance(objective, Compares):
         return Errors.of(*objective.compared(x, rows))
     return Errors.of(objective.predict(x, rows.features), rows.labels)
+
+
+def by_site(sites: Mapping[int, Evaluation]) -> dict[int, float]:
+    """The score of the model on the held-out rows of every site that has one: accuracy, R^2 or concordance index."""
+    return {
+        number: own.correct / own.rows
+        for number, own in sites.items()
+        if own.rows and own.correct == own.correct
+    }
 
 
 def error_columns(sites: Sequence[Evaluation]) -> dict[str, float]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..arrays import Array
 from ..problems.interfaces import Batch
-from ..problems.losses import Likelihood
 from ..problems.objectives import LinearModel
 
 MOST_PARAMETERS = 1000
@@ -34,16 +33,14 @@ class Information(NamedTuple):
     @classmethod
     def of(cls, objective: LinearModel, x: Array, rows: Batch) -> "Information":
         """The sums over these rows (b, features), without the penalty."""
-        x, features = x.astype(np.float64), rows.features.astype(np.float64)
-        scores = objective.scores(x, features)
-        assert isinstance(objective.loss, Likelihood)  # checked where the run is configured
+        x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
+        scores = objective.scores(x, rows.features)
         slopes = objective.loss.slopes(scores, rows.labels)
-        wrong = (objective.predict(x, features) != rows.labels).sum() if objective.loss.classifies else 0
+        wrong = (objective.predict(x, rows.features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
-            float(len(features)), float(objective.losses(x, rows._replace(features=features)).sum()), float(wrong),
-            objective.pulled_back(slopes, features),
-            objective.sandwich(features, objective.loss.hessians(scores, rows.labels)),
-            objective.sandwich(features, slopes[:, :, None] * slopes[:, None, :]),
+            float(len(slopes)), float(objective.losses(x, rows).sum()), float(wrong),
+            objective.pulled_back(slopes, rows.features), objective.information(scores, rows),
+            objective.outer(slopes, rows.features),
         )  # fmt: skip
 
     @classmethod

@@ -65,8 +65,10 @@ class Share(NamedTuple):
 
 
 _NOTHING = Share(math.nan, 0.0, 1.0)
-_GRID = np.linspace(0.0, 1.0, 10_001)  # candidates for the truth
-_Z = 1.959963984540054  # of the normal distribution at LEVEL, two-sided
+CANDIDATES = np.linspace(0.0, 1.0, 10_001)
+"""Candidates for a share, a probability or an area."""
+DEVIATIONS = 1.959963984540054
+"""Standard deviations of the normal distribution that an interval at `LEVEL` extends to both sides."""
 _CLEAR = 2.0  # a number of rows that is fewer deviations of its noise above 0 says nothing
 
 
@@ -81,9 +83,9 @@ def share(hits: float, misses: float, sigma: float = 0.0, hit_cells: int = 1, mi
     rows = hits + misses
     if rows <= _CLEAR * sigma * math.sqrt(hit_cells + miss_cells):
         return _NOTHING
-    p = _GRID
+    p = CANDIDATES
     noise = sigma**2 * ((1 - p) ** 2 * hit_cells + p**2 * miss_cells)
-    return _accepted(hits / rows, (rows * p * (1 - p) + noise) / rows**2)
+    return accepted(hits / rows, (rows * p * (1 - p) + noise) / rows**2)
 
 
 def area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share:
@@ -103,8 +105,8 @@ def area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share:
     above = 1 - (np.cumsum(positives) - positives / 2) / totals[1]  # share of positives above each bin
     below = (np.cumsum(negatives) - negatives / 2) / totals[0]
     value = float(positives @ below) / float(totals[1])
-    sampling = _hanley_mcneil(_GRID, *np.maximum(totals, 1.0))
-    return _accepted(value, sampling + _area_noise(below, above, totals, sigma))
+    sampling = _hanley_mcneil(CANDIDATES, *np.maximum(totals, 1.0))
+    return accepted(value, sampling + _area_noise(below, above, totals, sigma))
 
 
 def binned_area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share:
@@ -125,7 +127,7 @@ def _hidden(negatives: Array, positives: Array, sigma: float) -> float:
     The noise in sum n_k p_k has the variance sigma^2 sum (n_k^2 + p_k^2) + bins sigma^4 at the true counts. Its first
     part at the noisy counts overestimates this.
     """
-    noise = _Z * sigma * math.sqrt(negatives @ negatives + positives @ positives)
+    noise = DEVIATIONS * sigma * math.sqrt(negatives @ negatives + positives @ positives)
     pairs = 2 * float(negatives.sum() * positives.sum())
     return min(max(float(negatives @ positives + noise) / pairs, 0.0), 0.5) if pairs > 0 else 0.5
 
@@ -138,16 +140,19 @@ def _hanley_mcneil(a: Array, m: float, n: float) -> Array:
 
 def _area_noise(below: Array, above: Array, totals: Array, sigma: float) -> Array:
     """The variance that the noise adds to the area, for every area in the grid."""
-    a, bins = _GRID, len(below)
+    a, bins = CANDIDATES, len(below)
     spread = [(own @ own) - 2 * a * own.sum() + bins * a**2 for own in (above, below)]
     linear = sigma**2 * (spread[0] / totals[0] ** 2 + spread[1] / totals[1] ** 2)
     pairs = bins * (bins - 1) / 2 * ((1 - a) ** 2 + a**2) + bins * (0.5 - a) ** 2
     return linear + sigma**4 * pairs / (totals[0] * totals[1]) ** 2  # type: ignore[no-any-return]
 
 
-def _accepted(value: float, variance: Array) -> Share:
-    """The estimate, clipped to [0, 1], and the ends of the candidates that are near enough to it."""
+def accepted(value: float, variance: Array) -> Share:
+    """The estimate, clipped to [0, 1], and the ends of those of the `CANDIDATES` that are within `DEVIATIONS` of it.
+
+    variance: of the estimate, if a candidate is the truth; one number for each, or for all.
+    """
     value = min(max(value, 0.0), 1.0)
-    near = _GRID[np.abs(value - _GRID) <= _Z * np.sqrt(variance)]
+    near = CANDIDATES[np.abs(value - CANDIDATES) <= DEVIATIONS * np.sqrt(variance)]
     low, high = (near[0], near[-1]) if near.size else (value, value)
     return Share(value, min(float(low), value), max(float(high), value))

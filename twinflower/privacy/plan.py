@@ -150,8 +150,9 @@ class Plan:
         )
         require(
             own_rule is None or not for_ranges,
-            "this method plans its noise by an accounting of its own, which has no place for private ranges: give the "
-            "schema's columns public ranges, or set noise-multiplier",
+            "this method plans its noise by an accounting of its own, which has no place for the counts from which "
+            "private ranges and survival curves follow: give the schema's columns public ranges and leave "
+            "evaluation.survival-curve empty, or set noise-multiplier",
         )
         multipliers = _multipliers(target, load) if own_rule is None else own_rule
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")

@@ -161,10 +161,10 @@ class IntervalHazards:
         slopes *= at_risk
         return slopes
 
-    def hessians(self, scores: Array, labels: Labels) -> Array:
+    def bends(self, scores: Array, labels: Labels) -> Array:
+        """Second derivatives of the loss in each score (..., b, T); the mixed ones are 0."""
         at_risk, events = self.histories(labels)
-        bends = self.link.bends(scores, events) * at_risk
-        return bends[..., None] * np.eye(len(self.ends))  # type: ignore[no-any-return]
+        return self.link.bends(scores, events) * at_risk  # type: ignore[no-any-return]
 
     def survival(self, scores: Array) -> Array:
         """The probabilities (..., b, T) that the event has not happened by the end of each interval."""
@@ -213,28 +213,36 @@ class DiscreteCox(LinearModel):
         beta = (slopes.sum(-1)[..., None, :] @ features)[..., 0, :]
         return np.concatenate([beta, slopes.sum(-2)], axis=-1)
 
-    def sandwich(self, features: Array, matrices: Array) -> Array:
-        """See `LinearModel.sandwich`."""
-        rows = matrices.sum(-1)
-        cross = features.T @ rows
-        return np.block(
-            [[features.T @ (rows.sum(-1, keepdims=True) * features), cross], [cross.T, matrices.sum(0)]]
-        )
+    def information(self, scores: Array, rows: Batch) -> Array:
+        """See `LinearModel.information`."""
+        bends, a = self.loss.bends(scores, rows.labels), rows.features
+        cross = a.T @ bends
+        return np.block([[a.T @ (bends.sum(-1)[:, None] * a), cross], [cross.T, np.diag(bends.sum(0))]])
+
+    def outer(self, slopes: Array, features: Array) -> Array:
+        """See `LinearModel.outer`."""
+        gradients = np.hstack([slopes.sum(-1)[:, None] * features, slopes])
+        return gradients.T @ gradients
 
     def stretch(self, squares: Any) -> Any:
         """See `LinearModel.stretch`: the bound for a person who is at risk in all intervals."""
         return 1.0 + self.outputs * squares
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Harrell's concordance index (...,), of the rows with a weight above 0; NaN where no pair can be compared."""
-        risk = self.predict(x, rows.features)
-        times, events = unsigned(np.broadcast_to(rows.labels, risk.shape))
-        kept = np.broadcast_to(True if rows.weights is None else rows.weights > 0, risk.shape)
-        found = np.empty(risk.shape[:-1])
-        for place in np.ndindex(found.shape):
-            own = kept[place]
-            found[place] = concordance(risk[place][own], times[place][own], events[place][own]).share
-        return found
+        """Harrell's concordance index (...,), see `concordance_of`."""
+        return concordance_of(self.predict(x, rows.features), rows)
+
+
+def concordance_of(risk: Array, rows: Batch) -> Array:
+    """Harrell's concordance index (...,) of risks (..., b), of the rows with a weight above 0; NaN where no pair can be
+    compared."""
+    times, events = unsigned(np.broadcast_to(rows.labels, risk.shape))
+    kept = np.broadcast_to(True if rows.weights is None else rows.weights > 0, risk.shape)
+    found = np.empty(risk.shape[:-1])
+    for place in np.ndindex(found.shape):
+        own = kept[place]
+        found[place] = concordance(risk[place][own], times[place][own], events[place][own]).share
+    return found
 
 
 # ------------------------------------------------------------------------------------------- settings

@@ -20,7 +20,18 @@ from ..errors import require
 from ..norms import norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
-from .losses import Absolute, ClassWeighted, Huber, Logistic, Loss, Poisson, RowwiseLogistic, Softmax, Squared
+from .losses import (
+    Absolute,
+    ClassWeighted,
+    Huber,
+    Likelihood,
+    Logistic,
+    Loss,
+    Poisson,
+    RowwiseLogistic,
+    Softmax,
+    Squared,
+)
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
@@ -151,9 +162,17 @@ class LinearModel(Penalised, ScaledGrads):
         matrix = slopes.swapaxes(-1, -2) @ features
         return matrix.reshape(matrix.shape[:-2] + (self.d,))
 
-    def sandwich(self, features: Array, matrices: Array) -> Array:
-        """The sum over rows of J^T M J, (d, d), with M of `matrices` (b, outputs, outputs), and J the derivative of a
-        row's scores in the point; features (b, n)."""
+    def information(self, scores: Array, rows: Batch) -> Array:
+        """The sum of the rows' Hessians of a `Likelihood`, (d, d), given their scores (b, outputs)."""
+        assert isinstance(self.loss, Likelihood)  # checked where the run is configured
+        return self._sandwich(rows.features, self.loss.hessians(scores, rows.labels))
+
+    def outer(self, slopes: Array, features: Array) -> Array:
+        """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
+        return self._sandwich(features, slopes[:, :, None] * slopes[:, None, :])
+
+    def _sandwich(self, features: Array, matrices: Array) -> Array:
+        """The sum of matrices (b, outputs, outputs) times a a^T over rows a (b, n), by output, (d, d)."""
         columns = self.num_features
         blocks = np.empty((self.outputs, columns, self.outputs, columns))
         for k in range(self.outputs):

@@ -135,7 +135,7 @@ def _line(one: Series, x: Axis, y: Axis) -> Line:
     good = _drawable(one.x, x.log) & _drawable(one.centre, y.log)
     places, means = one.x[good], one.centre[good]
     band = ""
-    if one.seeds > 1:
+    if (one.low < one.high).any():
         low, high = (np.where(_drawable(end[good], y.log), end[good], means) for end in (one.low, one.high))
         outline = np.concatenate([places, places[::-1]]), np.concatenate([high, low[::-1]])
         band = _path(_points(*outline, x, y))

@@ -27,6 +27,7 @@ from .discrimination import discrimination
 from .parts import Fact, Page, Section, Table
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
+from .survival import survival
 from .wording import rows_of
 
 MOST_ROWS = 40  # of a table
@@ -43,7 +44,7 @@ def page_of_run(folder: Path) -> Page:
     case = Case.of_folder(folder)
     sections = [
         *warned(summary["warnings"] or []), *_curves(rows, config), *columns(folder, config), *coefficients(folder),
-        *discrimination(folder, summary), _sites(folder, summary),
+        *discrimination(folder, summary), *survival(folder, summary), _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(
@@ -104,8 +105,7 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
     if summary["test_accuracy_from"] == "clients":
         guess = "on the rows that the sites hold out"
-    score = "Test R^2" if summary["regression"] else "Test accuracy"
-    yield Fact(score, number(summary["test_accuracy"], ".4f"), place or guess)
+    yield Fact(f"Test {score_of(summary)}", number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)
     if summary["held_out_auc"] is not None:
@@ -255,17 +255,22 @@ def _listed(words: Sequence[object]) -> str:
 
 def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[Table]:
     """The name of each site and, without privacy, what the final model achieves on its rows."""
-    names, scores = summary["site_names"], summary["site_scores"]
-    if not (names or scores):
+    names, scores, held = summary["site_names"], summary["site_scores"], summary["held_out_by_site"]
+    if not (names or scores or held):
         return []
     headings, remark = ["site", "records"], "The names of the sites."
     if scores:
         headings.append(score_of(summary))
         remark = "The final model on the rows that each site trained on."
+    if held:
+        headings.append(f"held-out {score_of(summary)}")
+        trained_on = "trained on, and on those that it holds out" if scores else "holds out"
+        remark = f"The final model on the rows that each site {trained_on}."
     rows = []
     for site in sites[:MOST_ROWS]:
         number_, records = int(site["client"]), int(site["rows"])
         own = [number(scores[number_], ".4f")] if scores else []
+        own += [number(held.get(f"{number_}"), ".4f")] if held else []
         rows.append([f"{number_}: {names[number_]}" if names else f"{number_}", f"{records:,}", *own])
     return [
         Table(headings, rows, remark if len(rows) == len(sites) else f"{remark} {len(rows)} of {len(sites)}.")

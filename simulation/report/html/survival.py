@@ -1,0 +1,112 @@
+"""The section of a report on the survival curve of the persons that the sites train on."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.models.intervals import LEVEL, Share
+from twinflower.models.survival import Curve, SurvivalTable
+
+from ...results.reading import read_persons
+from ..discrimination import number
+from ..series import Series
+from .charts import Chart, chart
+from .parts import Section, Table
+
+_MOST_SITES = 8  # curves in a chart
+_MOST_ROWS = 40
+_INTERVAL = f"{LEVEL:.0%} interval"
+_TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumulative hazard", "deviation")
+_SITES = ("site", "persons", "events", "median survival", _INTERVAL)
+
+
+def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
+    """Kaplan-Meier and Nelson-Aalen of all sites together, and by site; nothing for a run without a survival curve."""
+    sites = read_persons(folder)
+    if not sites:
+        return []
+    table = SurvivalTable.together(sites.values())
+    curve, names = table.curve(), summary["site_names"]
+    title = "Share without the event"
+    charts = [chart(title, "time", [_line("all sites", curve)], remark=f"The band is the {_INTERVAL}.")]
+    folded = [Section("The numbers", tables=[_numbers(curve)])]
+    if len(sites) > 1:
+        folded.append(_by_site(sites, names))
+    return [Section("Survival", _about(table, curve), charts=charts, folded=folded)]
+
+
+def _about(table: SurvivalTable, curve: Curve) -> list[str]:
+    noise = (
+        f" Every count has noise of {table.sigma:.4g}, which the intervals include; where the persons at risk do not "
+        "stand out from it, the curve ends."
+        if table.sigma
+        else ""
+    )
+    return [
+        f"The median survival is {_span(curve.median())}.",
+        f"Kaplan-Meier and Nelson-Aalen of the {table.rows:,} persons that the sites train on, from the numbers of "
+        f"events and of censored persons in {len(table.edges)} public intervals of time.{noise}",
+    ]
+
+
+def _span(median: Share) -> str:
+    if not np.isfinite(median.value):
+        return "not reached"
+    high = f"{median.high:.6g}" if np.isfinite(median.high) else "the end"
+    return f"{median.value:.6g} ({_INTERVAL} {median.low:.6g} to {high})"
+
+
+def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None) -> Section:
+    first = dict(sorted(sites.items())[:_MOST_ROWS])
+    curves = {client: own.curve() for client, own in first.items()}
+    labels = {client: f"{client}: {names[client]}" if names else f"{client}" for client in first}
+    rows = []
+    for client, own in curves.items():
+        median = own.median()
+        cells = f"{sites[client].rows:,}", f"{own.events.sum():.0f}", f"{median.value:.6g}"
+        rows.append((labels[client], *cells, f"{median.low:.6g} to {median.high:.6g}"))
+    lines = [_line(labels[client], own, False) for client, own in list(curves.items())[:_MOST_SITES]]
+    remark = (
+        "" if len(first) == len(sites) else f"{len(first)} of {len(sites)}; the others are in survival.csv."
+    )
+    return Section(
+        "Survival by site",
+        charts=[_chart_of_sites(lines, len(sites))],
+        tables=[Table(_SITES, rows, remark)],
+    )
+
+
+def _chart_of_sites(lines: Sequence[Series], sites: int) -> Chart:
+    remark = "" if len(lines) == sites else f"{len(lines)} of {sites} sites."
+    return chart("Share without the event", "time", lines, remark=remark)
+
+
+def _line(label: str, curve: Curve, band: bool = True) -> Series:
+    """The curve as steps, each down at the end of its interval."""
+    x = np.repeat(np.append(0.0, curve.time), 2)[1:]
+    centre = _steps(curve.survival)
+    low, high = (_steps(curve.low), _steps(curve.high)) if band else (centre, centre)
+    return Series(label, "", x, centre, low, high, seeds=1)
+
+
+def _steps(values: Array) -> Array:
+    return np.repeat(np.append(1.0, values), 2)[:-1]
+
+
+def _numbers(curve: Curve) -> Table:
+    keep = sorted({*np.linspace(0, len(curve.time) - 1, _MOST_ROWS).round().astype(int).tolist()})
+    rows = [_row(curve, place) for place in keep]
+    remark = (
+        "" if len(keep) == len(curve.time) else f"{len(keep)} of {len(curve.time)}; all are in survival.csv."
+    )
+    return Table(_TIMES, rows, remark)
+
+
+def _row(curve: Curve, place: int) -> tuple[str, ...]:
+    time, at_risk, events, censored, survival, low, high, _, *hazard = (float(own[place]) for own in curve)
+    counts = (f"{count:.0f}" for count in (at_risk, events, censored))
+    interval = "-" if low != low else f"{low:.4f} to {high:.4f}"
+    return (f"{time:.6g}", *counts, number(survival), interval, *map(number, hazard))

@@ -1,0 +1,328 @@
+"""The counts for a survival curve in runs: what leaves a site, what it costs, and what the folder of a run shows."""
+
+import csv
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuts import cut_off, equal
+from grids import Deployed, over_the_wire
+from numpy.testing import assert_allclose, assert_array_equal
+from site_files import three_sites
+
+from twinflower.concordance import concordance
+from twinflower.data.dataset import ARRAYS, Dataset
+from twinflower.errors import SettingError
+from twinflower.models.survival import SurvivalTable
+from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.results.checkpoint import Checkpoints
+from twinflower.simulation.results.reading import read_persons
+from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs import agreement
+from twinflower.simulation.runs.forecast import forecast, noise_rows
+from twinflower.simulation.runs.parties import guard_of
+from twinflower.simulation.runs.rows import held_rows
+from twinflower.simulation.runs.setup import prepare, prepare_rows
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.strategies.requests import properties_request
+from twinflower.survival_labels import signed, unsigned
+
+SIZES = (150, 200, 250)
+KEYS = {
+    "algorithm": "fedavg", "fedavg.step-size": 0.05, "rounds": 3, "regulariser.name": "none", "data.name": ARRAYS,
+    "objective.name": "discrete-cox", "objective.intervals": "4 x 300", "evaluation.survival-curve": "8 x 150",
+}  # fmt: skip
+PRIVATE = {"algorithm": "fedpdm", "privacy.mode": "public-state", "privacy.epsilon": 8.0}
+PRIVATE |= {"fedavg.step-size": None, "fedpdm.step-size": 0.01}
+
+
+def persons(seed=0):
+    draw = np.random.default_rng(seed)
+    rows = sum(SIZES)
+    times, end = draw.exponential(700.0, rows), draw.exponential(900.0, rows)
+    labels = signed(np.minimum(times, end), times <= end)
+    features = draw.normal(size=(rows, 3)) / 4
+    return Dataset(ARRAYS, features, labels, features, labels, 0, sites=SIZES)
+
+
+def run(changes=None, data=None):
+    keys = {key: value for key, value in (KEYS | (changes or {})).items() if value is not None}
+    return prepare_rows(parse(keys), data or persons())
+
+
+# ------------------------------------------------------------------------------------------ the runs
+
+
+@pytest.mark.parametrize("changes", [{}, PRIVATE])
+def test_messages_and_arrays_count_the_same(changes):
+    setup = run(changes)
+    own = cohort.train([setup])[0].setup.persons
+    assert own.keys() == {0, 1, 2}
+    for train in (inprocess.train, over_the_wire):
+        other = train(setup).setup.persons
+        for client, table in own.items():
+            assert_array_equal(other[client].cells, table.cells)
+            assert (other[client].rows, other[client].sigma) == (table.rows, table.sigma)
+
+
+def test_without_privacy_the_counts_are_those_of_all_persons():
+    setup = run()
+    found = SurvivalTable.together(cohort.train([setup])[0].setup.persons.values())
+    assert_array_equal(found.cells, setup.time_grid.counts(persons().labels))
+    assert (found.rows, found.sigma) == (600, 0.0)
+
+
+def test_single_precision_counts_the_same():
+    """Also at the edges, which are then numbers of that precision, too."""
+    data = persons()
+    data = replace(data, labels=np.sign(data.labels) * (np.floor(np.abs(data.labels) / 30.1) + 1) * 30.1)
+    keys = {"evaluation.survival-curve": "40 x 30.1", "rounds": 1}
+    double, single = (
+        cohort.train([run(keys | {"precision": own}, data)])[0].setup.persons for own in ("double", "single")
+    )
+    for client in range(3):
+        assert_array_equal(single[client].cells, double[client].cells)
+
+
+def test_every_seed_has_noise_of_its_own_and_the_same_alone():
+    setups = [replace_seed(run(PRIVATE), seed) for seed in (0, 1)]
+    together = cohort.train(setups)
+    assert not np.allclose(together[0].setup.persons[0].cells, together[1].setup.persons[0].cells)
+    for setup, result in zip(setups, together, strict=True):
+        alone = cohort.train([setup])[0].setup.persons
+        assert_array_equal(alone[0].cells, result.setup.persons[0].cells)
+
+
+def replace_seed(setup, seed):
+    return prepare_rows(replace(setup.config, seed=seed), setup.dataset)
+
+
+def test_a_run_without_a_curve_counts_nothing(tmp_path):
+    result = inprocess.train(run({"evaluation.survival-curve": ""}))
+    write_run(result, tmp_path)
+    assert not result.setup.persons
+    assert not (tmp_path / "survival.csv").exists()
+    assert "Survival" not in report_run(tmp_path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"objective.name": "huber", "objective.intervals": None}, "survival-curve needs times of events as labels"),
+        ({"evaluation.survival-curve": "3, 2"}, "survival-curve must be 1 to 1000 ascending numbers"),
+        (PRIVATE | {"privacy.survival-share": 1.0}, "survival-share must be from 0.001 to 0.999"),
+        (PRIVATE | {"privacy.tune-share": 0.1}, "survival curves share no budget, because every candidate"),
+        (
+            {"algorithm": "isrl-dp", "fedavg.step-size": None, "privacy.mode": "gradient", "privacy.epsilon": 8.0}
+            | {"privacy.trust": "sum", "privacy.honest-sites": 2},
+            "no plan for the counts from which private ranges and survival curves follow",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_refused(changes, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        run(changes)
+
+
+# ------------------------------------------------------------------------------------------ the cost
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"privacy.survival-share": 0.5},
+        {"privacy.protects": "group", "privacy.group-size": 3},
+        {"evaluation.held-out": 0.2, "evaluation.loss-bound": 2.0, "privacy.evaluation-share": 0.2},
+    ],
+)
+def test_the_counts_attain_their_charge_and_never_exceed_it(changes):
+    """Replay: the worst move of the counts over the noise that a client really adds is what its ledger is charged."""
+    setup = run(PRIVATE | changes)
+    share = setup.config.privacy.survival_share
+    for client in range(3):
+        counts, replaced = agreement.counts_of(setup, client), setup.config.privacy.unit.rows
+        ledger = Noted()
+        noise = counts.open(guard_of(setup, client, ledger, "run"), "run")
+        (charge,) = ledger.noted
+        before, moves = counts.persons.counts(), []
+        for early, late in ((1.0, -1.0), (-1.0, 1e9), (np.nan, 1.0), (150.0, 150.1)):
+            one, other = (counts.persons.labels.copy() for _ in range(2))
+            one[:replaced], other[:replaced] = early, late
+            moved = (counts.persons.grid.counts(own) for own in (one, other))
+            moves.append(np.linalg.norm(np.subtract(*moved)) / charge.sigma)
+        assert max(moves) ** 2 <= charge.cost * (1 + 1e-12)
+        assert max(moves) ** 2 >= 0.99 * charge.cost
+        assert noise(np.zeros(1)).std() == 0  # one number
+        assert counts.counts(lambda value: value) == pytest.approx(before)
+        assert charge.cost == pytest.approx(share * setup.plan.mu_limit**2, rel=0.3)
+    assert setup.plan.epsilon_limit == pytest.approx(8.0)
+
+
+class Noted:
+    """A ledger that notes every charge."""
+
+    def __init__(self):
+        self.noted = []
+
+    def charge(self, charge, budget):
+        assert budget.fits(charge.cost)
+        self.noted.append(charge)
+
+
+def test_the_noise_is_as_large_as_planned():
+    """Chi-square at 5e-10, pooled over the counts of many runs."""
+    exact = run().time_grid
+    squares = size = 0.0
+    for seed in range(40):
+        setup = replace_seed(run(PRIVATE), seed)
+        for client, table in agreement.simulated(setup).persons.items():
+            rows = setup.dataset.labels[setup.partition.of(client)]
+            squares += float((((table.cells - exact.counts(rows)) / table.sigma) ** 2).sum())
+            size += exact.cells
+            assert table.sigma == agreement.sigma(setup, client)
+    assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
+
+
+def test_the_plan_shows_the_counts():
+    setup = run(PRIVATE)
+    told = dict(forecast(setup))
+    assert told["survival curve"].startswith(
+        "in 8 intervals, for 0.1 of the budget; a total count of 600 rows"
+    )
+    assert "the counts before round 1 included" in told["guarantee"]
+    assert noise_rows(setup)[0][:2] == ("counts of persons", "0")
+
+
+# ---------------------------------------------------------------------------------- what is left behind
+
+
+@pytest.mark.parametrize("changes", [{}, PRIVATE])
+def test_the_folder_holds_the_curves(tmp_path, changes):
+    result = inprocess.train(run(changes))
+    write_run(result, tmp_path)
+    with (tmp_path / "survival.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["client"] == "all"]
+    curve = SurvivalTable.together(result.setup.persons.values()).curve()
+    assert_allclose([float(row["survival"]) for row in rows], curve.survival)
+    assert_allclose([float(row["low"]) for row in rows], curve.low)
+    read = SurvivalTable.together(read_persons(tmp_path).values())
+    for name, column in read.curve()._asdict().items():
+        assert_allclose(column, getattr(curve, name), err_msg=name, atol=1e-9)
+    page = report_run(tmp_path).read_text()
+    assert "Share without the event" in page
+    assert "The median survival is " in page
+    assert ("stand out from it" in page) == bool(changes)
+
+
+@pytest.mark.parametrize("changes", [{}, PRIVATE])
+def test_a_run_that_was_cut_off_keeps_its_counts(tmp_path, changes):
+    setup = run({**changes, "output.checkpoint-every": 2, "rounds": 5})
+    whole = setup.with_state_dir(tmp_path / "whole")
+    expected = inprocess.train(whole, checkpoints=Checkpoints(tmp_path / "whole", 2))
+    for number, after in (
+        (5, True),
+        (10, False),
+    ):  # in round 1, with the checkpoint of round 0, and in round 3
+        folder = tmp_path / f"{number}"
+        mine = setup.with_state_dir(folder)
+        assert cut_off(mine, folder, number, after, 2)
+        found = inprocess.train(mine, checkpoints=Checkpoints(folder, 2))
+        equal(found, expected)
+        for client, table in expected.setup.persons.items():
+            assert_array_equal(found.setup.persons[client].cells, table.cells)
+
+
+def test_sites_without_events_and_without_censoring(tmp_path):
+    """All persons of one site are censored and all of another have the event; a curve of 1 is one, too."""
+    data = persons()
+    labels = np.abs(data.labels)
+    labels[: SIZES[0]] *= -1
+    result = inprocess.train(run(data=replace(data, labels=labels)))
+    assert_array_equal(result.setup.persons[0].curve().survival, 1.0)
+    assert result.setup.persons[2].cells[8:16].sum() == 0
+    write_run(result, tmp_path)
+    report_run(tmp_path)
+    censored = inprocess.train(run(data=replace(data, labels=-np.abs(labels))))
+    assert math.isinf(SurvivalTable.together(censored.setup.persons.values()).curve().median().value)
+
+
+# ----------------------------------------------------------------------------------- concordance by site
+
+
+def test_every_site_finds_the_concordance_of_its_held_out_rows(tmp_path):
+    setup = run({"evaluation.held-out": 0.3})
+    results = [train(setup) for train in (inprocess.train, lambda own: cohort.train([own])[0])]
+    for result in results:
+        for site in range(3):
+            rows = held_rows(setup, site)
+            risk = setup.objective.predict(result.model, rows.features)
+            expected = concordance(risk, *unsigned(rows.labels)).share
+            assert result.by_site[site] == pytest.approx(expected)
+    write_run(results[0], tmp_path)
+    assert "held-out C-index" in report_run(tmp_path).read_text()
+    private = PRIVATE | {"privacy.evaluation-share": 0.2, "evaluation.loss-bound": 5.0}
+    assert not cohort.train([run(private | {"evaluation.held-out": 0.3})])[0].by_site
+
+
+# ------------------------------------------------------------------------------------- deployed sites
+
+SCHEMA = """
+[label]
+column = "days"
+event = "died"
+times = [1, 3000]
+[columns]
+age = { range = [20, 80] }
+"""
+
+
+def patients(seed, rows):
+    draw = np.random.default_rng(seed)
+    days, died = np.ceil(draw.exponential(700.0, rows)), draw.integers(2, size=rows)
+    lines = zip(draw.integers(20, 80, rows), days, died, strict=True)
+    return "\n".join(["age,days,died", *(f"{a},{d:.0f},{e}" for a, d, e in lines), ""])
+
+
+@pytest.mark.parametrize(
+    ("policy", "grid", "why"),
+    [
+        (
+            {"survival-rows": None},
+            "4 x 500",
+            "this site counts no persons for a survival curve: its node config has no",
+        ),
+        ({"survival-rows": 121}, "4 x 500", "unless there are at least 121 in all"),
+        (
+            {"survival-rows": 120},
+            "100 x 20",
+            "and 5 events or none, and 5 censored or none, in every interval",
+        ),
+        ({"survival-rows": 120}, "2 x 700", ""),
+        ({"survival-rows": 120, "survival-cell": 1}, "100 x 20", ""),
+    ],
+)
+def test_a_site_decides_whether_it_counts_without_noise(policy, grid, why, tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50)) | KEYS | {"data.name": "tables"}
+    config, nodes = at_sites(prepare(parse(keys | {"evaluation.survival-curve": grid})))
+    configs = [
+        {key: value for key, value in (own | {"survival-cell": 5} | policy).items() if value is not None}
+        for own in nodes
+    ]
+    reply = Deployed(config.items(), *configs).answer(properties_request(1))
+    assert (why in str(reply.error.reason)) if why else not reply.has_error()
+
+
+def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50)) | KEYS | {"data.name": "tables"}
+    setup = prepare(parse(keys))
+    config, nodes = at_sites(setup)
+    nodes = [own | {"survival-rows": 1, "survival-cell": 1} for own in nodes]
+    found = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.persons
+    for client, table in cohort.train([setup])[0].setup.persons.items():
+        assert_array_equal(found[client].cells, table.cells)
+        assert found[client].rows == table.rows
