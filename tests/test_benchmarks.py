@@ -13,6 +13,7 @@ from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.simulation.runtimes.cohort import Cohort
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
+PARTS = ("by_hand", "flamby_tasks")  # of other benchmarks
 
 
 def benchmark(name: str) -> ModuleType:
@@ -32,7 +33,7 @@ def test_every_benchmark_can_be_imported(path, monkeypatch):
         pytest.importorskip("torch")
         pytest.importorskip("opacus")
     module = benchmark(path.stem)
-    assert path.stem == "by_hand" or callable(module.main)  # which is for the yardstick
+    assert path.stem in PARTS or callable(module.main)
 
 
 def test_every_method_of_the_table_of_rounds_has_a_configuration():
@@ -178,3 +179,111 @@ def test_the_stages_of_runs_on_flowers_engine_add_up(tmp_path):
         assert min(run.stages) >= 0
         assert sum(run.stages) == pytest.approx(run.whole)
     assert len(engine.table(runs)) == 2 + len(engine.STAGES) + 3
+
+
+# -------------------------------------------------------------------------------------------------------- FLamby
+
+
+@pytest.fixture
+def flamby(monkeypatch):
+    """The benchmark on FLamby's tasks."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return benchmark("flamby")
+
+
+def test_the_page_has_the_stored_results(flamby):
+    page = (FOLDER.parent / "docs" / "experiments-flamby.md").read_text()
+    assert page.count("<!-- flamby ") == 5
+    assert flamby.filled(page, flamby.stored(flamby.STORE)) == page, (
+        "run python benchmarks/flamby.py --page ..."
+    )
+
+
+@pytest.mark.slow
+def test_flamby_claims_less_than_its_noise_gives(flamby):
+    *_, line = flamby.corrected([1.0])
+    assert line in (FOLDER.parent / "docs" / "experiments-flamby.md").read_text()
+
+
+class Larger:
+    """Names the more frequent label of all sites; of survival, the first feature."""
+
+    def fit(self, X, y, sites):
+        self.most = round(float(np.mean(y)))
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.most) if self.most in (0, 1) else X[:, 0]
+
+
+def small_tables(folder: Path) -> Path:
+    """Tables with the columns of FLamby's, of 10 patients per site."""
+    draw = np.random.default_rng(0)
+    (folder / "heart").mkdir()
+    (folder / "flamby").mkdir()
+    columns = [
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+        "num",
+    ]
+    for name in ("cleveland", "hungary", "switzerland", "long-beach"):
+        rows = [
+            [50, 1, 2, 120, draw.integers(200, 300), 0, 1, 150, 0, 1, "", "", "", k % 2] for k in range(10)
+        ]
+        write(folder / "heart" / f"{name}.csv", columns, [*rows, [""] * 14])
+    persons = [(f"p{k}", k % 6, "train" if k < 36 else "test") for k in range(60)]
+    write(
+        folder / "flamby" / "brca.csv",
+        ["pid", "age_at_index", "stage", "E", "T"],
+        [
+            [pid, draw.integers(30, 90), k % 2, int(k % 3 > 0), 100 * k]
+            for k, (pid, _, _) in enumerate(persons)
+        ],
+    )
+    write(
+        folder / "flamby" / "train_test_split.csv", ["pid", "fold2"], [[p, f"{f}_{s}"] for p, s, f in persons]
+    )
+    write(
+        folder / "flamby" / "heart_seed42.csv",
+        ["Method", "Test", "seed", "Metric"],
+        [["FedAvg100", f"client_test_{k}", 42, 0.5 + k / 10] for k in range(4)],
+    )
+    write(
+        folder / "flamby" / "results_fed_heart_disease.csv",
+        ["perf", "e", "d", "seed"],
+        [[0.6, 1.0, 1e-4, 42]],
+    )
+    return folder
+
+
+def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
+    """A CSV file with a header."""
+    path.write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]) + "\n")
+
+
+def test_flamby_takes_other_methods_and_goes_on_where_it_stopped(flamby, tmp_path):
+    """Half of each hospital's test rows have each label; published scores are means over sites."""
+    data, path = small_tables(tmp_path), tmp_path / "found.csv"
+    methods = {("mine", flamby.LOCAL): lambda task, epsilon, seed: Larger() if epsilon > 8 else None}
+    flamby.complete(path, methods, data, 2)
+    found = flamby.stored(path)
+    assert {len(own) for case, own in found.items() if case.method == "mine"} == {2}
+    heart = [own for case, own in found.items() if case[:3] == ("Fed-Heart-Disease", flamby.FIXED, "mine")]
+    assert len(heart) == 2 and heart[0] == heart[1] == {0: 0.5, 1: 0.5}
+    assert [own for case, own in found.items() if "FLamby)" in case.method] == [{42: 0.65}, {42: 0.6}]
+    before = path.read_text()
+    flamby.complete(path, methods, data, 2)
+    assert path.read_text() == before
+    flamby.complete(path, methods, data, 3)
+    assert len(flamby.stored(path)[next(iter(found))]) in (1, 3) and path.read_text().startswith(before)
