@@ -17,6 +17,7 @@ from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
+from twinflower.models.brier import integrated_brier
 from twinflower.models.trained import load, predictions
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
@@ -328,7 +329,11 @@ def test_a_model_is_measured_by_its_concordance(trained_run):
     found = {row.name: row.value for row in assess(model, test).measures}
     labels = read_rows(test, model.inputs.schema)[1]
     wanted = concordance(model.predict(test), *unsigned(labels)).share
-    assert found == {"rows": 100, "events": (labels > 0).sum(), "concordance index": wanted}
+    brier = integrated_brier(model.predict_survival(test), model.times, *unsigned(labels))
+    assert found == {
+        "rows": 100, "events": (labels > 0).sum(), "concordance index": wanted, "integrated Brier score": brier,
+    }  # fmt: skip
+    assert 0 < brier < 0.25
     assert model.score(test) == wanted == result.rows[-1]["test_accuracy"]
     assert wanted > 0.6
 

@@ -15,6 +15,8 @@ from twinflower.concordance import concordance
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
+from twinflower.simulation.app import client_app
+from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
@@ -326,3 +328,49 @@ def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
     for client, table in cohort.train([setup])[0].setup.persons.items():
         assert_array_equal(found[client].cells, table.cells)
         assert found[client].rows == table.rows
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
+    keys = (
+        three_sites(tmp_path, SCHEMA.replace("[20, 80]", '"private"'), patients, (120, 150, 130, 50)) | KEYS
+    )
+    keys |= {"data.name": "tables", **(PRIVATE if private else {})}
+    setup = prepare(parse({key: value for key, value in keys.items() if value is not None}))
+    one, other = cohort.train([setup])[0], inprocess.train(setup)
+    assert one.setup.ranges == other.setup.ranges
+    assert_allclose(one.model, other.model, rtol=1e-9)
+    for client, table in one.setup.persons.items():
+        assert_array_equal(other.setup.persons[client].cells, table.cells)
+        counts = agreement.counts_of(setup, client)
+        assert counts.release.sensitivity == pytest.approx(2.0)  # of two histograms
+        if not private:
+            assert_array_equal(table.cells, counts.persons.counts())
+    if private:
+        plan = setup.plan
+        assert plan.ranges / plan.shares == pytest.approx(0.2 + 0.1)  # of both shares
+        assert plan.epsilon_limit == pytest.approx(8.0)
+
+
+def test_a_site_charges_its_persons_to_its_ledger(tmp_path):
+    """Secret noise, a ledger on disk, and together with the rounds no more than planned."""
+    keys = (
+        three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50))
+        | KEYS
+        | PRIVATE
+        | {"data.name": "tables"}
+    )
+    setup = prepare(parse({key: value for key, value in keys.items() if value is not None}))
+    config, nodes = at_sites(setup)
+    policy = [{"lifetime-epsilon": 8.01, "state-dir": str(tmp_path / f"{number}")} for number in range(3)]
+    grid = Deployed(config.items(), *(own | node for own, node in zip(policy, nodes, strict=True)))
+    result = run_strategy(prepare(config), grid, "deployment")
+    assert not result.failure
+    exact = agreement.counts_of(setup, 0).persons.counts()
+    assert np.abs(result.setup.persons[0].cells - exact).min() > 0
+    site = read_site({"partition-id": 0, "num-partitions": 3} | policy[0] | nodes[0])
+    charges = client_app.site_guard(setup, site, "2").ledger.charges()
+    assert [charge.round for charge in charges] == [0, 1, 2, 3]
+    assert charges[0].sensitivity == pytest.approx(math.sqrt(2))
+    assert charges[0].cost / sum(charge.cost for charge in charges) == pytest.approx(0.1)
+    assert sum(charge.cost for charge in charges) == pytest.approx(setup.plan.mu_limit**2)

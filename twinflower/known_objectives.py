@@ -6,6 +6,7 @@ from .problems.discrete_cox import DISCRETE_COX, CoxObjective
 from .problems.interfaces import Model
 from .problems.networks import NETWORKS, NetworkObjective
 from .problems.objectives import LOSSES, LinearObjective, Penalties
+from .problems.stratified_cox import STRATIFIED_COX, StratifiedCoxObjective
 from .settings import make
 
 
@@ -29,11 +30,16 @@ class TorchObjective(Penalties):
 COUNTING = "poisson"
 PROBABILISTIC = ("softmax", "logistic", *NETWORKS)  # their scores are those of probabilities
 TORCH = "torch:FILE.py:NAME"
-ObjectiveSettings = LinearObjective | CoxObjective | TorchObjective
-OBJECTIVES: dict[str, type[LinearObjective] | type[CoxObjective] | type[TorchObjective]] = {
+SURVIVAL = (DISCRETE_COX, STRATIFIED_COX)  # their labels are signed times
+ObjectiveSettings = LinearObjective | CoxObjective | StratifiedCoxObjective | TorchObjective
+OBJECTIVES: dict[
+    str,
+    type[LinearObjective] | type[CoxObjective] | type[StratifiedCoxObjective] | type[TorchObjective],
+] = {
     **dict.fromkeys(LOSSES, LinearObjective),
     **dict.fromkeys(NETWORKS, NetworkObjective),
     DISCRETE_COX: CoxObjective,
+    STRATIFIED_COX: StratifiedCoxObjective,
     TORCH: TorchObjective,
 }
 

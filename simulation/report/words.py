@@ -9,8 +9,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import REGRESSIONS
 from twinflower.data.sites import TableData
 from twinflower.errors import DataError
-from twinflower.known_objectives import TorchObjective
-from twinflower.problems.discrete_cox import DISCRETE_COX
+from twinflower.known_objectives import SURVIVAL, TorchObjective
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
@@ -60,7 +59,7 @@ BITS = {"uplink_bits", "downlink_bits", "paper_uplink_bits"}
 
 def score(config: Config) -> str:
     """What the score of a run is: "accuracy" of a classification, "R^2" of a regression, "C-index" of survival."""
-    if config.objective.name == DISCRETE_COX:
+    if config.objective.name in SURVIVAL:
         return "C-index"
     if isinstance(config.objective, TorchObjective):
         return "R^2" if _has_real_labels(config.data) else "accuracy"

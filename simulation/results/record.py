@@ -12,11 +12,11 @@ from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
+from twinflower.known_objectives import SURVIVAL
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.information import Information
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
-from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.interfaces import NamedModel
 from twinflower.strategies import Round
 
@@ -278,7 +278,7 @@ class Result:
             "test_accuracy": finite(accuracy),
             "test_accuracy_from": "server" if self.setup.central.has_rows else "clients",
             "regression": not self.setup.dataset.num_classes,
-            "survival": config.objective.name == DISCRETE_COX,
+            "survival": config.objective.name in SURVIVAL,
             "majority_baseline": self.setup.central.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),

@@ -9,9 +9,9 @@ from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index
 from twinflower.data.sets import OWN, Data
+from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
-from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
@@ -108,7 +108,7 @@ def _no_events(setup: Setup) -> list[str]:
     if (
         setup.plan
         or setup.config.data.name == OWN
-        or setup.config.objective.name != DISCRETE_COX
+        or setup.config.objective.name not in SURVIVAL
         or not setup.central.has_rows
     ):
         return []

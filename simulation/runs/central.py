@@ -14,6 +14,7 @@ from twinflower.problems.batches import Shards
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, Model
 from twinflower.problems.objectives import majority_baseline
+from twinflower.problems.stratified_cox import StratifiedCox
 
 
 def weighted(shards: Shards, by_rows: bool) -> Batch:
@@ -55,9 +56,17 @@ class Central:
         nonzeros, the number of nonzero entries. Without rows here the first two are NaN."""
         objective, accuracy = math.nan, math.nan
         if self.has_rows:
-            objective = float(self.objective.value(x, self._training) + self.method.regulariser.value(x))
+            objective = self._value(x) + float(self.method.regulariser.value(x))
             accuracy = float(self.objective.score(x, self._test))
         return {"objective": objective, "test_accuracy": accuracy, "nonzeros": int(np.count_nonzero(x))}
+
+    def _value(self, x: Array) -> float:
+        """F(x) on all training rows."""
+        if not isinstance(self.objective, StratifiedCox):
+            return float(self.objective.value(x, self._training))
+        sites = range(self.shards.first, self.shards.first + self.shards.num_clients)
+        values = [float(self.objective.value(x, self.shards.rows(site))) for site in sites]
+        return float(np.average(values, weights=self.shards.sizes if self.by_rows else None))
 
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""

@@ -14,8 +14,7 @@ from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import require
-from twinflower.known_objectives import PROBABILISTIC
-from twinflower.problems.discrete_cox import DISCRETE_COX
+from twinflower.known_objectives import PROBABILISTIC, SURVIVAL
 
 from ..settings import Config
 
@@ -97,7 +96,7 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         "evaluation.loss-bound, to which the losses that it releases are clipped",
     )
     require(
-        not (config.evaluation.errors and (data.num_classes or config.objective.name == DISCRETE_COX)),
+        not (config.evaluation.errors and (data.num_classes or config.objective.name in SURVIVAL)),
         "evaluation.errors are those of a regression, and these labels are classes or times of survival: set it to "
         "false",
     )

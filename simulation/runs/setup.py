@@ -15,13 +15,13 @@ from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING
+from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.discrete_cox import DISCRETE_COX, interval_ends
+from twinflower.problems.discrete_cox import interval_ends
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
@@ -36,7 +36,7 @@ from .method import build_method, graph_of, starting_point, through_sums, weight
 from .privacy import make_plan
 
 _REFERENCE = 500  # rows
-_SPECIAL = ((COUNTING, Counts, "counts"), (DISCRETE_COX, Survival, "times"))
+_SPECIAL = (((COUNTING,), Counts, "counts"), (SURVIVAL, Survival, "times"))
 
 
 @dataclass(frozen=True)
@@ -216,12 +216,12 @@ def _check_labels(config: Config, data: Dataset) -> None:
     In a private run the labels themselves are not looked at, because an error would reveal something about one; there
     any number is a count or a time.
     """
-    for name, kind, what in _SPECIAL:
-        chosen = config.objective.name == name
+    for names, kind, what in _SPECIAL:
+        chosen, known = config.objective.name in names, "' or '".join(names)
         if data.schema:
             require(
                 chosen == isinstance(data.schema.label, kind),
-                f"objective '{name}' and a schema whose label has {what} belong together; got "
+                f"objective '{known}' and a schema whose label has {what} belong together; got "
                 f"'{config.objective.name}'",
             )
     if data.schema or config.privacy.mode != "none":
@@ -231,11 +231,11 @@ def _check_labels(config: Config, data: Dataset) -> None:
             not data.num_classes and _whole(data.labels),
             f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels",
         )
-    if config.objective.name == DISCRETE_COX:
+    if config.objective.name in SURVIVAL:
         require(
             not data.num_classes and bool((data.labels != 0).all()),
-            f"objective '{DISCRETE_COX}' needs signed times, t for the event at time t > 0 and -t for censoring then; "
-            "this data set has other labels",
+            f"objective '{config.objective.name}' needs signed times, t for the event at time t > 0 and -t for "
+            "censoring then; this data set has other labels",
         )
 
 

@@ -14,10 +14,10 @@ from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Method, Sizes
 from twinflower.data.sets import OWN, TABLES, ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING, ObjectiveSettings, TorchObjective
+from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, TorchObjective
 from twinflower.problems.batches import LocalSchedule
-from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.regularisers import Penalty
+from twinflower.problems.stratified_cox import NOT_SEPARABLE, STRATIFIED_COX
 from twinflower.problems.topologies import Topology
 from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed
@@ -216,10 +216,12 @@ def check(config: Config, stored: bool = False) -> None:
     _ = config.schedule
     _check_evaluation(config.evaluation, config.privacy, config.rounds)
     require(
-        not config.evaluation.survival_curve or config.objective.name == DISCRETE_COX,
+        not config.evaluation.survival_curve or config.objective.name in SURVIVAL,
         "evaluation.survival-curve needs times of events as labels: set objective.name to "
-        f"{DISCRETE_COX}, or leave it empty; got {config.objective.name}",
+        f"{' or '.join(SURVIVAL)}, or leave it empty; got {config.objective.name}",
     )
+    if config.objective.name == STRATIFIED_COX:
+        _check_whole_sites(config)
     if config.evaluation.standard_errors:
         check_standard_errors(config.objective, config.regulariser.name, config.privacy.mode)
     if isinstance(config.data, OwnData):
@@ -228,6 +230,20 @@ def check(config: Config, stored: bool = False) -> None:
         _check_trust(config, config.privacy)
     if isinstance(config.data, TableData) and not stored:
         _check_tables(config, config.data)
+
+
+def _check_whole_sites(config: Config) -> None:
+    """Raise SettingError for settings that an objective over all rows of a site does not allow."""
+    require(
+        isinstance(config.privacy, NoPrivacy) and not config.local.batch_size,
+        f"{NOT_SEPARABLE}: set privacy.mode to none and local.batch-size to 0, or train discrete-cox; got "
+        f"{config.privacy.mode} and {config.local.batch_size}",
+    )
+    require(
+        not config.evaluation.reference and config.algorithm != "ssca-constrained",
+        f"objective '{STRATIFIED_COX}' is no mean over all rows: set evaluation.reference to false, and choose another "
+        f"algorithm than ssca-constrained; got {config.algorithm}",
+    )
 
 
 def _check_single(config: Config) -> None:

@@ -1,12 +1,11 @@
 """Which runs can have standard errors."""
 
 from twinflower.errors import require
-from twinflower.known_objectives import ObjectiveSettings
-from twinflower.problems.discrete_cox import DISCRETE_COX
+from twinflower.known_objectives import SURVIVAL, ObjectiveSettings
 from twinflower.problems.losses import Likelihood
 from twinflower.problems.objectives import LOSSES, LinearObjective
 
-_LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), DISCRETE_COX]
+_LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
 
 
 def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privacy: str) -> None:

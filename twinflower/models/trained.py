@@ -32,10 +32,12 @@ from ..problems.interfaces import Batch
 from ..problems.losses import probabilities
 from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, score_of
+from ..problems.stratified_cox import STRATIFIED_COX
 from .coefficients import Coefficient, table
 from .information import Information
 from .inputs import Inputs
 from .model import VERSION, TrainedModel, labelled
+from .risk_model import TrainedRisk
 from .survival_model import TrainedSurvival
 
 _INFORMATION = "information.npz"
@@ -46,6 +48,7 @@ _FORMS: dict[
     **{name: {} for name in LOSSES},
     **{name: {"hidden_units": int} for name in NETWORKS},
     DISCRETE_COX: {"intervals": str, "link": str},
+    STRATIFIED_COX: {"ties": str},
 }
 
 
@@ -164,7 +167,7 @@ class TrainedRegressor(TrainedModel):
         return float(score_of(self.predict(rows), Batch(np.empty(0), np.asarray(labels, float)), False))
 
 
-Trained = TrainedClassifier | TrainedRegressor | TrainedSurvival
+Trained = TrainedClassifier | TrainedRegressor | TrainedSurvival | TrainedRisk
 
 
 # --------------------------------------------------------------------------------------------- loading
@@ -174,6 +177,8 @@ def trained(x: Array, objective: str, inputs: Inputs, **others: Any) -> Trained:
     """A trained model of the kind that the objective needs; the schema gives the range of a numeric label."""
     if objective == DISCRETE_COX:
         return TrainedSurvival(x, objective, inputs, **others)
+    if objective == STRATIFIED_COX:
+        return TrainedRisk(x, objective, inputs, **others)
     classifies = objective in NETWORKS or LOSSES[objective].classifies
     label = inputs.schema.label if inputs.schema else None
     if isinstance(label, Target):
@@ -232,7 +237,7 @@ def _described(x: Array, document: Mapping[str, Any], information: Information |
 
 def predictions(model: Trained, rows: Any) -> tuple[list[str], Sequence[Sequence[Any]]]:
     """Column names and rows of a table of predictions, with probabilities if the model defines them."""
-    if isinstance(model, TrainedSurvival):
+    if isinstance(model, TrainedSurvival | TrainedRisk):
         return model.columns(rows)
     names, columns = ["prediction"], [model.predict(rows).tolist()]
     if isinstance(model, TrainedClassifier) and model.objective in PROBABILISTIC:

@@ -237,15 +237,20 @@ class DiscreteCox(LinearModel):
         return 1.0 + self.outputs * squares
 
     def score(self, x: Array, rows: Batch) -> Array:
-        """Harrell's concordance index (...,), of the rows with a weight above 0; NaN where no pair can be compared."""
-        risk = self.predict(x, rows.features)
-        times, events = unsigned(np.broadcast_to(rows.labels, risk.shape))
-        kept = np.broadcast_to(True if rows.weights is None else rows.weights > 0, risk.shape)
-        found = np.empty(risk.shape[:-1])
-        for place in np.ndindex(found.shape):
-            own = kept[place]
-            found[place] = concordance(risk[place][own], times[place][own], events[place][own]).share
-        return found
+        """Harrell's concordance index (...,), see `concordance_of`."""
+        return concordance_of(self.predict(x, rows.features), rows)
+
+
+def concordance_of(risk: Array, rows: Batch) -> Array:
+    """Harrell's concordance index (...,) of risks (..., b), of the rows with a weight above 0; NaN where no pair can be
+    compared."""
+    times, events = unsigned(np.broadcast_to(rows.labels, risk.shape))
+    kept = np.broadcast_to(True if rows.weights is None else rows.weights > 0, risk.shape)
+    found = np.empty(risk.shape[:-1])
+    for place in np.ndindex(found.shape):
+        own = kept[place]
+        found[place] = concordance(risk[place][own], times[place][own], events[place][own]).share
+    return found
 
 
 # ------------------------------------------------------------------------------------------- settings
