@@ -30,7 +30,7 @@ from twinflower.privacy.lower_bounds import Counts
 from .cases import Case
 from .features import Features, Leak, Means, Seen, changing, leaks
 from .recorder import recording
-from .session import Effort, Seeds, Session, silence
+from .session import Effort, Seeds, Session, silence, untold
 from .transcript import Transcript, same
 
 _FAR_LARGER = 10.0
@@ -88,7 +88,7 @@ class Attack(NamedTuple):
         return max(found.mu for found in self.evidence)
 
 
-def attack(case: Case, effort: Effort, progress: Callable[[str], object] = len) -> Attack:
+def attack(case: Case, effort: Effort, progress: Callable[[str], object] = untold) -> Attack:
     """Attack a case under all its messages and on all its pairs. What the app prints is lost. progress: is told what is
     being done, in a few words, before every run."""
     session = Session(case, effort, Seeds(effort.seed), progress)

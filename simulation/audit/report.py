@@ -14,7 +14,7 @@ from .canaries import attack_once
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak
-from .session import Effort
+from .session import Effort, untold
 
 NOT_TRIED = (
     "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
@@ -118,7 +118,7 @@ def audit_case(
     case: Case,
     effort: Effort | None = None,
     target: str = "FILE.py:NAME",
-    progress: Callable[[str], object] = len,
+    progress: Callable[[str], object] = untold,
 ) -> Report:
     """Audit a case. target: where the case is found again, for the script of the report. progress: see `attack`."""
     effort = effort or Effort()

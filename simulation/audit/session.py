@@ -114,6 +114,10 @@ class Session:
         return list(map(smaller, found, count(self.seeds.take(runs)))) if self.refuted_by(found) else found
 
 
+def untold(doing: str) -> None:
+    """Progress of which nobody is told."""
+
+
 @contextmanager
 def silence() -> Iterator[None]:
     """What is printed in the block is lost: an app may print in each of thousands of runs."""
