@@ -140,8 +140,9 @@ def _leaking(session: Session, candidate: Candidate, alpha: float) -> Attack | N
         return None
     what = "what was the same in every run"
     found = _certain(session, candidate, lambda run: all(leak.on_second(run) for leak in sure), what, alpha)
-    wanted = session.needed(alpha) if found.perfect else 0
-    return Attack([found], candidate, [], sure, proven=session.refuted_by([found]), wanted=wanted)
+    proven = session.refuted_by([found])
+    wanted = session.needed(alpha) if found.perfect and not proven else 0
+    return Attack([found], candidate, [], sure, proven=proven, wanted=wanted)
 
 
 def _certain(
