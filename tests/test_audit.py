@@ -628,7 +628,7 @@ def test_the_command_reports_and_exits_with_1_for_a_broken_claim(tmp_path):
     assert "new runs confirmed it" in done.output and "demonstrate" in done.output
     (entry,) = json.loads((tmp_path / "audit.json").read_text())
     assert entry["attacked"]["epsilon"] > 2 and entry["refuted"] and entry["audited"]
-    assert list(entry["alarms"]) == ["leak"]
+    assert list(entry["alarms"]) == ["leak"] and not entry["inconclusive"] and not entry["wanted_runs"]
     assert "The claim does not hold." in (tmp_path / "audit.html").read_text()
 
 

@@ -140,8 +140,9 @@ def _leaking(session: Session, candidate: Candidate, alpha: float) -> Attack | N
         return None
     what = "what was the same in every run"
     found = _certain(session, candidate, lambda run: all(leak.on_second(run) for leak in sure), what, alpha)
-    wanted = session.needed(alpha) if found.perfect else 0
-    return Attack([found], candidate, [], sure, proven=session.refuted_by([found]), wanted=wanted)
+    proven = session.refuted_by([found])
+    wanted = session.needed(alpha) if found.perfect and not proven else 0
+    return Attack([found], candidate, [], sure, proven=proven, wanted=wanted)
 
 
 def _certain(
@@ -252,9 +253,12 @@ def _counted(session: Session, candidates: Sequence[Candidate], alpha: float) ->
         return of_all(learned.runs, runs, learned.features.rounds, case.claim.delta, share)
 
     found = session.twice(count, effort.counting)
-    wanted = session.needed(alpha) if max(found, key=lambda one: one.epsilon).perfect else 0
-    if not session.refuted_by(found) and session.needed(alpha) <= effort.most:
-        found, wanted = [*found, *_of_certain_score(session, learned, alpha)], 0
+    wanted = 0
+    if not session.refuted_by(found):
+        if session.needed(alpha) <= effort.most:
+            found = [*found, *_of_certain_score(session, learned, alpha)]
+        elif max(found, key=lambda one: one.epsilon).perfect:
+            wanted = session.needed(alpha)
     assumed = [one for one in found if one.gaussian and not case.gaussian]
     evidence = [one for one in found if one not in assumed]
     return Attack(evidence, learned.candidate, candidates, assumed=assumed, errors=max(errors), wanted=wanted)
