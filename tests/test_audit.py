@@ -452,7 +452,8 @@ def test_loaders_and_rows():
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_mechanism_that_keeps_its_claim_is_not_accused(name):
-    report = audit.audit_case(CONTROLS[name], QUICK)
+    secret = name == "secret noise"  # without a seed, so that at 95% some of many test runs would accuse it
+    report = audit.audit_case(CONTROLS[name], replace(QUICK, confidence=0.9999 if secret else 0.95))
     assert not report.alarms and not report.attack.void, report.text()
     json.loads(report.json())
 
