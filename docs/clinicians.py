@@ -15,11 +15,17 @@ from PIL import Image
 
 CURVES = "Share without the event"  # of all sites, and by site
 FIGURES = {  # run, beginning of the title, and which of the charts with this title
-    "clinicians-hospitals": [("hospitals/open", "ROC curve", 0), ("hospitals/open", "Calibration", 0)],
-    "clinicians-survival": [("survival/curves", CURVES, 0), ("survival/curves", CURVES, 1)],
-    "clinicians-brca": [("survival/brca/curves", CURVES, 0), ("survival/brca/epsilon-4", CURVES, 0)],
+    "clinicians-hospitals": [
+        ("hospitals/runs/open", "ROC curve", 0),
+        ("hospitals/runs/open", "Calibration", 0),
+    ],
+    "clinicians-survival": [("survival/runs/curves", CURVES, 0), ("survival/runs/curves", CURVES, 1)],
+    "clinicians-brca": [
+        ("survival/runs/brca/curves", CURVES, 0),
+        ("survival/runs/brca/epsilon-4", CURVES, 0),
+    ],
 }
-SIZE = 1000, 340  # of the window, which holds two charts
+SIZE = 1000, 370  # of the window, which holds two charts
 SCALE = 1.5
 BROWSER = "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-quic"
 
@@ -29,7 +35,9 @@ def page(folder: Path, charts: list[tuple[str, str, int]]) -> str:
     texts = [(folder / run / "report.html").read_text(encoding="utf-8") for run, *_ in charts]
     cut = [chart(text, *which) for text, (_, *which) in zip(texts, charts, strict=True)]
     head = texts[0].split("<body")[0]
-    return f'{head}<body><main style="padding: 1.5rem"><div class="charts">{"".join(cut)}</div></main></body>'
+    return (
+        f'{head}<body><main style="padding: 0 1.5rem"><div class="charts">{"".join(cut)}</div></main></body>'
+    )
 
 
 def chart(text: str, title: str, nth: int) -> str:

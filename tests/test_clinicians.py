@@ -18,7 +18,7 @@ from pages import command
 import twinflower
 
 _, HOSPITALS, SURVIVAL, _ = (ROOT / "docs" / "clinicians.md").read_text(encoding="utf-8").split("\n## ")
-PARTS = {"hospitals": HOSPITALS, "survival": SURVIVAL}  # the last part needs data that are not in the repository
+PARTS = {"hospitals": HOSPITALS, "survival": SURVIVAL}  # the last one needs data that are not in the repository
 TABLES = tables(HOSPITALS) | tables(SURVIVAL)
 
 
@@ -84,7 +84,7 @@ def effects(run):
     return [
         own
         for own in found
-        if own.reference != "" and own.term not in (own.reference, "is missing") or own.term == "per unit"
+        if own.term == "per unit" or (own.reference not in ("", own.term) and own.term != "is missing")
     ]
 
 
@@ -94,13 +94,20 @@ def rows_of(path):
 
 
 def test_the_cells_run_as_they_stand(folder):
-    for run in ("hospitals/open", "hospitals/epsilon-1", "survival/stratified", "survival/epsilon-4"):
+    for run in (
+        "hospitals/runs/open",
+        "hospitals/runs/epsilon-1",
+        "survival/runs/stratified",
+        "survival/runs/epsilon-4",
+    ):
         assert (folder / run / "report.html").exists()
 
 
 def test_the_table_of_odds_ratios(folder):
-    others = [effects(folder / "hospitals" / name) for name in ("short", "epsilon-8", "epsilon-1")]
-    found = zip(TABLES["odds of illness"], effects(folder / "hospitals" / "open"), *others, strict=True)
+    others = [effects(folder / "hospitals" / "runs" / name) for name in ("short", "epsilon-8", "epsilon-1")]
+    found = zip(
+        TABLES["odds of illness"], effects(folder / "hospitals" / "runs" / "open"), *others, strict=True
+    )
     for (_, ratio, p, *told), own, *rest in found:
         holds(ratio, own.odds_ratio, math.exp(own.low), math.exp(own.high))
         holds(p, own.p_value)
@@ -113,7 +120,10 @@ def test_the_table_of_discrimination(folder):
     for (_, area, brier, right), name in zip(
         TABLES["held-out patients"], ("open", "short", "epsilon-8", "epsilon-1"), strict=True
     ):
-        own = {k: float(v or "nan") for k, v in rows_of(folder / "hospitals" / name / "metrics.csv")[-1].items()}
+        own = {
+            k: float(v or "nan")
+            for k, v in rows_of(folder / "hospitals" / "runs" / name / "metrics.csv")[-1].items()
+        }
         ends = [] if math.isnan(own["held_out_auc"]) else [own["held_out_auc_low"], own["held_out_auc_high"]]
         holds(area, own["held_out_auc"], *ends)
         holds(brier, own["held_out_brier"])
@@ -123,14 +133,16 @@ def test_the_table_of_discrimination(folder):
 def test_the_table_of_survival(folder):
     curves = [("curves", client) for client in ("all", "0", "1", "2")] + [("epsilon-4", "all")]
     for (_, *told), (name, client) in zip(TABLES["alive"], curves, strict=True):
-        rows = rows_of(folder / "survival" / name / "survival.csv")
+        rows = rows_of(folder / "survival" / "runs" / name / "survival.csv")
         own = {float(row["time"]): row for row in rows if row["client"] == client}
         for cell, time in zip(told, (365, 1095, 1825), strict=True):
             holds(cell, *(float(own[time][key]) for key in ("survival", "low", "high")))
 
 
 def test_the_table_of_hazard_ratios(folder):
-    runs = [effects(folder / "survival" / name) for name in ("cox", "stratified", "curves", "epsilon-4")]
+    runs = [
+        effects(folder / "survival" / "runs" / name) for name in ("cox", "stratified", "curves", "epsilon-4")
+    ]
     known = runpy.run_path(str(folder / "survival" / "regions.py"), run_name="read")["RATIOS"]
     true = [known["age"] ** 0.1, known["stage II"], known["stage III"], known["treated"]]
     for (_, truth, *told), value, *found in zip(TABLES["hazard of death"], true, *runs, strict=True):
@@ -144,7 +156,7 @@ def test_the_table_of_hazard_ratios(folder):
 
 def test_the_table_of_concordance(folder):
     for (_, mean, *sites), name in zip(TABLES["concordance"], ("cox", "stratified"), strict=True):
-        own = json.loads((folder / "survival" / name / "summary.json").read_text())
+        own = json.loads((folder / "survival" / "runs" / name / "summary.json").read_text())
         holds(mean, own["held_out_accuracy"])
         for cell, value in zip(sites, own["held_out_by_site"].values(), strict=True):
             holds(cell, value)

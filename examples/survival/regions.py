@@ -1,4 +1,4 @@
-"""Invent three regions with 800 patients after a cancer, and write region-1.csv to region-3.csv into the current folder.
+"""Invent 800 patients of three regions, and write region-1.csv to region-3.csv into the current folder.
 
     python regions.py
 
