@@ -17,8 +17,9 @@ from pages import command
 
 import twinflower
 
+# The last part of the page needs data that are not in the repository.
 _, HOSPITALS, SURVIVAL, _ = (ROOT / "docs" / "clinicians.md").read_text(encoding="utf-8").split("\n## ")
-PARTS = {"hospitals": HOSPITALS, "survival": SURVIVAL}  # the last one needs data that are not in the repository
+PARTS = {"hospitals": HOSPITALS, "survival": SURVIVAL}
 TABLES = tables(HOSPITALS) | tables(SURVIVAL)
 
 
