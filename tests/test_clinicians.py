@@ -13,7 +13,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 
 import pytest
 from documents import ROOT, cells, tables
-from pages import command
+from pages import Page, command
 
 import twinflower
 
@@ -61,7 +61,7 @@ def follow(own):
             printed, status = run(body)
         elif language == "text":
             assert " ".join(body.split()) in " ".join(printed.split())
-            assert status == 2 if body.startswith("error:") else status == 0
+            assert status == (2 if body.startswith("error:") else 0)
             status = 0
     assert status == 0, printed
 
@@ -95,13 +95,9 @@ def rows_of(path):
 
 
 def test_the_cells_run_as_they_stand(folder):
-    for run in (
-        "hospitals/runs/open",
-        "hospitals/runs/epsilon-1",
-        "survival/runs/stratified",
-        "survival/runs/epsilon-4",
-    ):
-        assert (folder / run / "report.html").exists()
+    for name in PARTS:
+        runs = list((folder / name / "runs").iterdir())
+        assert len(runs) == 4 and all((own / "report.html").exists() for own in runs)
 
 
 def test_the_table_of_odds_ratios(folder):
@@ -121,14 +117,26 @@ def test_the_table_of_discrimination(folder):
     for (_, area, brier, right), name in zip(
         TABLES["held-out patients"], ("open", "short", "epsilon-8", "epsilon-1"), strict=True
     ):
-        own = {
-            k: float(v or "nan")
-            for k, v in rows_of(folder / "hospitals" / "runs" / name / "metrics.csv")[-1].items()
-        }
+        last = rows_of(folder / "hospitals" / "runs" / name / "metrics.csv")[-1]
+        own = {key: float(value or "nan") for key, value in last.items()}
         ends = [] if math.isnan(own["held_out_auc"]) else [own["held_out_auc_low"], own["held_out_auc_high"]]
         holds(area, own["held_out_auc"], *ends)
         holds(brier, own["held_out_brier"])
         holds(right, own["held_out_accuracy"])
+
+
+def test_without_an_area_the_report_says_why(folder):
+    sentence = "There is no area under the ROC curve: the counts do not show rows of both classes."
+    assert sentence in HOSPITALS
+    assert sentence in Page((folder / "hospitals" / "runs" / "epsilon-1" / "report.html").read_text()).text
+
+
+def test_a_number_that_is_not_found_fails():
+    """Otherwise the tests of the tables could not fail."""
+    holds("0.83 (0.79 to 0.85)", 0.826, 0.793, 0.853)
+    for wrong in ((0.837, 0.793, 0.853), (0.826, 0.793, math.nan)):
+        with pytest.raises(AssertionError):
+            holds("0.83 (0.79 to 0.85)", *wrong)
 
 
 def test_the_table_of_survival(folder):
