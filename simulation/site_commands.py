@@ -11,6 +11,7 @@ from twinflower.errors import require
 def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
+    event: Annotated[str, typer.Option(help="column of the event, if the label is the time until it")] = "",
     out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
     private_ranges: Annotated[
         bool,
@@ -26,12 +27,12 @@ def schema(
 
     if check:
         require(
-            not label and out is None and not private_ranges,
-            "--check only validates an existing schema: leave out --label, --out and --private-ranges",
+            not (label or event or private_ranges) and out is None,
+            "--check only validates an existing schema: leave out --label, --event, --out and --private-ranges",
         )
         check_tables(files, check)
         return
-    text, notes = drafted(files, label, private_ranges)
+    text, notes = drafted(files, label, private_ranges, event)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
     say(*(notes if out else ()))

@@ -227,6 +227,20 @@ def test_clipped_gradients_have_at_most_the_norm_and_the_same_direction():
         assert_allclose(clipped, free * min(1.0, 0.4 / norm) if norm else free, rtol=1e-12)
 
 
+@every_link
+def test_slopes_that_cancel_do_not_let_long_rows_through(link):
+    """beta's slope is a sum over intervals; rounded after clipping, it would multiply a row of length 1e100."""
+    objective, rng = build(link, clip_norm=0.5), np.random.default_rng(9)
+    for _ in range(30):
+        alpha = rng.normal(size=3)
+        rows = Batch(np.full((1, FEATURES), 1e100), np.array([2.0]))
+        if link == "logit":  # h_1 + h_2 + h_3 - 1 = 0
+            shares = rng.dirichlet(np.ones(3))
+            alpha = np.log(shares / (1 - shares))
+        grad = objective.grad(np.concatenate([np.zeros(FEATURES), alpha]), rows)
+        assert math.hypot(*grad) <= 0.5 * (1 + 1e-12)
+
+
 def test_the_link_cloglog_has_no_public_bound_without_clipping():
     with pytest.raises(SettingError, match="have no public bound: set clip-norm above 0"):
         build("cloglog").bounds(1.0)

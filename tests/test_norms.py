@@ -13,6 +13,7 @@ from twinflower.data.features import completed
 from twinflower.known_objectives import make_model
 from twinflower.norms import norms, outer_norms
 from twinflower.privacy.guard import Guard
+from twinflower.problems.discrete_cox import LINKS
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import clipping, make_objective
 
@@ -143,17 +144,22 @@ def test_scaled_rows_keep_to_their_bound(rows, power):
             assert_array_equal(after, before)
 
 
+def model(name, features, classes, **keys):
+    """An objective with few parameters."""
+    if name in LINKS:
+        return make_model("discrete-cox", features, classes, intervals="1, 2, 3", link=name, **keys)
+    return make_model(name, features, classes, **({"hidden_units": 5} if "network" in name else {}), **keys)
+
+
 @pytest.mark.parametrize("clip_norm", [1e-100, 1e-60, 1e-53, 1e-3, 1.0, 1e50, 1e100])
-@pytest.mark.parametrize("name", ["least-squares", "softmax", "swish-network"])
+@pytest.mark.parametrize("name", ["least-squares", "softmax", "swish-network", "logit", "cloglog"])
 def test_no_record_has_a_gradient_longer_than_clip_norm(name, clip_norm):
     """For rows, labels and points of every size; a gradient that cannot be clipped, or is not a number, is 0."""
-    classes = 0 if name == "least-squares" else 3
-    objective = make_model(
-        name, 2, classes, clip_norm=clip_norm, **({"hidden_units": 2} if "network" in name else {})
-    )
+    classes = 3 if name in ("softmax", "swish-network") else 0
+    objective = model(name, 2, classes, clip_norm=clip_norm)
     sizes = np.array([0.0, 1e-200, 1e-50, 1.0, 3e62, 1e70, 1e100])
     for point, row, side, label in itertools.product(
-        sizes, sizes, sizes, (0.0, 1e99, -1e100) if not classes else (0, 2)
+        sizes, sizes, sizes, (0.0, 1.5, 1e99, -1e100) if not classes else (0, 2)
     ):
         x = point * np.where(np.arange(objective.d) % 2, 1.0, -0.3)
         with np.errstate(all="ignore"):
@@ -165,10 +171,8 @@ def test_no_record_has_a_gradient_longer_than_clip_norm(name, clip_norm):
 def test_a_row_without_a_finite_gradient_counts_as_zero(bad):
     """The mean over all rows is that over the others, whatever the row brings."""
     rng = np.random.default_rng(0)
-    for name in ("softmax", "swish-network"):
-        objective = make_model(
-            name, 4, 3, clip_norm=0.5, **({"hidden_units": 5} if "network" in name else {})
-        )
+    for name in ("softmax", "swish-network", "logit"):
+        objective = model(name, 4, 0 if name in LINKS else 3, clip_norm=0.5)
         rows, labels = rng.normal(size=(6, 4)), rng.integers(3, size=6)
         x = rng.normal(size=objective.d) * 1e150
         spoilt = rows.copy()

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 import twinflower
 from twinflower.concordance import concordance
 from twinflower.data.checks import problems
+from twinflower.data.columns import Range
+from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
+from twinflower.models.brier import integrated_brier
 from twinflower.models.trained import load, predictions
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
@@ -146,6 +149,25 @@ def test_check_lists_every_fault_of_a_table(tmp_path):
     told = str(done.exception)
     assert "a time must not be negative" in told and "(and 1 more row)" in told
     assert "'maybe' is not a value of event-values or censored-values" in told
+
+
+@pytest.mark.parametrize("values", [("0", "1"), ("alive", "dead")])
+def test_a_draft_of_a_schema_has_the_time_and_the_event(tmp_path, values):
+    path = tmp_path / "a.csv"
+    lines = [f"{50 + k},no,{k * 7},{values[k % 2]}" for k in range(40)]
+    path.write_text("\n".join(["age,frail,days,died", *lines, ""]))
+    schema = parse_schema(drafted([path], "days", event="died").text)
+    assert schema.label.times == Range(7.0, 280.0) and schema.names == ("age", "frail")
+    assert (schema.label.censored[0], schema.label.happened[0]) == values
+    assert problems(path, schema) == []  # a time of 0 is moved to 7
+    for label, event, why in (
+        ("frail", "died", "column 'frail' cannot be the time: it has no numbers above 0"),
+        ("days", "age", "column 'age' cannot be the event: it must have two values; got 40"),
+        ("days", "days", "column 'days' cannot be both the time and the event"),
+        ("days", "dead", "there is no column 'dead'"),
+    ):
+        with pytest.raises(DataError, match=why):
+            drafted([path], label, event=event)
 
 
 # ------------------------------------------------------------------------------------- settings
@@ -307,7 +329,11 @@ def test_a_model_is_measured_by_its_concordance(trained_run):
     found = {row.name: row.value for row in assess(model, test).measures}
     labels = read_rows(test, model.inputs.schema)[1]
     wanted = concordance(model.predict(test), *unsigned(labels)).share
-    assert found == {"rows": 100, "events": (labels > 0).sum(), "concordance index": wanted}
+    brier = integrated_brier(model.predict_survival(test), model.times, *unsigned(labels))
+    assert found == {
+        "rows": 100, "events": (labels > 0).sum(), "concordance index": wanted, "integrated Brier score": brier,
+    }  # fmt: skip
+    assert 0 < brier < 0.25
     assert model.score(test) == wanted == result.rows[-1]["test_accuracy"]
     assert wanted > 0.6
 

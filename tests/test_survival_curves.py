@@ -9,6 +9,7 @@ from statsmodels.duration.survfunc import SurvfuncRight
 
 from twinflower.concordance import concordance
 from twinflower.errors import SettingError
+from twinflower.models.brier import brier, integrated_brier
 from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.survival_labels import signed
 
@@ -174,3 +175,46 @@ def test_concordance_is_the_share_of_pairs_in_order(monkeypatch, block):
     assert concordance(risk, times, events).share == pytest.approx(slowly(risk, times, events))
     assert concordance(-times, times, np.ones(60, bool)).share == 1.0
     assert np.isnan(concordance(risk, times, np.zeros(60, bool)).share)
+
+
+# --------------------------------------------------------------------------------------- Brier score
+
+
+def graf(survival, at, times, events):
+    """The score at one time, person by person."""
+    total = 0.0
+    for s, time, event in zip(survival, times, events, strict=True):
+        if event and time <= at:
+            total += s**2 / uncensored(times, events, time, before=True)
+        elif time > at:
+            total += (1 - s) ** 2 / uncensored(times, events, at)
+    return total / len(times)
+
+
+def uncensored(times, events, until, before=False):
+    share = 1.0
+    for time in np.unique(times[~events]):
+        if time < until or (time == until and not before):
+            share *= (
+                1 - ((times == time) & ~events).sum() / ((times > time) | ((times == time) & ~events)).sum()
+            )
+    return share
+
+
+def test_the_brier_score_is_its_definition():
+    times, events = persons(number=60, step=100.0)
+    at = np.array([100.0, 350.0, 400.0, 800.0])
+    survival = np.random.default_rng(0).random((60, 4))
+    expected = [graf(own, time, times, events) for own, time in zip(survival.T, at, strict=True)]
+    assert_allclose(brier(survival, at, times, events), expected, rtol=1e-12)
+    beyond = np.column_stack([survival, survival[:, 0]]), np.append(at, 1e6), times, events
+    assert np.isnan(brier(*beyond)[-1])  # nobody is observed then
+    steps = (np.array(expected[1:]) + expected[:-1]) / 2 * np.diff(at)
+    assert integrated_brier(*beyond) == pytest.approx(steps.sum() / 700)
+
+
+def test_without_censoring_it_is_the_mean_square():
+    times = np.array([1.0, 2.0, 3.0, 4.0])
+    survival = np.array([[0.2], [0.4], [0.7], [0.9]])
+    found = brier(survival, np.array([2.0]), times, np.ones(4, bool))
+    assert found[0] == pytest.approx((0.2**2 + 0.4**2 + 0.3**2 + 0.1**2) / 4)

@@ -330,6 +330,28 @@ def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
         assert found[client].rows == table.rows
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
+    keys = (
+        three_sites(tmp_path, SCHEMA.replace("[20, 80]", '"private"'), patients, (120, 150, 130, 50)) | KEYS
+    )
+    keys |= {"data.name": "tables", **(PRIVATE if private else {})}
+    setup = prepare(parse({key: value for key, value in keys.items() if value is not None}))
+    one, other = cohort.train([setup])[0], inprocess.train(setup)
+    assert one.setup.ranges == other.setup.ranges
+    assert_allclose(one.model, other.model, rtol=1e-9)
+    for client, table in one.setup.persons.items():
+        assert_array_equal(other.setup.persons[client].cells, table.cells)
+        counts = agreement.counts_of(setup, client)
+        assert counts.release.sensitivity == pytest.approx(2.0)  # of two histograms
+        if not private:
+            assert_array_equal(table.cells, counts.persons.counts())
+    if private:
+        plan = setup.plan
+        assert plan.ranges / plan.shares == pytest.approx(0.2 + 0.1)  # of both shares
+        assert plan.epsilon_limit == pytest.approx(8.0)
+
+
 def test_a_site_charges_its_persons_to_its_ledger(tmp_path):
     """Secret noise, a ledger on disk, and together with the rounds no more than planned."""
     keys = (

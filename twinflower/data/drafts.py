@@ -10,7 +10,21 @@ from typing import Any, NamedTuple
 
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike
-from .columns import INDICATOR, REFUSE, Category, Classes, Column, Number, Range, Target, listed, texts
+from .columns import (
+    CENSORED,
+    HAPPENED,
+    INDICATOR,
+    REFUSE,
+    Category,
+    Classes,
+    Column,
+    Number,
+    Range,
+    Survival,
+    Target,
+    listed,
+    texts,
+)
 from .csv_tables import DELIMITERS, PLAIN, Dialect
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
@@ -50,21 +64,24 @@ def _read(file: Path) -> Table:
     return Table(file, dialect, found)
 
 
-def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False) -> Schema:
+def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False, event: str = "") -> Schema:
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
-    label is the name of the label column; by default, the last column of the first table. Numeric columns get the range
-    of their values, rounded outwards to two digits, or with private_ranges no range but "private". A column with other
-    texts is numeric, too, if at least half of its values, or all values of most tables, are numbers. Text columns, and
-    columns with few distinct integers, become categories. A column with missing values gets an indicator. Text columns
-    with too many values and columns without a name are ignored. The dialect is that of most CSV files.
+    label is the name of the label column; by default, the last column of the first table. event is the name of the
+    column of the event if the label is the time until it. Numeric columns get the range of their values, rounded
+    outwards to two digits, or with private_ranges no range but "private". A column with other texts is numeric, too, if
+    at least half of its values, or all values of most tables, are numbers. Text columns, and columns with few distinct
+    integers, become categories. A column with missing values gets an indicator. Text columns with too many values and
+    columns without a name are ignored. The dialect is that of most CSV files.
     """
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
-    expect(label in names, f"there is no column '{label}' in {files}{alike(label, names)}")
+    outcome = [label, event] if event else [label]
+    for own in outcome:
+        expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
     seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
-    columns = [seen[name].column(name) for name in names if name != label]
+    columns = [seen[name].column(name) for name in names if name not in outcome]
     used = tuple(
         replace(own, range=None) if private_ranges and isinstance(own, Number) else own
         for own in columns
@@ -72,7 +89,8 @@ def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False
     )
     expect(bool(used), f"no column of {tables[0].file} but the label can be used")
     ignored = tuple(name for name in columns if isinstance(name, str))
-    return Schema(used, seen[label].label(label), ignored, dialect=_most_frequent(tables))
+    drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
+    return Schema(used, drafted, ignored, dialect=_most_frequent(tables))
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:
@@ -136,6 +154,22 @@ class Seen:
         if not self.numeric:
             raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
         return Target(name, spanned(self.numbers))
+
+    def survival(self, name: str, event: str, seen: "Seen") -> Survival:
+        """The label in the draft if the column has times and another one, which was seen to have these values, events;
+        DataError if they cannot be that."""
+        later = [number for number in self.numbers if number > 0]
+        expect(self.numeric and bool(later), f"column '{name}' cannot be the time: it has no numbers above 0")
+        expect(name != event, f"column '{name}' cannot be both the time and the event")
+        happened, censored = HAPPENED, CENSORED
+        if not set(seen.texts) <= {*happened, *censored}:
+            values = seen._ordered()
+            expect(
+                len(values) == 2,
+                f"column '{event}' cannot be the event: it must have two values; got {len(values)}",
+            )
+            censored, happened = ([value] for value in values)
+        return Survival(name, spanned(later), event, tuple(happened), tuple(censored))
 
     def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
         if not self.numeric:

@@ -11,6 +11,8 @@ from ..count_labels import FARTHEST
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike, nearest
 from .columns import (
+    CENSORED,
+    HAPPENED,
     MISSING,
     REFUSE,
     Category,
@@ -29,7 +31,6 @@ from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
 
 _KINDS = ("classes", "range", "counts", "times")
 _FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}
-_HAPPENED, _CENSORED = ["1", "true"], ["0", "false"]
 _MOST_COUNT = 2**16
 _KEYS = ("version", "label", "columns", "ignore", "group", "missing-values", *Dialect._fields)
 
@@ -133,8 +134,8 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
     )
     times = _range("label: times", table["times"])
     expect(times.low >= 0, f"label: times must be from 0 on; got {table['times']!r}")
-    happened = _values("label: event-values", table.get("event-values", _HAPPENED))
-    others = [value for value in _CENSORED if value not in happened]
+    happened = _values("label: event-values", table.get("event-values", HAPPENED))
+    others = [value for value in CENSORED if value not in happened]
     censored = _values("label: censored-values", table.get("censored-values", others))
     _check_distinct("event-values and censored-values", [*happened, *censored])
     return Survival(column, times, event, happened, censored)

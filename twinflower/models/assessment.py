@@ -9,6 +9,7 @@ from ..arrays import Array, Index, Labels
 from ..concordance import concordance
 from ..known_objectives import PROBABILISTIC
 from ..survival_labels import unsigned
+from .brier import integrated_brier
 from .discrimination import Bins, ScoreTable, ranked
 from .intervals import Share, share
 from .model import scored
@@ -42,8 +43,12 @@ def assess(model: Trained, path: str | Path) -> Assessment:
     DataError for a model without a schema, and for a table that does not fit it.
     """
     scores, predicted, labels = scored(model, path)
-    if isinstance(model, TrainedSurvival | TrainedRisk):
+    if isinstance(model, TrainedRisk):
         return Assessment(_of_survival(predicted, labels))
+    if isinstance(model, TrainedSurvival):
+        curves = model.hazards.survival(scores), model.times
+        score = Measure("integrated Brier score", integrated_brier(*curves, *unsigned(labels)))
+        return Assessment([*_of_survival(predicted, labels), score])
     if isinstance(model, TrainedRegressor):
         return Assessment(_of_regression(model.half * predicted, model.half * labels))
     return _of_classes(model, scores, predicted, labels)

@@ -39,7 +39,7 @@ class Information(NamedTuple):
         wrong = (objective.predict(x, rows.features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
             float(len(slopes)), float(objective.losses(x, rows).sum()), float(wrong),
-            objective.pulled_back(slopes, rows.features), objective.information(scores, rows),
+            objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
             objective.outer(slopes, rows.features),
         )  # fmt: skip
 

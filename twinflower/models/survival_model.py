@@ -22,13 +22,14 @@ class TrainedSurvival(TrainedModel):
     """A trained model of the time until an event."""
 
     @property
-    def _hazards(self) -> IntervalHazards:
+    def hazards(self) -> IntervalHazards:
+        """How hazards follow from scores."""
         return self._model.loss  # type: ignore[no-any-return]
 
     @property
     def times(self) -> Array:
         """The ends of the intervals (T,), in the unit of the times."""
-        return self._hazards.ends
+        return self.hazards.ends
 
     @property
     def _matrix(self) -> Array:
@@ -47,11 +48,11 @@ class TrainedSurvival(TrainedModel):
     def predict(self, rows: Any) -> Array:
         """Risk scores (rows,): the logarithm of the hazard in the first interval, or of its odds with link logit. Their
         differences between rows are the same in all intervals."""
-        return self._hazards.predict(self.scores(rows))
+        return self.hazards.predict(self.scores(rows))
 
     def predict_survival(self, rows: Any) -> Array:
         """The probabilities (rows, T) that the event has not happened by the end of each interval."""
-        return self._hazards.survival(self.scores(rows))
+        return self.hazards.survival(self.scores(rows))
 
     def score(self, rows: Any, labels: Any = None) -> float:
         """The concordance index. labels (rows,): signed times; for a table file they are read from the file."""
@@ -74,7 +75,7 @@ class TrainedSurvival(TrainedModel):
         """The coefficients, after the baseline of every interval, which includes the weight of the column of ones."""
         label = self.inputs.schema.label if self.inputs.schema else None
         event = label.event if isinstance(label, Survival) else "event"
-        level, *found = table(self.inputs, self._matrix[0], event, effect=self._hazards.link.ratio)
+        level, *found = table(self.inputs, self._matrix[0], event, effect=self.hazards.link.ratio)
         alphas = self.x[self._model.num_features :].astype(np.float64)
         return [*map(lambda end, own: _baseline(level, end, own), self.times, alphas), *found]
 

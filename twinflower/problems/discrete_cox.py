@@ -203,15 +203,23 @@ class DiscreteCox(LinearModel):
         beta, alpha = x[..., : self.num_features, None], x[..., None, self.num_features :]
         return features @ beta + alpha
 
-    def layers(self, slopes: Array, rows: Batch) -> list[tuple[Array, Array]]:
-        """See `LinearModel.layers`: beta's part and alpha's."""
-        lengths = rows.norms()
-        return [(slopes.sum(-1, keepdims=True), lengths), (slopes, np.ones_like(lengths))]
+    def parts(self, slopes: Array) -> list[Array]:
+        """See `LinearModel.parts`: beta's, the sum of a row's slopes, and alpha's.
 
-    def pulled_back(self, slopes: Array, features: Array) -> Array:
-        """See `LinearModel.pulled_back`."""
-        beta = (slopes.sum(-1)[..., None, :] @ features)[..., 0, :]
-        return np.concatenate([beta, slopes.sum(-2)], axis=-1)
+        The sum is clipped as a number of its own. A sum of clipped slopes that cancel would have a rounding error,
+        which long rows multiply, so that their clipped gradients could be longer than the bound.
+        """
+        return [slopes.sum(-1, keepdims=True), slopes]
+
+    def part_norms(self, rows: Batch) -> list[Array]:
+        """See `LinearModel.part_norms`."""
+        lengths = rows.norms()
+        return [lengths, np.ones_like(lengths)]
+
+    def summed(self, parts: Sequence[Array], features: Array) -> Array:
+        """See `LinearModel.summed`."""
+        beta = (parts[0].swapaxes(-1, -2) @ features)[..., 0, :]
+        return np.concatenate([beta, parts[1].sum(-2)], axis=-1)
 
     def information(self, scores: Array, rows: Batch) -> Array:
         """See `LinearModel.information`."""

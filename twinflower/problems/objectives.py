@@ -9,6 +9,7 @@ the scores, and in the smooth penalty, which is part of every client's f_i:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -144,22 +145,30 @@ class LinearModel(Penalised, ScaledGrads):
 
     def grad(self, x: Array, rows: Batch, scale: float = 1.0) -> Array:
         """scale times the gradient of `value`, (..., d)."""
-        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        parts = self.parts(self.loss.slopes(self.scores(x, rows.features), rows.labels))
         if self.clips_rows:
-            lengths = outer_norms(*self.layers(slopes, rows), bound=self.clip_norm)
-            slopes *= clipping(self.clip_norm, lengths)
-            forget(lengths, slopes)
-        slopes *= scale / slopes.shape[-2] if rows.weights is None else scale * rows.weights[..., None]
-        return self.full_grad(self.pulled_back(slopes, rows.features), x, scale)
+            lengths = outer_norms(*zip(parts, self.part_norms(rows), strict=True), bound=self.clip_norm)
+            factors = clipping(self.clip_norm, lengths)
+            for part in parts:
+                part *= factors
+            forget(lengths, *parts)
+        share = scale / parts[0].shape[-2] if rows.weights is None else scale * rows.weights[..., None]
+        for part in parts:
+            part *= share
+        return self.full_grad(self.summed(parts, rows.features), x, scale)
 
-    def layers(self, slopes: Array, rows: Batch) -> list[tuple[Array, Array]]:
-        """Slopes and norms whose products make up the norms of the rows' gradients, as for `norms.outer_norms`, given
-        the slopes (..., b, outputs) of the scores."""
-        return [(slopes, rows.norms())]
+    def parts(self, slopes: Array) -> list[Array]:
+        """The slopes (..., b, k) of all that enters a row's scores, given those of the scores (..., b, outputs). A
+        row's gradient consists of the outer products of its part and what it enters with, of norms `part_norms`."""
+        return [slopes]
 
-    def pulled_back(self, slopes: Array, features: Array) -> Array:
-        """The sum of the rows' gradients in the point, (..., d), given the slopes (..., b, outputs) of the scores."""
-        matrix = slopes.swapaxes(-1, -2) @ features
+    def part_norms(self, rows: Batch) -> list[Array]:
+        """The norms (..., b) of what each of the `parts` is multiplied by in a row's gradient."""
+        return [rows.norms()]
+
+    def summed(self, parts: Sequence[Array], features: Array) -> Array:
+        """The sum of the rows' gradients, (..., d), given their parts."""
+        matrix = parts[0].swapaxes(-1, -2) @ features
         return matrix.reshape(matrix.shape[:-2] + (self.d,))
 
     def information(self, scores: Array, rows: Batch) -> Array:
