@@ -20,3 +20,17 @@ def run_documented(program, folder):
     """Run these lines in a folder."""
     script = f"set -euo pipefail\n{documented(program)}"
     subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, text=True)
+
+
+def cells(text):
+    """The blocks of code in a text, in order: the language and the lines of each."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def tables(text):
+    """The rows of cells of every table in a text, without the headings, by its first heading."""
+    found = {}
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        heading, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines())
+        found[heading[0]] = rows
+    return found
