@@ -17,11 +17,13 @@ from twinflower.arrays import Array
 from twinflower.concordance import concordance
 from twinflower.errors import require
 from twinflower.models.survival_model import TrainedSurvival
-from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective
+from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
 
 from .estimator_inputs import is_table, unused
 from .estimators import Federated
+
+_SHORTEST = 1e-6  # time that a model tells apart from 0, in units of the first interval
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,7 +32,8 @@ class FederatedCoxRegressor(Federated):
 
     Parameters and attributes are those of `twinflower.FederatedClassifier`, without `classes_`. Further ones:
 
-    intervals      the ends of the intervals of time, such as "365, 730, 1460", or number x length, such as "12 x 30.5"
+    intervals      the ends of the intervals of time, such as "365, 730, 1460", or number x length, such as "12 x 30.5".
+                   A trained model has them, so they must be public in a private fit
     link           "logit", whose gradients have a public bound, or "cloglog", with hazard ratios; a private fit with
                    "cloglog" needs settings={"objective.clip-norm": ...}
     """
@@ -44,14 +47,21 @@ class FederatedCoxRegressor(Federated):
         """Train on X (rows, features) with y; sites and groups as in `twinflower.FederatedClassifier.fit`.
 
         y: a structured array (rows,) of a boolean and a number, events and times; or an array (rows, 2) of these; or
-        signed times (rows,), t for the event at time t > 0 and -t for censoring then.
+        signed times (rows,), t for the event at time t > 0 and -t for censoring then. Without privacy a time of 0 is
+        refused, and so are labels without an event; in a private fit a signed time of 0 is censored then.
         """
         CoxObjective(intervals=self.intervals, link=self.link).check()
         X, y = self._checked(X, signed_times(y), y_numeric=True)
-        require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
-        require(bool((y > 0).any()), "y must have an event; everybody is censored")
+        if not self._private:  # these depend on single records
+            require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
+            require(bool((y > 0).any()), "y must have an event; everybody is censored")
         event = unused(list(X) if is_table(X) else (), "event")
-        return self._train(X, y, sites, groups, {"times": [0, float(np.abs(y).max())], "event": event})  # type: ignore[no-any-return]
+        return self._train(X, y, sites, groups, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
+
+    def _span(self) -> list[float]:
+        """A range of times within which training tells them apart; it follows from the intervals alone."""
+        ends = interval_ends(self.intervals) or [1.0]
+        return [_SHORTEST * ends[0], ends[-1]]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or DISCRETE_COX

@@ -42,8 +42,9 @@ def slowly(x, rows, ties):
         tied, at_risk = events & (times == time), times >= time
         for place, score in enumerate(scores[tied]):
             share = place / tied.sum() if ties == "efron" else 0.0
-            rate = np.exp(scores[at_risk]).sum() - share * np.exp(scores[tied]).sum()
-            total += np.log(rate) - score
+            highest = scores[at_risk].max()
+            rates = np.exp(scores - highest) * (at_risk - share * tied)
+            total += np.log(rates[at_risk].sum()) + highest - score
     return total / len(times)
 
 
@@ -53,6 +54,21 @@ def test_the_value_is_that_of_the_definition(ties):
     assert float(model(ties).value(x, rows)) == pytest.approx(slowly(x, rows, ties), rel=1e-12)
     large = 500.0 * x  # rates that would overflow
     assert np.isfinite(model(ties).value(large, rows))
+
+
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("spread", [20.0, 50.0, 200.0])
+def test_digits_do_not_depend_on_the_spread_of_the_scores(ties, spread):
+    """Early rows with the largest rates, and later ties whose rates are exp(spread) times smaller."""
+    rows, x, own = persons(4, 40), np.array([0.3, 0.1, -0.5]), model(ties)
+    order = np.argsort(np.abs(rows.labels))
+    features = rows.features.copy()
+    features[order, 0] += np.linspace(spread, 0, 40) / x[0]
+    rows = rows._replace(features=features)
+    assert float(own.value(x, rows)) == pytest.approx(slowly(x, rows, ties), rel=1e-12)
+    for place, step in enumerate(1e-5 * np.eye(3) / (1 + spread)):
+        slope = (slowly(x + step, rows, ties) - slowly(x - step, rows, ties)) / (2 * step[place])
+        assert own.grad(x, rows)[place] == pytest.approx(slope, abs=1e-6 * (1 + spread))
 
 
 @pytest.mark.parametrize("ties", TIES)

@@ -97,7 +97,8 @@ def test_events_are_compared_as_categories_are(tmp_path):
         ("times = [1, 2000]", "", "label needs one of classes, range, counts, times"),
         ("times = [1, 2000]", "range = [1, 9]", "label: event, event-values and censored-values belong to times"),
         ('event = "died"', "", "times need event, the name of the column that says whether the event happened; got"),
-        ("[1, 2000]", "[-1, 2000]", r"times must be from 0 on; got \[-1, 2000\]"),
+        ("[1, 2000]", "[-1, 2000]", r"times must be above 0, because shorter times, .* got \[-1, 2000\]"),
+        ("[1, 2000]", "[0, 2000]", r"times must be above 0, because shorter times, .* got \[0, 2000\]"),
         ("[1, 2000]", "[2000, 1]", "two finite numbers with low < high"),
         ("[1, 2000]", "[1, 2000]\nrange = [0, 1]", "label needs one of classes, range, counts, times"),
         ('"died"', '"died"\nevent-values = ["0"]\ncensored-values = ["0"]', "'0' is there twice"),
@@ -133,11 +134,10 @@ def test_cells_that_are_no_times_or_events_are_refused(row, why, tmp_path):
     assert "row 2, column" in listed
 
 
-def test_a_time_of_0_needs_a_smallest_time(tmp_path):
+def test_a_time_of_0_is_moved_to_the_public_shortest_time(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text("age,frail,days,died\n40,yes,0,1\n")
-    with pytest.raises(DataError, match="a time must be above 0: set the lower end of times above 0"):
-        read_rows(path, parse_schema(SCHEMA.replace("[1, 2000]", "[0, 2000]")))
+    path.write_text("age,frail,days,died\n40,yes,0,1\n40,yes,0,0\n")
+    assert_array_equal(read_rows(path, parse_schema(SCHEMA))[1], [1, -1])
 
 
 def test_check_lists_every_fault_of_a_table(tmp_path):
@@ -168,6 +168,8 @@ def test_a_draft_of_a_schema_has_the_time_and_the_event(tmp_path, values):
     ):
         with pytest.raises(DataError, match=why):
             drafted([path], label, event=event)
+    path.write_text("age,days,died\n50,0.5,0\n51,0.5,1\n")
+    assert parse_schema(drafted([path], "days", event="died").text).label.times == Range(0.5, 1.5)
 
 
 # ------------------------------------------------------------------------------------- settings
@@ -401,6 +403,21 @@ def test_the_estimator_takes_tables_and_privacy():
     assert model.score(table, signed(times, events)) > 0.6
     assert [row.column for row in model.model_.coefficients()][-4:] == ["event", "b", "c", "c"]
     assert model.privacy_["epsilon"] <= 20 * (1 + 1e-9)
+
+
+def test_a_private_model_says_nothing_of_single_times(tmp_path):
+    X, times, events = people()
+    table, saved = dict(zip("abc", X.T, strict=True)), []
+    labels = signed(times, events)
+    for place, change in ((0, labels[0]), (0, -4711.123456), (1, 0.0), (slice(None), -times)):
+        y = labels.copy()
+        y[place] = change
+        model = twinflower.FederatedCoxRegressor(
+            intervals="5 x 0.5", epsilon=1, ranges=dict.fromkeys("abc", (-1, 1)), rounds=1, random_state=0
+        ).fit(table, y)
+        model.model_.save(tmp_path / "model.npz")
+        saved.append(str(np.load(tmp_path / "model.npz")["description"]))
+    assert len(set(saved)) == 1
 
 
 @pytest.mark.parametrize(

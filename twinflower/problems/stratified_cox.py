@@ -78,9 +78,11 @@ class _Sorted(NamedTuple):
         return np.take_along_axis(np.cumsum(values, axis=-1), self.last, -1)
 
     def tied(self, values: Array) -> Array:
-        """Sums over the rows with the same time."""
-        sums = np.cumsum(values, axis=-1)
-        return np.take_along_axis(sums, self.last, -1) - np.take_along_axis(sums - values, self.first, -1)
+        """Sums over the rows with the same time, every group by itself: differences of cumulative sums would lose the
+        digits of a group whose rates are much smaller than those before it."""
+        first = self.first.reshape(-1, values.shape[-1])
+        groups = (first + first.shape[-1] * np.arange(len(first))[:, None]).ravel()
+        return np.bincount(groups, values.ravel(), groups.size)[groups].reshape(values.shape)
 
 
 class _Terms(NamedTuple):
