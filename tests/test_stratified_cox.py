@@ -12,6 +12,7 @@ from twinflower.models.information import Information
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.stratified_cox import TIES, StratifiedCoxObjective
 from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.sentences import row_line
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -178,10 +179,25 @@ def test_a_run_has_the_hazard_ratios_and_errors_of_statsmodels(keys, tmp_path):
     assert_allclose([row.std_error for row in found], known.bse, rtol=1e-6)
     assert_allclose([row.odds_ratio for row in found], np.exp(known.params), rtol=1e-6)
     assert np.isnan([row.std_error for row in model.coefficients(robust=True)]).all()
-    assert 0.5 < model.score(tmp_path / "test.csv") == results[0].rows[-1]["test_accuracy"]
+    assert np.isnan(results[0].rows[-1]["test_accuracy"])  # persons of several sites are not comparable
+    assert row_line(results[0].rows[-1], "C-index").count("C-index") == 0
     page = report_run(tmp_path / "run").read_text()
     assert "hazard ratio" in page
-    assert "C-index" in page
+    assert "set evaluation.held-out for it" in page
+
+
+def test_sites_with_different_baselines_are_scored_and_averaged_by_site(keys):
+    keys |= {"evaluation.standard-errors": False, "evaluation.held-out": 0.3, "rounds": 20}
+    setup = prepare(parse(keys))
+    own, sites = setup.objective, [setup.shards.rows(site) for site in range(3)]
+    slopes = [own.grad(np.zeros(own.d), rows) for rows in sites]
+    slope = np.abs(np.average(slopes, axis=0, weights=setup.shards.sizes)).max()
+    assert setup.central.slope_at_zero == pytest.approx(slope, rel=1e-12)
+    (result,) = cohort.train([setup])
+    last, weights = result.rows[-1], setup.held.sizes
+    found = np.average([result.by_site[site] for site in range(3)], weights=weights)
+    assert last["test_accuracy"] == last["held_out_accuracy"] == pytest.approx(found)
+    assert result.summary()["test_accuracy_from"] == "clients"
 
 
 @pytest.mark.parametrize(

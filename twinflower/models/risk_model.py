@@ -28,7 +28,8 @@ class TrainedRisk(TrainedModel):
         return self.scores(rows)[:, 0]  # type: ignore[no-any-return]
 
     def score(self, rows: Any, labels: Any = None) -> float:
-        """The concordance index. labels (rows,): signed times; for a table file they are read from the file."""
+        """The concordance index of rows of one site; between sites, whose baselines differ, risks are not comparable.
+        labels (rows,): signed times; for a table file they are read from the file."""
         if labels is None:
             features, labels = labelled(self, rows)
             return float(self._model.score(self.x, Batch(features, labels)))
