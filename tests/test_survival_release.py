@@ -123,6 +123,10 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
             | {"privacy.trust": "sum", "privacy.honest-sites": 2},
             "no plan for the counts from which private ranges and survival curves follow",
         ),
+        (
+            {"algorithm": "fedpdm", "fedavg.step-size": None, "privacy.mode": "as-published", "privacy.epsilon": 8.0},
+            "privacy.mode = as-published have no plan for the counts",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_refused(changes, sentence):
