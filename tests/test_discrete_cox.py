@@ -271,6 +271,29 @@ def test_replay_attains_the_sensitivity_and_never_exceeds_it(keys, intervals):
     assert all(move.moved >= 0.999 * share * move.sensitivity for move in moves)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_mini_batches_never_exceed_the_coupled_bound(seed):
+    """Several local steps, in which the bound on curvature enters; every place of the replaced person."""
+    rng = np.random.default_rng(seed)
+    objective = build(intervals="4 x 1", l2=0.05)
+    rows = rng.normal(size=(10, FEATURES))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = signed(rng.uniform(0, 5, 10), rng.random(10) < 0.5)
+    algorithm, worst = FedAvg(step_size=0.3, privacy="public-state"), 0.0
+    starts = [np.full(objective.d, 2.0), 2 * rng.normal(size=objective.d)]
+    inboxes = [
+        algorithm.broadcast(algorithm.init_server(x, 1, np.array(0, np.uint64)), 1, np.array(0))
+        for x in starts
+    ]
+    for place in range(10):
+        changed, other = rows.copy(), labels.copy()
+        changed[place], other[place] = -rows[place], -9.0
+        data = Batch(rows, labels), Batch(changed, other)
+        moves = replay(algorithm, objective, *data, LocalSchedule(3, 7), objective.bounds(1.0), inboxes)
+        worst = max(worst, *(move.moved / move.sensitivity for move in moves))
+    assert 0.1 < worst <= 1 + 1e-9
+
+
 # ------------------------------------------------------------------------------------- oracles
 
 

@@ -181,6 +181,10 @@ def test_a_draft_of_a_schema_has_the_time_and_the_event(tmp_path, values):
         ({"objective.name": "huber"}, "a schema whose label has times belong together; got 'huber'"),
         ({"objective.intervals": ""}, "needs objective.intervals, the ends of the intervals of time"),
         (
+            {"objective.intervals": "1000, 2001"},
+            "must end by the upper end of the schema's times, 2000, .*; got 2001",
+        ),
+        (
             {"evaluation.held-out": 0.3, "evaluation.errors": True},
             "are those of a regression, and these labels",
         ),

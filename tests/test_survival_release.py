@@ -323,6 +323,18 @@ def test_a_site_decides_whether_it_counts_without_noise(policy, grid, why, tmp_p
     assert (why in str(reply.error.reason)) if why else not reply.has_error()
 
 
+@pytest.mark.parametrize(("intervals", "refused"), [("2 x 700", False), ("100 x 20", True)])
+def test_a_site_sends_no_information_matrix_that_tells_of_few_events(intervals, refused, tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (320, 350, 330, 50)) | KEYS | {"data.name": "tables"}
+    keys |= {"evaluation.standard-errors": True, "objective.intervals": intervals, "data.row-scaling": "all"}
+    config, nodes = at_sites(prepare(parse(keys | {"evaluation.survival-curve": ""})))
+    nodes = [own | {"standard-error-rows": 30, "survival-cell": 5} for own in nodes]
+    reply = Deployed(config.items(), *nodes).answer(properties_request(1))
+    assert reply.has_error() == refused
+    why = "this site sends no information matrix unless there are 5 events or none, and 5 censored or none, in every"
+    assert not refused or why in str(reply.error.reason)
+
+
 def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
     keys = three_sites(tmp_path, SCHEMA, patients, (120, 150, 130, 50)) | KEYS | {"data.name": "tables"}
     setup = prepare(parse(keys))

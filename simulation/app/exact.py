@@ -8,6 +8,8 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.errors import require
+from twinflower.models.survival import TimeGrid
+from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch
 
 from ..runs.agreement import counts_of
@@ -56,6 +58,13 @@ def _check_information(setup: Setup, site: Site) -> None:
         smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
         f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
     )
+    if isinstance(setup.objective, DiscreteCox):  # the gradient tells how many had the event in each interval
+        cells = TimeGrid(tuple(setup.objective.loss.ends)).counts(training.labels)
+        require(
+            cells[cells > 0].min() >= site.survival_cell,
+            f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or none, "
+            f"in every interval: choose longer intervals {remedy}",
+        )
 
 
 def _check_persons(site: Site, cells: Array) -> None:

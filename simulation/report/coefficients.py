@@ -15,6 +15,7 @@ _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
     "reference; a missing number counts as the middle of the range, and its term comes on top of that."
 )
+_BASELINE = "(baseline): of each interval of time, up to its end, at 0 of all numbers and all references."
 _USED = "Used: whether the model's own weight is not zero."
 _NO_ERRORS = (
     "There are no confidence intervals; the estimates include the noise of a private run, and the effect of a penalty. "
@@ -31,6 +32,7 @@ def remarks(found: Inference) -> list[str]:
     errors = [_ERRORS] if _has_errors(found.rows) else []
     return [
         _UNITS,
+        *([_BASELINE] if found.rows[0].column == BASELINE else []),
         f"{_USED} {'' if errors else _NO_ERRORS}".strip(),
         *errors,
         *map(_sentence, found.remarks),

@@ -9,19 +9,19 @@ from typing import Any
 
 from twinflower.algorithms import Algorithm
 from twinflower.arrays import Array, Labels
-from twinflower.data.columns import Counts, Range, Survival
+from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING, SURVIVAL
+from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.discrete_cox import interval_ends
+from twinflower.problems.discrete_cox import CoxObjective, interval_ends
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
@@ -224,6 +224,8 @@ def _check_labels(config: Config, data: Dataset) -> None:
                 f"objective '{known}' and a schema whose label has {what} belong together; got "
                 f"'{config.objective.name}'",
             )
+    if data.schema:
+        _check_intervals(config.objective, data.schema.label)
     if data.schema or config.privacy.mode != "none":
         return
     if config.objective.name == COUNTING:
@@ -236,6 +238,17 @@ def _check_labels(config: Config, data: Dataset) -> None:
             not data.num_classes and bool((data.labels != 0).all()),
             f"objective '{config.objective.name}' needs signed times, t for the event at time t > 0 and -t for "
             "censoring then; this data set has other labels",
+        )
+
+
+def _check_intervals(objective: ObjectiveSettings, label: Label) -> None:
+    """Raise SettingError for intervals that nobody can complete, in which a hazard would follow from events alone."""
+    if isinstance(objective, CoxObjective) and isinstance(label, Survival):
+        last, most = max(interval_ends(objective.intervals) or ()), label.times.high
+        require(
+            last <= most,
+            f"objective.intervals must end by the upper end of the schema's times, {most:g}, where everybody else is "
+            f"censored; got {last:g}",
         )
 
 

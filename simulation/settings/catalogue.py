@@ -60,7 +60,7 @@ _CHOICE = {  # the key that selects the entry, its default, and its meaning
     "objective": (
         "name",
         "softmax",
-        "loss of a linear model, or a network with one hidden layer and softmax loss",
+        "loss of a linear model, a network with one hidden layer and softmax loss, or a model of survival",
     ),
     "regulariser": ("name", "l1", "h: a penalty, or a set that the model must be in"),
     "privacy": (
