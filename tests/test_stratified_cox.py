@@ -124,7 +124,7 @@ def test_a_site_without_events_says_nothing():
 
 
 def test_there_are_no_bounds():
-    with pytest.raises(SettingError, match="is no sum over records"):
+    with pytest.raises(SettingError, match="is not a sum over records"):
         model("efron").bounds(1.0)
     with pytest.raises(SettingError, match="set objective.clip-norm to 0; got 1"):
         StratifiedCoxObjective(clip_norm=1.0).check()
@@ -206,9 +206,9 @@ def test_sites_with_different_baselines_are_scored_and_averaged_by_site(keys):
         ({"local.batch-size": 10}, "a batch must be all rows of a site"),
         (
             {"algorithm": "isrl-dp", "privacy.mode": "gradient", "privacy.epsilon": 8.0},
-            "is no sum over records",
+            "is not a sum over records",
         ),
-        ({"evaluation.reference": True}, "is no mean over all rows"),
+        ({"evaluation.reference": True}, "is not a mean over all rows"),
         ({"objective.clip-norm": 1.0}, "set objective.clip-norm to 0"),
         ({"objective.name": "huber"}, "whose label has times belong together"),
     ],

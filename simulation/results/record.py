@@ -81,10 +81,14 @@ class Recorder:
         self.scores, self.by_site = scores or self.scores, by_site
 
     def take_up(
-        self, rows: list[dict[str, Any]], rounds: Iterable[Round], scores: Mapping[int, ScoreTable]
+        self,
+        rows: list[dict[str, Any]],
+        rounds: Iterable[Round],
+        scores: Mapping[int, ScoreTable],
+        by_site: Mapping[int, float],
     ) -> None:
         """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
-        self.found_at_sites(scores, {})
+        self.found_at_sites(scores, by_site)
         self.rows.extend(rows)
         self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0

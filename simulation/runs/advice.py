@@ -116,12 +116,10 @@ def _no_events(setup: Setup) -> list[str]:
     without = [client for client, own in enumerate(rows) if not unsigned(own.labels)[1].any()]
     if len(without) == setup.config.clients.count:
         return [
-            "warning: everybody is censored, so there is nothing to learn, and the model does not exist: check the "
-            "events"
+            "warning: everybody is censored, so the model cannot be estimated: check the column of the event"
         ]
     return [
-        f"warning: nobody had the event at client {', '.join(map(str, without))}, whose rows say only how long people "
-        "were without it"
+        f"warning: nobody had the event at client {', '.join(map(str, without))}: check the column of the event"
     ] * bool(without)
 
 

@@ -176,7 +176,8 @@ class _Estimate:
         if table.sigma:
             noise = self._noise(self._by_cells(by_left, -by_risk))
             hazard_noise = self._noise(self._by_cells(-by_risk, (1 - self.shares) * by_risk))
-        low, high = self._intervals(noise)
+        last = np.maximum.accumulate(np.where(known, np.arange(len(s)), 0))  # nobody is left after it
+        low, high = (own[last] for own in self._intervals(noise))
         sampling = np.maximum(np.cumsum(self.shares * by_risk), 0.0)
         found = (
             self._decreasing(), low, high, s * np.sqrt(np.maximum(self.greenwood, 0.0) + noise),
