@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from twinflower.arrays import Array
 from twinflower.concordance import concordance
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.models.survival_model import TrainedSurvival
 from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
@@ -48,10 +48,16 @@ class FederatedCoxRegressor(Federated):
 
         y: a structured array (rows,) of a boolean and a number, events and times; or an array (rows, 2) of these; or
         signed times (rows,), t for the event at time t > 0 and -t for censoring then. Without privacy a time of 0 is
-        refused, and so are labels without an event; in a private fit a signed time of 0 is censored then.
+        refused, and so are labels without an event; in a private fit an event at time 0 happens right
+        after it, and a signed time of 0 is censored then.
         """
+        require(
+            isinstance(self.intervals, str),
+            f'intervals must be a text such as "365, 730, 1460" or "12 x 30.5"; got {self.intervals!r}',
+        )
         CoxObjective(intervals=self.intervals, link=self.link).check()
-        X, y = self._checked(X, signed_times(y), y_numeric=True)
+        shortest = self._span()[0] if self._private else 0.0
+        X, y = self._checked(X, signed_times(y, shortest), y_numeric=True)
         if not self._private:  # these depend on single records
             require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
             require(bool((y > 0).any()), "y must have an event; everybody is censored")
@@ -93,11 +99,18 @@ class FederatedCoxRegressor(Federated):
         return concordance(self.predict(X), *unsigned(signed_times(y))).share
 
 
-def signed_times(y: Any) -> NDArray[np.float64]:
-    """The signed times (rows,) of y, in one of the forms of `FederatedCoxRegressor.fit`; SettingError for others."""
+def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
+    """The signed times (rows,) of y, in one of the forms of `FederatedCoxRegressor.fit`; SettingError for others.
+
+    shortest: the time to which shorter ones, 0 or more, are moved, unless y has signed times.
+    """
     given = np.asarray(y)
+    require(
+        given.dtype.names is not None or given.dtype.kind in "fiubO",
+        f"y must hold numbers, or events and times; got values of the type {given.dtype}",
+    )
     if given.dtype.names is None and given.ndim == 1:
-        return given.astype(np.float64)
+        return _numbers(given)
     if given.dtype.names is None:
         require(
             given.ndim == 2 and given.shape[1] == 2,
@@ -112,7 +125,18 @@ def signed_times(y: Any) -> NDArray[np.float64]:
             f"{given.dtype}",
         )
         events, times = (given[name] for name in given.dtype.names)
-    times = times.astype(np.float64)
-    require(bool(np.isin(events, [0, 1]).all()), "the events in y must be true or false, or 1 or 0")
-    require(bool((times > 0).all()), "the times in y must be numbers above 0")
-    return signed(times, events == 1)
+    times = _numbers(times)
+    require(
+        bool(np.isin(events, [0, 1]).all()),
+        "the events in y, its first column, must be true or false, or 1 or 0, and the times its second one",
+    )
+    moved = np.maximum(times, shortest)
+    require(bool(((times >= 0) & (moved > 0)).all()), "the times in y must be numbers above 0")
+    return signed(moved, events == 1)
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        return values.astype(np.float64)
+    except (ValueError, TypeError):
+        raise SettingError("the times in y must be numbers above 0; got other values") from None

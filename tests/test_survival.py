@@ -357,19 +357,6 @@ def test_reports_say_what_they_show(trained_run):
     assert read_summary(folder)["survival"] is True
 
 
-def test_concordance_counts_the_pairs_of_which_it_is_known_who_was_first():
-    times, events = np.array([1.0, 2, 2, 3, 3]), np.array([True, True, False, False, True])
-    risk = np.array([3.0, 1, 1, 2, 0])
-    slow = [
-        (risk[i] > risk[j]) + (risk[i] == risk[j]) / 2
-        for i in range(5) for j in range(5)
-        if events[i] and (times[i] < times[j] or (times[i] == times[j] and not events[j]))
-    ]  # fmt: skip
-    found = concordance(risk, times, events)
-    assert found.pairs == len(slow) and found.share == np.mean(slow)
-    assert np.isnan(concordance(risk, times, np.zeros(5, bool)).share)
-
-
 # ------------------------------------------------------------------------------------- the estimator
 
 
@@ -421,6 +408,21 @@ def test_a_private_model_says_nothing_of_single_times(tmp_path):
     assert len(set(saved)) == 1
 
 
+def test_a_private_fit_moves_a_time_of_0_and_says_nothing_of_it():
+    y = np.array([[1, 0.0], [0, 0.0], [1, 2.0]])
+    keys = {
+        "intervals": "1, 2",
+        "epsilon": 1,
+        "ranges": (0, 1),
+        "rounds": 1,
+        "num_sites": 1,
+        "random_state": 0,
+    }
+    near = np.maximum(y, [0, 1e-9])
+    zero, other = (twinflower.FederatedCoxRegressor(**keys).fit(np.eye(3), own).model_ for own in (y, near))
+    assert_array_equal(zero.x, other.x)
+
+
 @pytest.mark.parametrize(
     ("y", "keys", "why"),
     [
@@ -428,7 +430,22 @@ def test_a_private_model_says_nothing_of_single_times(tmp_path):
         (np.array([-1.0, -2, -3]), {}, "y must have an event; everybody is censored"),
         (np.array([[1, 2.0], [0, -2], [1, 1]]), {}, "the times in y must be numbers above 0"),
         (np.array([[1, 2.0], [0, np.nan], [1, 1]]), {}, "the times in y must be numbers above 0"),
-        (np.array([[1, 2.0], [2, 2], [1, 1]]), {}, "the events in y must be true or false, or 1 or 0"),
+        (
+            np.array([[1, 2.0], [2, 2], [1, 1]]),
+            {},
+            "the events in y, its first column, must be true or false, or 1 or 0",
+        ),
+        (
+            np.array(["no", "yes", "no"]),
+            {},
+            "y must hold numbers, or events and times; got values of the type <U3",
+        ),
+        (
+            np.array([[1, "abc"], [0, 2], [1, 1]], object),
+            {},
+            "the times in y must be numbers above 0; got other values",
+        ),
+        (np.ones(3), {"intervals": [1, 2]}, "intervals must be a text such as"),
         (np.ones((3, 3)), {}, "two columns of these, or signed times; got shape"),
         (np.ones(3), {"intervals": ""}, "needs objective.intervals"),
         (np.ones(3), {"objective": "huber"}, "objective must be one of discrete-cox; got 'huber'"),

@@ -274,6 +274,12 @@ def _equal(number: int, length: float) -> list[float]:
     return [length * (place + 1) for place in range(min(number, MOST_INTERVALS + 1))]
 
 
+INTERVALS = Rule(
+    f"1 to {MOST_INTERVALS} ascending numbers above 0, or number x length",
+    lambda text: not text or interval_ends(text) is not None,
+)
+
+
 @dataclass(frozen=True)
 class CoxObjective(Penalties):
     """The settings of the discrete-time Cox model."""
@@ -283,10 +289,7 @@ class CoxObjective(Penalties):
         str,
         Setting(
             "ends of the intervals of time, such as 365, 730, 1460, or number x length, such as 12 x 30.5",
-            Rule(
-                f"1 to {MOST_INTERVALS} ascending numbers above 0, or number x length",
-                lambda text: not text or interval_ends(text) is not None,
-            ),
+            INTERVALS,
             "that of the times",
         ),
     ] = ""
