@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.concordance import concordance
-from twinflower.data.checks import problems
+from twinflower.data.checks import describe_fit, problems
 from twinflower.data.columns import Range
 from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
@@ -24,6 +24,7 @@ from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.words import heading, words
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -99,6 +100,7 @@ def test_events_are_compared_as_categories_are(tmp_path):
         ('event = "died"', "", "times need event, the name of the column that says whether the event happened; got"),
         ("[1, 2000]", "[-1, 2000]", r"times must be above 0, because shorter times, .* got \[-1, 2000\]"),
         ("[1, 2000]", "[0, 2000]", r"times must be above 0, because shorter times, .* got \[0, 2000\]"),
+        ("[1, 2000]", '"private"', "the times of a label must be public"),
         ("[1, 2000]", "[2000, 1]", "two finite numbers with low < high"),
         ("[1, 2000]", "[1, 2000]\nrange = [0, 1]", "label needs one of classes, range, counts, times"),
         ('"died"', '"died"\nevent-values = ["0"]\ncensored-values = ["0"]', "'0' is there twice"),
@@ -138,6 +140,7 @@ def test_a_time_of_0_is_moved_to_the_public_shortest_time(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("age,frail,days,died\n40,yes,0,1\n40,yes,0,0\n")
     assert_array_equal(read_rows(path, parse_schema(SCHEMA))[1], [1, -1])
+    assert describe_fit(path, parse_schema(SCHEMA))[-1] == ("days", 2, 0, 2)
 
 
 def test_check_lists_every_fault_of_a_table(tmp_path):
@@ -217,6 +220,17 @@ def test_sites_without_events_are_named_without_privacy_only(keys, tmp_path):
     assert "warning: nobody had the event at client 1: check the column of the event" in (result.warnings())
     (private,) = cohort.train([prepare(parse(keys | PRIVATE))])
     assert not any("event" in text for text in private.warnings())
+
+
+def test_intervals_that_nobody_completes_are_named_without_privacy_only(keys, tmp_path):
+    for site in range(3):
+        path = tmp_path / f"site-{site}.csv"
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([head, *(row for row in rows if float(row.split(",")[2]) < 1500), ""]))
+    told = [" ".join(warnings(prepare(parse(keys | more)))) for more in ({}, PRIVATE)]
+    assert "nobody was observed without the event until 1500, so the baseline" in told[0]
+    assert "nobody" not in told[1]
+    assert "nobody" not in " ".join(warnings(prepare(parse(keys | {"objective.intervals": "2 x 500"}))))
     (tmp_path / "one.csv").write_text(patients(1, 50, censored=True))
     (result,) = cohort.train([prepare(parse(keys | {"data.files": str(tmp_path / "one.csv")}))])
     assert any(text.startswith("warning: everybody is censored") for text in result.warnings())

@@ -132,6 +132,7 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
         isinstance(event, str) and event != "",
         f"label: times need event, the name of the column that says whether the event happened; got {event!r}",
     )
+    expect(table["times"] != PRIVATE, "the times of a label must be public, [low, high]; they have no counts")
     times = _range("label: times", table["times"])
     expect(
         times.low > 0,

@@ -48,7 +48,7 @@ from ..concordance import concordance
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import unsigned
-from .interfaces import Batch
+from .interfaces import Batch, Bounds
 from .objectives import LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
@@ -238,6 +238,14 @@ class DiscreteCox(LinearModel):
     def stretch(self, squares: Any) -> Any:
         """See `LinearModel.stretch`: the bound for a person who is at risk in all intervals."""
         return 1.0 + self.outputs * squares
+
+    def bounds(self, row_norm: float) -> Bounds:
+        """See `LinearModel.bounds`."""
+        require(
+            bool(self.clip_norm) or math.isfinite(self.loss.slope_bound),
+            "gradients of this objective.link have no public bound: set clip-norm above 0, or objective.link to logit",
+        )
+        return super().bounds(row_norm)
 
     def score(self, x: Array, rows: Batch) -> Array:
         """Harrell's concordance index (...,), see `concordance_of`."""
