@@ -11,8 +11,8 @@ from twinflower.arrays import Index, Labels
 from twinflower.data.sets import OWN, Data
 from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
-from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
