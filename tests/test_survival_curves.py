@@ -135,6 +135,10 @@ def test_a_noisy_curve_falls_from_1_to_0_and_ends_where_noise_is_all_there_is():
     assert np.isnan(table(times, events, (100.0, 200.0), 1e4).curve().survival).all()
 
 
+def test_whole_times_are_compared_with_edges_that_are_not_whole():
+    assert_array_equal(TimeGrid((1.5, 2.5)).counts(np.array([1, 2, -2])), [1, 1, 0, 1, 0])
+
+
 def test_intervals_do_not_change_after_the_last_person():
     found = table(
         np.array([15.0, 25.0, 25.0]), np.array([False, True, True]), (10.0, 20.0, 30.0, 40.0, 50.0)

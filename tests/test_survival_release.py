@@ -268,7 +268,8 @@ def test_sites_without_events_and_without_censoring(tmp_path):
     assert_array_equal(result.setup.persons[0].curve().survival, 1.0)
     assert result.setup.persons[2].cells[8:16].sum() == 0
     write_run(result, tmp_path)
-    report_run(tmp_path)
+    page = report_run(tmp_path).read_text()
+    assert "not reached" in page and "inf to" not in page
     censored = inprocess.train(run(data=replace(data, labels=-np.abs(labels))))
     assert math.isinf(SurvivalTable.together(censored.setup.persons.values()).curve().median().value)
 

@@ -47,7 +47,7 @@ from ..arrays import Array, Labels, Mask
 from ..concordance import concordance
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
-from ..survival_labels import unsigned
+from ..survival_labels import comparable, unsigned
 from .interfaces import Batch, Bounds
 from .objectives import LinearModel, Penalties
 
@@ -148,7 +148,7 @@ class IntervalHazards:
     def histories(self, labels: Labels) -> tuple[Mask, Mask]:
         """In which intervals each person was at risk, and in which the event happened, both (..., b, T)."""
         (times, events), every = unsigned(labels), np.arange(len(self.ends))
-        ends = self.ends.astype(times.dtype) if times.dtype.kind == "f" else self.ends
+        ends = comparable(self.ends, times)
         reached = np.searchsorted(ends, times)
         completed = np.searchsorted(ends, times, side="right")
         at_risk = every < np.where(events, reached + 1, completed)[..., None]
