@@ -40,8 +40,8 @@ def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
 
 def _about(table: SurvivalTable, curve: Curve) -> list[str]:
     noise = (
-        f" Every count has noise of {table.sigma:.4g}, which the intervals include; where the persons at risk do not "
-        "stand out from it, the curve ends."
+        f" Every count of all sites together has noise of {table.sigma:.4g}, which can make it negative. The intervals "
+        "include the noise, and where the persons at risk do not stand out from it, the curve ends."
         if table.sigma
         else ""
     )
