@@ -15,13 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from twinflower.arrays import Array
 from twinflower.concordance import concordance
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.models.survival_model import TrainedSurvival
-from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective
+from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
 
 from .estimator_inputs import is_table, unused
 from .estimators import Federated
+
+_SHORTEST = 1e-6  # time that a model tells apart from 0, in units of the first interval
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,7 +32,8 @@ class FederatedCoxRegressor(Federated):
 
     Parameters and attributes are those of `twinflower.FederatedClassifier`, without `classes_`. Further ones:
 
-    intervals      the ends of the intervals of time, such as "365, 730, 1460", or number x length, such as "12 x 30.5"
+    intervals      the ends of the intervals of time, such as "365, 730, 1460", or number x length, such as "12 x 30.5".
+                   A trained model has them, so they must be public in a private fit
     link           "logit", whose gradients have a public bound, or "cloglog", with hazard ratios; a private fit with
                    "cloglog" needs settings={"objective.clip-norm": ...}
     """
@@ -44,14 +47,27 @@ class FederatedCoxRegressor(Federated):
         """Train on X (rows, features) with y; sites and groups as in `twinflower.FederatedClassifier.fit`.
 
         y: a structured array (rows,) of a boolean and a number, events and times; or an array (rows, 2) of these; or
-        signed times (rows,), t for the event at time t > 0 and -t for censoring then.
+        signed times (rows,), t for the event at time t > 0 and -t for censoring then. Without privacy a time of 0 is
+        refused, and so are labels without an event; in a private fit an event at time 0 happens right
+        after it, and a signed time of 0 is censored then.
         """
+        require(
+            isinstance(self.intervals, str),
+            f'intervals must be a text such as "365, 730, 1460" or "12 x 30.5"; got {self.intervals!r}',
+        )
         CoxObjective(intervals=self.intervals, link=self.link).check()
-        X, y = self._checked(X, signed_times(y), y_numeric=True)
-        require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
-        require(bool((y > 0).any()), "y must have an event; everybody is censored")
+        shortest = self._span()[0] if self._private else 0.0
+        X, y = self._checked(X, signed_times(y, shortest), y_numeric=True)
+        if not self._private:  # these depend on single records
+            require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
+            require(bool((y > 0).any()), "y must have an event; everybody is censored")
         event = unused(list(X) if is_table(X) else (), "event")
-        return self._train(X, y, sites, groups, {"times": [0, float(np.abs(y).max())], "event": event})  # type: ignore[no-any-return]
+        return self._train(X, y, sites, groups, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
+
+    def _span(self) -> list[float]:
+        """A range of times within which training tells them apart; it follows from the intervals alone."""
+        ends = interval_ends(self.intervals) or [1.0]
+        return [_SHORTEST * ends[0], ends[-1]]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or DISCRETE_COX
@@ -83,11 +99,18 @@ class FederatedCoxRegressor(Federated):
         return concordance(self.predict(X), *unsigned(signed_times(y))).share
 
 
-def signed_times(y: Any) -> NDArray[np.float64]:
-    """The signed times (rows,) of y, in one of the forms of `FederatedCoxRegressor.fit`; SettingError for others."""
+def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
+    """The signed times (rows,) of y, in one of the forms of `FederatedCoxRegressor.fit`; SettingError for others.
+
+    shortest: the time to which shorter ones, 0 or more, are moved, unless y has signed times.
+    """
     given = np.asarray(y)
+    require(
+        given.dtype.names is not None or given.dtype.kind in "fiubO",
+        f"y must hold numbers, or events and times; got values of the type {given.dtype}",
+    )
     if given.dtype.names is None and given.ndim == 1:
-        return given.astype(np.float64)
+        return _numbers(given)
     if given.dtype.names is None:
         require(
             given.ndim == 2 and given.shape[1] == 2,
@@ -102,7 +125,18 @@ def signed_times(y: Any) -> NDArray[np.float64]:
             f"{given.dtype}",
         )
         events, times = (given[name] for name in given.dtype.names)
-    times = times.astype(np.float64)
-    require(bool(np.isin(events, [0, 1]).all()), "the events in y must be true or false, or 1 or 0")
-    require(bool((times > 0).all()), "the times in y must be numbers above 0")
-    return signed(times, events == 1)
+    times = _numbers(times)
+    require(
+        bool(np.isin(events, [0, 1]).all()),
+        "the events in y, its first column, must be true or false, or 1 or 0, and the times its second one",
+    )
+    moved = np.maximum(times, shortest)
+    require(bool(((times >= 0) & (moved > 0)).all()), "the times in y must be numbers above 0")
+    return signed(moved, events == 1)
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        return values.astype(np.float64)
+    except (ValueError, TypeError):
+        raise SettingError("the times in y must be numbers above 0; got other values") from None

@@ -242,7 +242,7 @@ def test_slopes_that_cancel_do_not_let_long_rows_through(link):
 
 
 def test_the_link_cloglog_has_no_public_bound_without_clipping():
-    with pytest.raises(SettingError, match="have no public bound: set clip-norm above 0"):
+    with pytest.raises(SettingError, match="have no public bound: set clip-norm above 0, or objective.link"):
         build("cloglog").bounds(1.0)
     assert build("cloglog", clip_norm=2.0).bounds(1.0).gradient == 2.0
     assert build("logit", clip_norm=2.0).bounds(1.0).gradient == 2.0
@@ -251,15 +251,17 @@ def test_the_link_cloglog_has_no_public_bound_without_clipping():
 @pytest.mark.parametrize("keys", [{}, {"clip_norm": 0.3}, {"link": "cloglog", "clip_norm": 0.3}], ids=str)
 @pytest.mark.parametrize("intervals", [1, 60])
 def test_replay_attains_the_sensitivity_and_never_exceeds_it(keys, intervals):
-    """One person replaced by the opposite, both with hazards near 1: a bound for all outcomes is attained by one
-    interval, and by many up to the share of alpha, of which no outcome turns all entries round."""
+    """With one interval, a person without an event at a hazard near 1 is replaced by one with the event at a hazard
+    near 0 and nearly the same features, which attains the sensitivity. With many, two opposite persons with hazards
+    near 1 attain the share of beta."""
     objective = build(intervals=f"{intervals} x 1", features=2, **keys)
     x = np.concatenate([np.zeros(2), np.full(intervals, 18.0)])
     features, labels = np.tile([1.0, 0.0], (6, 1)), -np.full(6, 99.0)
-    other = (features[0], 0.5) if intervals == 1 else (-features[0], -99.0)
-    if intervals == 1:  # from a hazard of 1 to the event at a hazard of 0
-        features[0], other, x = [1.0, 0.0], (np.array([-1.0, 0.0]), -99.0), np.array([0.0, 0.0, 18.0])
-    algorithm = FedAvg(step_size=1e-9, privacy="public-state")
+    other = -features[0], -99.0
+    if intervals == 1:
+        near = np.array([math.cos(0.1), math.sin(0.1)])
+        other, x = (near, 0.5), np.array([0.0, -36.0 / math.sin(0.1), 18.0])
+    algorithm = FedAvg(step_size=1e-5, privacy="public-state")
     inbox = algorithm.broadcast(algorithm.init_server(x, 1, np.array(0, np.uint64)), 1, np.array(0))
     changed = features.copy(), labels.copy()
     changed[0][0], changed[1][0] = other
@@ -267,7 +269,7 @@ def test_replay_attains_the_sensitivity_and_never_exceeds_it(keys, intervals):
     moves = replay(algorithm, objective, *rows, LocalSchedule(0, 1), objective.bounds(1.0), [inbox] * 3)
     assert all(move.agrees for move in moves)
     assert all(move.moved <= move.sensitivity * (1 + 1e-9) for move in moves)
-    share = math.sqrt(intervals / (1 + intervals))
+    share = math.sqrt(intervals / (1 + intervals)) if intervals > 1 else 1.0
     assert all(move.moved >= 0.999 * share * move.sensitivity for move in moves)
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.concordance import concordance
-from twinflower.data.checks import problems
+from twinflower.data.checks import describe_fit, problems
 from twinflower.data.columns import Range
 from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
@@ -24,6 +24,7 @@ from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.words import heading, words
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -97,7 +98,9 @@ def test_events_are_compared_as_categories_are(tmp_path):
         ("times = [1, 2000]", "", "label needs one of classes, range, counts, times"),
         ("times = [1, 2000]", "range = [1, 9]", "label: event, event-values and censored-values belong to times"),
         ('event = "died"', "", "times need event, the name of the column that says whether the event happened; got"),
-        ("[1, 2000]", "[-1, 2000]", r"times must be from 0 on; got \[-1, 2000\]"),
+        ("[1, 2000]", "[-1, 2000]", r"times must be above 0, because shorter times, .* got \[-1, 2000\]"),
+        ("[1, 2000]", "[0, 2000]", r"times must be above 0, because shorter times, .* got \[0, 2000\]"),
+        ("[1, 2000]", '"private"', "the times of a label must be public"),
         ("[1, 2000]", "[2000, 1]", "two finite numbers with low < high"),
         ("[1, 2000]", "[1, 2000]\nrange = [0, 1]", "label needs one of classes, range, counts, times"),
         ('"died"', '"died"\nevent-values = ["0"]\ncensored-values = ["0"]', "'0' is there twice"),
@@ -133,11 +136,11 @@ def test_cells_that_are_no_times_or_events_are_refused(row, why, tmp_path):
     assert "row 2, column" in listed
 
 
-def test_a_time_of_0_needs_a_smallest_time(tmp_path):
+def test_a_time_of_0_is_moved_to_the_public_shortest_time(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text("age,frail,days,died\n40,yes,0,1\n")
-    with pytest.raises(DataError, match="a time must be above 0: set the lower end of times above 0"):
-        read_rows(path, parse_schema(SCHEMA.replace("[1, 2000]", "[0, 2000]")))
+    path.write_text("age,frail,days,died\n40,yes,0,1\n40,yes,0,0\n")
+    assert_array_equal(read_rows(path, parse_schema(SCHEMA))[1], [1, -1])
+    assert describe_fit(path, parse_schema(SCHEMA))[-1] == ("days", 2, 0, 2)
 
 
 def test_check_lists_every_fault_of_a_table(tmp_path):
@@ -168,6 +171,8 @@ def test_a_draft_of_a_schema_has_the_time_and_the_event(tmp_path, values):
     ):
         with pytest.raises(DataError, match=why):
             drafted([path], label, event=event)
+    path.write_text("age,days,died\n50,0.5,0\n51,0.5,1\n")
+    assert parse_schema(drafted([path], "days", event="died").text).label.times == Range(0.5, 1.5)
 
 
 # ------------------------------------------------------------------------------------- settings
@@ -212,12 +217,20 @@ def test_labels_that_are_no_signed_times_are_refused_without_privacy():
 def test_sites_without_events_are_named_without_privacy_only(keys, tmp_path):
     (tmp_path / "site-1.csv").write_text(patients(1, 50, censored=True))
     (result,) = cohort.train([prepare(parse(keys))])
-    assert (
-        "warning: nobody had the event at client 1, whose rows say only how long people were without it"
-        in (result.warnings())
-    )
+    assert "warning: nobody had the event at client 1: check the column of the event" in (result.warnings())
     (private,) = cohort.train([prepare(parse(keys | PRIVATE))])
     assert not any("event" in text for text in private.warnings())
+
+
+def test_intervals_that_nobody_completes_are_named_without_privacy_only(keys, tmp_path):
+    for site in range(3):
+        path = tmp_path / f"site-{site}.csv"
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([head, *(row for row in rows if float(row.split(",")[2]) < 1500), ""]))
+    told = [" ".join(warnings(prepare(parse(keys | more)))) for more in ({}, PRIVATE)]
+    assert "nobody was observed without the event until 1500, so the baseline" in told[0]
+    assert "nobody" not in told[1]
+    assert "nobody" not in " ".join(warnings(prepare(parse(keys | {"objective.intervals": "2 x 500"}))))
     (tmp_path / "one.csv").write_text(patients(1, 50, censored=True))
     (result,) = cohort.train([prepare(parse(keys | {"data.files": str(tmp_path / "one.csv")}))])
     assert any(text.startswith("warning: everybody is censored") for text in result.warnings())
@@ -358,19 +371,6 @@ def test_reports_say_what_they_show(trained_run):
     assert read_summary(folder)["survival"] is True
 
 
-def test_concordance_counts_the_pairs_of_which_it_is_known_who_was_first():
-    times, events = np.array([1.0, 2, 2, 3, 3]), np.array([True, True, False, False, True])
-    risk = np.array([3.0, 1, 1, 2, 0])
-    slow = [
-        (risk[i] > risk[j]) + (risk[i] == risk[j]) / 2
-        for i in range(5) for j in range(5)
-        if events[i] and (times[i] < times[j] or (times[i] == times[j] and not events[j]))
-    ]  # fmt: skip
-    found = concordance(risk, times, events)
-    assert found.pairs == len(slow) and found.share == np.mean(slow)
-    assert np.isnan(concordance(risk, times, np.zeros(5, bool)).share)
-
-
 # ------------------------------------------------------------------------------------- the estimator
 
 
@@ -407,6 +407,36 @@ def test_the_estimator_takes_tables_and_privacy():
     assert model.privacy_["epsilon"] <= 20 * (1 + 1e-9)
 
 
+def test_a_private_model_says_nothing_of_single_times(tmp_path):
+    X, times, events = people()
+    table, saved = dict(zip("abc", X.T, strict=True)), []
+    labels = signed(times, events)
+    for place, change in ((0, labels[0]), (0, -4711.123456), (1, 0.0), (slice(None), -times)):
+        y = labels.copy()
+        y[place] = change
+        model = twinflower.FederatedCoxRegressor(
+            intervals="5 x 0.5", epsilon=1, ranges=dict.fromkeys("abc", (-1, 1)), rounds=1, random_state=0
+        ).fit(table, y)
+        model.model_.save(tmp_path / "model.npz")
+        saved.append(str(np.load(tmp_path / "model.npz")["description"]))
+    assert len(set(saved)) == 1
+
+
+def test_a_private_fit_moves_a_time_of_0_and_says_nothing_of_it():
+    y = np.array([[1, 0.0], [0, 0.0], [1, 2.0]])
+    keys = {
+        "intervals": "1, 2",
+        "epsilon": 1,
+        "ranges": (0, 1),
+        "rounds": 1,
+        "num_sites": 1,
+        "random_state": 0,
+    }
+    near = np.maximum(y, [0, 1e-9])
+    zero, other = (twinflower.FederatedCoxRegressor(**keys).fit(np.eye(3), own).model_ for own in (y, near))
+    assert_array_equal(zero.x, other.x)
+
+
 @pytest.mark.parametrize(
     ("y", "keys", "why"),
     [
@@ -414,7 +444,22 @@ def test_the_estimator_takes_tables_and_privacy():
         (np.array([-1.0, -2, -3]), {}, "y must have an event; everybody is censored"),
         (np.array([[1, 2.0], [0, -2], [1, 1]]), {}, "the times in y must be numbers above 0"),
         (np.array([[1, 2.0], [0, np.nan], [1, 1]]), {}, "the times in y must be numbers above 0"),
-        (np.array([[1, 2.0], [2, 2], [1, 1]]), {}, "the events in y must be true or false, or 1 or 0"),
+        (
+            np.array([[1, 2.0], [2, 2], [1, 1]]),
+            {},
+            "the events in y, its first column, must be true or false, or 1 or 0",
+        ),
+        (
+            np.array(["no", "yes", "no"]),
+            {},
+            "y must hold numbers, or events and times; got values of the type <U3",
+        ),
+        (
+            np.array([[1, "abc"], [0, 2], [1, 1]], object),
+            {},
+            "the times in y must be numbers above 0; got other values",
+        ),
+        (np.ones(3), {"intervals": [1, 2]}, "intervals must be a text such as"),
         (np.ones((3, 3)), {}, "two columns of these, or signed times; got shape"),
         (np.ones(3), {"intervals": ""}, "needs objective.intervals"),
         (np.ones(3), {"objective": "huber"}, "objective must be one of discrete-cox; got 'huber'"),

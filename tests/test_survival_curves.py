@@ -135,18 +135,34 @@ def test_a_noisy_curve_falls_from_1_to_0_and_ends_where_noise_is_all_there_is():
     assert np.isnan(table(times, events, (100.0, 200.0), 1e4).curve().survival).all()
 
 
+def test_whole_times_are_compared_with_edges_that_are_not_whole():
+    assert_array_equal(TimeGrid((1.5, 2.5)).counts(np.array([1, 2, -2])), [1, 1, 0, 1, 0])
+
+
+def test_intervals_do_not_change_after_the_last_person():
+    found = table(
+        np.array([15.0, 25.0, 25.0]), np.array([False, True, True]), (10.0, 20.0, 30.0, 40.0, 50.0)
+    ).curve()
+    assert_array_equal(found.survival, [1, 1, 0, 0, 0])
+    assert found.high[2] < 1
+    for ends in (found.low, found.high):
+        assert_array_equal(ends[3:], ends[2])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mu", [np.inf, 2.0, 1.0, 0.5])
 @pytest.mark.parametrize(("number", "intervals"), [(200, 5), (400, 20), (2000, 20)])
 def test_intervals_cover_as_often_as_they_say(mu, number, intervals):
-    """1,000 data sets; at edges that nearly every curve reaches, and on average over them."""
+    """1,000 data sets; at edges that nearly every curve reaches, on average over them, and at the end of each curve."""
     edges = np.linspace(0.0, 1500.0, intervals + 1)[1:]
     sigma, truth = np.sqrt(2) / mu, np.exp(-edges / 700.0)
-    known, covered = np.zeros((2, intervals))
+    known, covered, ends = *np.zeros((2, intervals)), []
     for seed in range(1000):
         found = table(*persons(seed, number, edges[0], 1200.0), edges, sigma, seed + 10**6).curve()
-        known += ~np.isnan(found.survival)
-        covered += (found.low <= truth) & (truth <= found.high)
+        own, holds = ~np.isnan(found.survival), (found.low <= truth) & (truth <= found.high)
+        known, covered = known + own, covered + holds
+        ends.extend(holds[own][-1:])
+    assert np.mean(ends) >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / len(ends))
     often = known > 900
     shares = covered[often] / known[often]
     assert often.any()

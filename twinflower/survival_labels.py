@@ -21,3 +21,8 @@ def signed(times: Array, events: NDArray[Any]) -> Array:
 def unsigned(labels: Array) -> tuple[Array, Mask]:
     """The times and, as booleans, the events (...) of any labels (...); a label of 0 is censored at time 0."""
     return np.abs(labels), labels > 0
+
+
+def comparable(edges: Array, times: Array) -> Array:
+    """The edges (T,) of intervals in the precision of the times, so that a time on an edge stays on it."""
+    return edges.astype(times.dtype) if times.dtype.kind == "f" else edges

@@ -19,7 +19,9 @@ def row_line(row: dict[str, float], score: str = "accuracy") -> str:
     """The progress line for an evaluated round, given as a row of metrics.csv; score: "accuracy" or "R^2"."""
     found, central = measured(row, score), ""
     if not math.isnan(row["objective"]):  # the server has rows
-        central = f"  objective {row['objective']:.5g}  test {score} {row['test_accuracy']:.4f}"
+        central = f"  objective {row['objective']:.5g}"
+    if central and not math.isnan(row["test_accuracy"]):
+        central += f"  test {score} {row['test_accuracy']:.4f}"
     at_sites = f"  {found}" if found else ""
     return f"round {row['round']:>4}{central}{at_sites}  nonzeros {row['nonzeros']}"
 

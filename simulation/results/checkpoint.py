@@ -159,10 +159,11 @@ def of_strategy(
     training: Training,
     rows: list[dict[str, Any]],
     scores: Mapping[int, ScoreTable],
+    by_site: Mapping[int, float],
     persons: Mapping[int, SurvivalTable],
 ) -> Checkpoint:
     """The checkpoint of a strategy's training, the metrics so far (rows of metrics.csv), the clients' last counts by
-    bin, and their persons by the cells of a survival curve."""
+    bin, the last model's scores on the rows that they hold out, and their persons by the cells of a survival curve."""
     info = {
         "round": training.round,
         "session": training.session,
@@ -171,6 +172,7 @@ def of_strategy(
         "ranges": None if training.ranges is None else training.ranges.hex(),
         "rows": rows,
         "scores": score_records(scores),
+        "by_site": list(by_site.items()),
         "persons": [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in persons.items()],
     }
     return Checkpoint(named("server-", flatten(training.server)), info)
@@ -178,7 +180,7 @@ def of_strategy(
 
 def to_strategy(
     checkpoint: Checkpoint, server: Any
-) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable], dict[int, SurvivalTable]]:
+) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable], dict[int, float], dict[int, SurvivalTable]]:
     """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
@@ -190,7 +192,7 @@ def to_strategy(
         client: SurvivalTable(np.array(cells), np.array(edges), *others)
         for client, cells, edges, *others in info["persons"]
     }
-    return training, info["rows"], to_scores(info["scores"]), persons
+    return training, info["rows"], to_scores(info["scores"]), dict(info["by_site"]), persons
 
 
 def score_records(scores: Mapping[int, ScoreTable]) -> list[Any]:

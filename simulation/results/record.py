@@ -81,10 +81,14 @@ class Recorder:
         self.scores, self.by_site = scores or self.scores, by_site
 
     def take_up(
-        self, rows: list[dict[str, Any]], rounds: Iterable[Round], scores: Mapping[int, ScoreTable]
+        self,
+        rows: list[dict[str, Any]],
+        rounds: Iterable[Round],
+        scores: Mapping[int, ScoreTable],
+        by_site: Mapping[int, float],
     ) -> None:
         """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
-        self.found_at_sites(scores, {})
+        self.found_at_sites(scores, by_site)
         self.rows.extend(rows)
         self.rounds.extend(rounds)
         self.began -= rows[-1]["seconds"] if rows else 0.0
@@ -115,7 +119,7 @@ class Recorder:
     ) -> dict[str, Any]:
         """Evaluate the model x (d,) and add a row with these columns `so_far`."""
         row = {"round": so_far["round"], **self.setup.central.evaluate(x), **so_far, **(own or {})}
-        if not self.setup.central.has_rows:  # the clients' evaluation is the only one
+        if not self.setup.central.has_score:  # the clients' evaluation is the only one
             row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
         self._check(row, x)
         self.rows.append(row)
@@ -276,7 +280,7 @@ class Result:
             "finished": self.model is not None,
             "failure": self.failure or None,
             "test_accuracy": finite(accuracy),
-            "test_accuracy_from": "server" if self.setup.central.has_rows else "clients",
+            "test_accuracy_from": "server" if self.setup.central.has_score else "clients",
             "regression": not self.setup.dataset.num_classes,
             "survival": config.objective.name in SURVIVAL,
             "majority_baseline": self.setup.central.baseline(),

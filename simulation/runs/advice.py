@@ -7,11 +7,12 @@ import numpy as np
 
 from twinflower.algorithms.abilities import Forecasts
 from twinflower.algorithms.base import LocalMethod
-from twinflower.arrays import Index
+from twinflower.arrays import Index, Labels
 from twinflower.data.sets import OWN, Data
 from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
@@ -63,6 +64,7 @@ def warnings(setup: Setup) -> list[str]:
         *_scaled_columns(setup),
         *_one_class(setup),
         *_no_events(setup),
+        *_unfinished(setup),
         *_people(setup),
         *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
     ]
@@ -102,9 +104,9 @@ def _one_class(setup: Setup) -> list[str]:
     ]
 
 
-def _no_events(setup: Setup) -> list[str]:
-    """A warning if nobody, or nobody at some clients, had the event; nothing is said about the labels in a private run,
-    and those of deployed sites are not known here."""
+def _labels_of_survival(setup: Setup) -> list[Labels]:
+    """Every client's labels in a run of survival; empty in a private run, which says nothing about labels, and where
+    they are not known."""
     if (
         setup.plan
         or setup.config.data.name == OWN
@@ -112,16 +114,33 @@ def _no_events(setup: Setup) -> list[str]:
         or not setup.central.has_rows
     ):
         return []
-    rows = map(setup.shards.rows, range(setup.config.clients.count))
-    without = [client for client, own in enumerate(rows) if not unsigned(own.labels)[1].any()]
-    if len(without) == setup.config.clients.count:
+    return [setup.shards.rows(client).labels for client in range(setup.config.clients.count)]
+
+
+def _unfinished(setup: Setup) -> list[str]:
+    """A warning if nobody completes an interval, so that all who are at risk in it have the event."""
+    known, objective = _labels_of_survival(setup), setup.objective
+    if not known or not isinstance(objective, DiscreteCox):
+        return []
+    at_risk, events = objective.loss.histories(np.concatenate(known))
+    unfinished = ~(at_risk & ~events).any(0)
+    return [
+        f"warning: nobody was observed without the event until {end:g}, so the baseline before that cannot be "
+        "estimated: choose objective.intervals that end earlier"
+        for end in objective.loss.ends[unfinished][:1]
+    ]
+
+
+def _no_events(setup: Setup) -> list[str]:
+    """A warning if nobody, or nobody at some clients, had the event."""
+    known = _labels_of_survival(setup)
+    without = [client for client, labels in enumerate(known) if not unsigned(labels)[1].any()]
+    if known and len(without) == len(known):
         return [
-            "warning: everybody is censored, so there is nothing to learn, and the model does not exist: check the "
-            "events"
+            "warning: everybody is censored, so the model cannot be estimated: check the column of the event"
         ]
     return [
-        f"warning: nobody had the event at client {', '.join(map(str, without))}, whose rows say only how long people "
-        "were without it"
+        f"warning: nobody had the event at client {', '.join(map(str, without))}: check the column of the event"
     ] * bool(without)
 
 

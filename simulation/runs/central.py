@@ -1,6 +1,7 @@
 """The problem of a run with all clients' rows in one place: its optimum, and the evaluation of models on all rows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +43,17 @@ class Central:
         """Whether this process has rows to evaluate on; a server may leave that to the sites."""
         return len(self.dataset.labels) > 0
 
+    @property
+    def has_score(self) -> bool:
+        """Whether this process has test rows that can be scored; rows of unknown sites are not comparable if every site
+        is a stratum."""
+        return self.has_rows and not self._by_site
+
+    @property
+    def _by_site(self) -> bool:
+        """Whether the loss compares rows of one site only."""
+        return isinstance(self.objective, StratifiedCox)
+
     @cached_property
     def _training(self) -> Batch:
         rows = weighted(self.shards, self.by_rows)
@@ -53,24 +65,27 @@ class Central:
 
     def evaluate(self, x: Array) -> dict[str, float]:
         """Evaluate x (d,): objective F(x) + h(x), F with the run's weighting; test_accuracy (for a regression R^2); and
-        nonzeros, the number of nonzero entries. Without rows here the first two are NaN."""
+        nonzeros, the number of nonzero entries. Without rows here the first two are NaN, see also `has_score`."""
         objective, accuracy = math.nan, math.nan
         if self.has_rows:
-            objective = self._value(x) + float(self.method.regulariser.value(x))
+            value = self._mean(lambda rows: self.objective.value(x, rows))
+            objective = float(value) + float(self.method.regulariser.value(x))
+        if self.has_score:
             accuracy = float(self.objective.score(x, self._test))
         return {"objective": objective, "test_accuracy": accuracy, "nonzeros": int(np.count_nonzero(x))}
 
-    def _value(self, x: Array) -> float:
-        """F(x) on all training rows."""
-        if not isinstance(self.objective, StratifiedCox):
-            return float(self.objective.value(x, self._training))
+    def _mean(self, of: Callable[[Batch], Array]) -> Array:
+        """F or its gradient on all training rows, given that of some rows."""
+        if not self._by_site:
+            return of(self._training)
         sites = range(self.shards.first, self.shards.first + self.shards.num_clients)
-        values = [float(self.objective.value(x, self.shards.rows(site))) for site in sites]
-        return float(np.average(values, weights=self.shards.sizes if self.by_rows else None))
+        values = [of(self.shards.rows(site)) for site in sites]
+        return np.average(values, axis=0, weights=self.shards.sizes if self.by_rows else None)
 
     def assess(self, x: Array) -> dict[str, float]:
-        """The method's model metrics for x (d,), computed on all training rows; empty if it has none."""
-        if not (isinstance(self.method, ModelMetrics) and self.has_rows):
+        """The method's model metrics for x (d,), computed on all training rows; empty if it has none,
+        or if rows of several sites are not comparable."""
+        if not (isinstance(self.method, ModelMetrics) and self.has_score):
             return {}
         return self.method.model_metrics(x, self.objective, self._training)
 
@@ -87,7 +102,8 @@ class Central:
     @cached_property
     def slope_at_zero(self) -> float:
         """The largest slope of F at x = 0, on all rows."""
-        return float(np.abs(self.objective.grad(np.zeros(self.objective.d), self._training)).max())
+        zero = np.zeros(self.objective.d)
+        return float(np.abs(self._mean(lambda rows: self.objective.grad(zero, rows))).max())
 
     def baseline(self) -> float | None:
         """The test accuracy of always predicting the most frequent class; None for a regression."""

@@ -56,8 +56,9 @@ def _plan(
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
+    counts = for_ranges or config.evaluation.survival_curve
     require(
-        not for_ranges or not (sums or isinstance(privacy, AsPublished)),
+        not counts or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
         "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )

@@ -64,6 +64,7 @@ def checkpoint(at: Outcome, seeds: Sequence[int], recorders: Sequence[Recorder])
             "rows": r.rows,
             "rounds": [done._asdict() for done in r.rounds],
             "scores": score_records(r.scores),
+            "by_site": list(r.by_site.items()),
         }
         for r in recorders
     ]
@@ -83,6 +84,7 @@ def take_up(
     if fields := leaves_of("state-", saved.arrays):
         start.states.restore(saved.arrays["visited"], unflatten(template, fields))
     for recorder, record in zip(recorders, saved.info["recorders"], strict=True):
-        recorder.take_up(record["rows"], map(to_round, record["rounds"]), to_scores(record["scores"]))
+        rounds, scores = map(to_round, record["rounds"]), to_scores(record["scores"])
+        recorder.take_up(record["rows"], rounds, scores, dict(record["by_site"]))
     server = unflatten(start.server, leaves_of("server-", saved.arrays))
     return start._replace(round=int(saved.info["round"]), server=server)

@@ -123,6 +123,7 @@ class _After:
                     self.strategy.training,
                     self.recorder.rows,
                     self.recorder.scores,
+                    self.recorder.by_site,
                     self.recorder.setup.persons,
                 ),
             )
@@ -137,9 +138,9 @@ def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Tra
     template = setup.algorithm.init_server(
         setup.start, config.clients.count, np.array(config.seed, np.uint64)
     )
-    training, rows, scores, persons = to_strategy(found, template)
+    training, rows, scores, by_site, persons = to_strategy(found, template)
     recorder.setup = replace(recorder.setup, persons=persons)
-    recorder.take_up(rows, training.rounds, scores)
+    recorder.take_up(rows, training.rounds, scores, by_site)
     if training.ranges:
         recorder.scale(agreement.read(setup, training.ranges))
     return training

@@ -242,8 +242,8 @@ def _check_whole_sites(config: Config) -> None:
     )
     require(
         not config.evaluation.reference and config.algorithm != "ssca-constrained",
-        f"objective '{STRATIFIED_COX}' is no mean over all rows: set evaluation.reference to false, and choose another "
-        f"algorithm than ssca-constrained; got {config.algorithm}",
+        f"objective '{STRATIFIED_COX}' is not a mean over all rows: set evaluation.reference to false, and choose "
+        f"another algorithm than ssca-constrained; got {config.algorithm}",
     )
 
 

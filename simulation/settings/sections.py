@@ -12,7 +12,7 @@ from typing import Annotated
 from twinflower.models.discrimination import MOST_BINS
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
-from twinflower.problems.discrete_cox import interval_ends
+from twinflower.problems.discrete_cox import INTERVALS
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, one_of
 
@@ -101,10 +101,7 @@ class Evaluation:
         Setting(
             "before round 1 clients count the persons that they train on by these intervals of time, for Kaplan-Meier "
             "and Nelson-Aalen: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
-            Rule(
-                "1 to 1000 ascending numbers above 0, or number x length",
-                lambda text: not text or interval_ends(text) is not None,
-            ),
+            INTERVALS,
             "that of the times",
         ),
     ] = ""

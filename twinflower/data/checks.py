@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, advised
-from .columns import Category, CellError, Cells, Column, Encoder, listed, numbers, texts
+from .columns import (
+    Category,
+    CellError,
+    Cells,
+    Column,
+    Encoder,
+    Number,
+    Survival,
+    listed,
+    numbers,
+    texts,
+)
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
@@ -21,13 +32,17 @@ Faults = dict[tuple[str, str], list[tuple[int, str]]]
 
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
-    """Name, rows, missing values and clipped values (outside the public range) of each column used for features.
+    """Name, rows, missing values and clipped values (outside the public range) of each column used for features, and of
+    the times of a survival label.
 
     The table must be one without `problems`.
     """
-    tally = {column.name: np.zeros(3, int) for column in schema.columns}
-    for piece in opened(Path(path).expanduser(), schema.dialect)[1](schema.names, numeric_columns(schema)):
-        for column in schema.columns:
+    label, columns = schema.label, list(schema.columns)
+    if isinstance(label, Survival):
+        columns.append(Number(label.column, label.times))
+    tally, names = {column.name: np.zeros(3, int) for column in columns}, [column.name for column in columns]
+    for piece in opened(Path(path).expanduser(), schema.dialect)[1](names, numeric_columns(schema)):
+        for column in columns:
             tally[column.name] += _fit(column, piece[column.name], schema.absent)
     return [(name, *map(int, counts)) for name, counts in tally.items()]  # type: ignore[misc]
 

@@ -260,7 +260,7 @@ class Counts:
 class Survival:
     """A label that is a time and whether the event happened then; otherwise the person was censored at that time.
 
-    times: the public range of the times. A shorter time is moved to its lower end if that is above 0, and a longer one
+    times: the public range of the times, above 0. A shorter time, also 0, is moved to its lower end, and a longer one
     is censored at its upper end. event: the column of the events; happened, censored: its values.
     """
 
@@ -280,11 +280,6 @@ class Survival:
         values = numbers(cells, absent)
         _refuse(np.isnan(values), *_NO_LABEL)
         _refuse(values < 0, "a time must not be negative", "correct it, or leave the row out")
-        _refuse(
-            np.maximum(values, self.times.low) <= 0,
-            "a time must be above 0",
-            "set the lower end of times above 0, to which shorter times are moved, or leave the row out",
-        )
         return np.maximum(values, self.times.low)
 
     def events(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:

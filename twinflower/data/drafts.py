@@ -169,7 +169,9 @@ class Seen:
                 f"column '{event}' cannot be the event: it must have two values; got {len(values)}",
             )
             censored, happened = ([value] for value in values)
-        return Survival(name, spanned(later), event, tuple(happened), tuple(censored))
+        times = spanned(later)
+        times = replace(times, low=times.low if times.low > 0 else min(later))
+        return Survival(name, times, event, tuple(happened), tuple(censored))
 
     def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
         if not self.numeric:

@@ -132,8 +132,13 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
         isinstance(event, str) and event != "",
         f"label: times need event, the name of the column that says whether the event happened; got {event!r}",
     )
+    expect(table["times"] != PRIVATE, "the times of a label must be public, [low, high]; they have no counts")
     times = _range("label: times", table["times"])
-    expect(times.low >= 0, f"label: times must be from 0 on; got {table['times']!r}")
+    expect(
+        times.low > 0,
+        "label: times must be above 0, because shorter times, also 0, are moved to their lower end; got "
+        f"{table['times']!r}",
+    )
     happened = _values("label: event-values", table.get("event-values", HAPPENED))
     others = [value for value in CENSORED if value not in happened]
     censored = _values("label: censored-values", table.get("censored-values", others))

@@ -44,7 +44,7 @@ def assess(model: Trained, path: str | Path) -> Assessment:
     """
     scores, predicted, labels = scored(model, path)
     if isinstance(model, TrainedRisk):
-        return Assessment(_of_survival(predicted, labels))
+        return Assessment(_of_survival(predicted, labels, ", if all rows are of one site"))
     if isinstance(model, TrainedSurvival):
         curves = model.hazards.survival(scores), model.times
         score = Measure("integrated Brier score", integrated_brier(*curves, *unsigned(labels)))
@@ -65,14 +65,14 @@ def _of_regression(predicted: Array, labels: Array) -> list[Measure]:
     ]  # fmt: skip
 
 
-def _of_survival(risks: Array, labels: Array) -> list[Measure]:
-    """The concordance index, NaN if no two persons can be compared."""
+def _of_survival(risks: Array, labels: Array, where: str = "") -> list[Measure]:
+    """The concordance index, NaN if no two persons can be compared; where: what it needs to be one."""
     times, events = unsigned(labels)
     index = concordance(risks, times, events).share
     return [
         Measure("rows", len(labels)),
         Measure("events", events.sum()),
-        Measure("concordance index", index),
+        Measure(f"concordance index{where}", index),
     ]
 
 

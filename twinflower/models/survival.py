@@ -25,7 +25,7 @@ import numpy as np
 
 from ..arrays import Array, Labels, Mask
 from ..errors import require
-from ..survival_labels import unsigned
+from ..survival_labels import comparable, unsigned
 from .intervals import CANDIDATES, DEVIATIONS, Share, accepted
 
 MOST_INTERVALS = 1000
@@ -55,8 +55,8 @@ class TimeGrid:
         """The numbers of persons (cells,) in each cell, given their signed times (rows,): events by interval, censored
         ones by interval, and those beyond. Any number is in one cell."""
         times, events = unsigned(labels)
-        number, edges = len(self.edges), np.array(self.edges, dtype=times.dtype)
-        interval = np.searchsorted(edges, times)
+        number = len(self.edges)
+        interval = np.searchsorted(comparable(np.array(self.edges), times), times)
         places = np.where(interval < number, interval + number * ~events, 2 * number)
         return np.bincount(places, minlength=self.cells).astype(np.float64)
 
@@ -176,7 +176,8 @@ class _Estimate:
         if table.sigma:
             noise = self._noise(self._by_cells(by_left, -by_risk))
             hazard_noise = self._noise(self._by_cells(-by_risk, (1 - self.shares) * by_risk))
-        low, high = self._intervals(noise)
+        last = np.maximum.accumulate(np.where(known, np.arange(len(s)), 0))  # nobody is left after it
+        low, high = (own[last] for own in self._intervals(noise))
         sampling = np.maximum(np.cumsum(self.shares * by_risk), 0.0)
         found = (
             self._decreasing(), low, high, s * np.sqrt(np.maximum(self.greenwood, 0.0) + noise),

@@ -6,19 +6,14 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from ..concordance import concordance
-from ..data.columns import Survival
-from ..errors import SettingError
 from ..problems.discrete_cox import IntervalHazards
-from ..problems.interfaces import Batch
-from ..survival_labels import unsigned
 from .coefficients import Coefficient, table
-from .model import TrainedModel, labelled
+from .risk_model import RiskModel
 
 BASELINE = "(baseline)"
 
 
-class TrainedSurvival(TrainedModel):
+class TrainedSurvival(RiskModel):
     """A trained model of the time until an event."""
 
     @property
@@ -36,11 +31,6 @@ class TrainedSurvival(TrainedModel):
         return self.x[None, : self._model.num_features]
 
     @property
-    def coef_(self) -> Array:
-        """Weights of the features (features,): logarithms of ratios of hazards, or of their odds with link logit."""
-        return super().coef_[0]
-
-    @property
     def intercept_(self) -> Array:
         """The scores of the intervals of a row whose features are 0, (T,)."""
         return super().intercept_ + self.x[self._model.num_features :]
@@ -54,28 +44,14 @@ class TrainedSurvival(TrainedModel):
         """The probabilities (rows, T) that the event has not happened by the end of each interval."""
         return self.hazards.survival(self.scores(rows))
 
-    def score(self, rows: Any, labels: Any = None) -> float:
-        """The concordance index. labels (rows,): signed times; for a table file they are read from the file."""
-        if labels is None:
-            features, labels = labelled(self, rows)
-            return float(self._model.score(self.x, Batch(features, labels)))
-        return concordance(self.predict(rows), *unsigned(np.asarray(labels, float))).share
-
     def columns(self, rows: Any) -> tuple[list[str], Sequence[Sequence[Any]]]:
         """Column names and rows of a table of predictions: risks, and probabilities of survival."""
         names = ["risk", *(f"survival to {end:g}" for end in self.times)]
         return names, np.column_stack([self.predict(rows), self.predict_survival(rows)]).tolist()
 
-    def _pipeline(self) -> Any:
-        raise SettingError(
-            "scikit-learn has no models of survival: use predict and predict_survival of this object"
-        )
-
     def _table(self) -> list[Coefficient]:
         """The coefficients, after the baseline of every interval, which includes the weight of the column of ones."""
-        label = self.inputs.schema.label if self.inputs.schema else None
-        event = label.event if isinstance(label, Survival) else "event"
-        level, *found = table(self.inputs, self._matrix[0], event, effect=self.hazards.link.ratio)
+        level, *found = table(self.inputs, self._matrix[0], self._event, effect=self.hazards.link.ratio)
         alphas = self.x[self._model.num_features :].astype(np.float64)
         return [*map(lambda end, own: _baseline(level, end, own), self.times, alphas), *found]
 

@@ -10,8 +10,8 @@ log likelihood has for every event one term, log of a denominator, less <beta, a
 f_i is its sum over the events of site i, divided by the site's number of rows. Labels are signed times
 (`survival_labels`). Risk sets are those of one site, so the sites' baselines may differ, and no time leaves a site.
 
-It is no sum over persons: a person's term depends on all others who are at risk. So a batch must be all rows of a site,
-and what one person changes has no bound, which is why no private run has this objective.
+It is not a sum over persons: a person's term depends on all others who are at risk. So a batch must be all rows of a
+site, and what one person changes has no bound, which is why no private run has this objective.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ STRATIFIED_COX = "stratified-cox"
 TIES = ("efron", "breslow")
 _SMALLEST = 1e-300  # of a denominator, relative to the largest rate: below it numbers underflow
 NOT_SEPARABLE = (
-    f"objective '{STRATIFIED_COX}' is no sum over records, because a person's term depends on all others who are at "
+    f"objective '{STRATIFIED_COX}' is not a sum over records, because a person's term depends on all others who are at "
     "risk, so a batch must be all rows of a site, and no bound on what one record changes is known"
 )
 
@@ -78,9 +78,11 @@ class _Sorted(NamedTuple):
         return np.take_along_axis(np.cumsum(values, axis=-1), self.last, -1)
 
     def tied(self, values: Array) -> Array:
-        """Sums over the rows with the same time."""
-        sums = np.cumsum(values, axis=-1)
-        return np.take_along_axis(sums, self.last, -1) - np.take_along_axis(sums - values, self.first, -1)
+        """Sums over the rows with the same time, every group by itself: differences of cumulative sums would lose the
+        digits of a group whose rates are much smaller than those before it."""
+        first = self.first.reshape(-1, values.shape[-1])
+        groups = (first + first.shape[-1] * np.arange(len(first))[:, None]).ravel()
+        return np.bincount(groups, values.ravel(), groups.size)[groups].reshape(values.shape)
 
 
 class _Terms(NamedTuple):

@@ -104,7 +104,8 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     base = summary["majority_baseline"]
     guess = f"always the most frequent class: {base:.4f}" if base is not None else ""
     if summary["test_accuracy_from"] == "clients":
-        guess = "on the rows that the sites hold out"
+        measured_there = summary["test_accuracy"] is not None
+        guess = "on the rows that the sites hold out" if measured_there else "set evaluation.held-out for it"
     yield Fact(f"Test {score_of(summary)}", number(summary["test_accuracy"], ".4f"), place or guess)
     if summary["held_out_low"] is not None:
         yield _measured(summary)

@@ -20,7 +20,7 @@ _MOST_SITES = 8  # curves in a chart
 _MOST_ROWS = 40
 _INTERVAL = f"{LEVEL:.0%} interval"
 _TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumulative hazard", "deviation")
-_SITES = ("site", "persons", "events", "median survival", _INTERVAL)
+_SITES = ("site", "persons", "events", "median survival")
 
 
 def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
@@ -40,8 +40,8 @@ def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
 
 def _about(table: SurvivalTable, curve: Curve) -> list[str]:
     noise = (
-        f" Every count has noise of {table.sigma:.4g}, which the intervals include; where the persons at risk do not "
-        "stand out from it, the curve ends."
+        f" Every count of all sites together has noise of {table.sigma:.4g}, which can make it negative. The intervals "
+        "include the noise, and where the persons at risk do not stand out from it, the curve ends."
         if table.sigma
         else ""
     )
@@ -65,9 +65,9 @@ def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None) ->
     labels = {client: f"{client}: {names[client]}" if names else f"{client}" for client in first}
     rows = []
     for client, own in curves.items():
-        median = own.median()
-        cells = f"{sites[client].rows:,}", f"{own.events.sum():.0f}", f"{median.value:.6g}"
-        rows.append((labels[client], *cells, f"{median.low:.6g} to {median.high:.6g}"))
+        rows.append(
+            (labels[client], f"{sites[client].rows:,}", f"{own.events.sum():.0f}", _span(own.median()))
+        )
     lines = [_line(labels[client], own, False) for client, own in list(curves.items())[:_MOST_SITES]]
     remark = (
         "" if len(first) == len(sites) else f"{len(first)} of {len(sites)}; the others are in survival.csv."
