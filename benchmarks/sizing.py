@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 from flwr.app import Message
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from nodes import processor_seconds
 
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -47,8 +46,8 @@ def size(path: Path, pattern: str) -> int:
 
 
 def content(message: Message) -> int:
-    """The bytes of everything in a message as Flower sends it."""
-    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
+    """The bytes of the records of a message."""
+    return sum(record.count_bytes() for record in message.content.values())
 
 
 class Weighing(InProcessGrid):

@@ -14,8 +14,8 @@ _SPEC = importlib.util.spec_from_file_location("experiment_tables", ROOT / "expe
 tables = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(tables)
 FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
-BY_SCRIPTS = {  # docs/*.py and benchmarks/tuning.py
-    "attack", "discrete-cox", "tuning", "clinicians-hospitals", "clinicians-survival", "clinicians-brca",
+BY_SCRIPTS = {  # docs/*.py, benchmarks/flamby.py and benchmarks/tuning.py
+    "attack", "discrete-cox", "flamby", "tuning", "clinicians-hospitals", "clinicians-survival", "clinicians-brca",
 }  # fmt: skip
 NOT_REDRAWN = {
     "zhang2023-fig3",  # in an older style; takes an hour and a half

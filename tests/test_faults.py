@@ -339,7 +339,15 @@ def test_a_superlink_of_another_app_is_named_as_the_cause(tmp_path, monkeypatch,
         assert ends(kind, text).startswith("8 of 8 nodes cannot take part: ")
 
 
-def test_a_server_that_flower_ends_notes_why(tmp_path):
+@pytest.fixture
+def heeded():
+    """SIGINT has Python's own handler; a shell lets the commands that it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_server_that_flower_ends_notes_why(tmp_path, heeded):
     """Flower's processes get SIGINT when the SuperLink no longer accepts their token, or is gone."""
 
     class Ended(InProcessGrid):

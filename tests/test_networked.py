@@ -639,6 +639,7 @@ def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
         asked = []
         objective = SimpleNamespace(
             loss=LOGISTIC.loss,
+            stretch=LOGISTIC.stretch,
             penalty_curvature=(0.0, 0.0),
             grad=lambda x, batch, asked=asked: asked.append(1) or LOGISTIC.grad(x, batch),
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.arrays import Array
+from twinflower.flower_messages import FIT, reply_record
 
 from .data import Rows
 from .recorder import Arrays, Mechanism
@@ -16,7 +17,7 @@ from .transcript import Outcome, Transcript
 Loss = Callable[[Arrays, Rows], Array]
 """The losses (n,) of a model at n records."""
 
-_PREFIXES = "arrays/", "fitres.parameters/"  # of the places of a reply's model
+_PREFIXES = "arrays/", f"{reply_record(FIT, 'parameters')}/"  # of the places of a reply's model
 
 
 @dataclass(frozen=True)
