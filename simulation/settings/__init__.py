@@ -2,8 +2,9 @@
 
 from twinflower.settings import Value
 
-from .config import DEFAULT_CLIENTS, PATHS, Config, check
+from .config import DEFAULT_CLIENTS, PATHS, Config
 from .reader import completed, parse, parse_run_config, parse_text
+from .rules import check
 
 __all__ = [
     "DEFAULT_CLIENTS",
