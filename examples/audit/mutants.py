@@ -107,8 +107,7 @@ def own_rows(client: AlgorithmClient) -> Any:
 
 def loss(client: AlgorithmClient, parameters: Any) -> dict[str, float]:
     inbox = client.algorithm.inbox.unpack(parameters, client.objective.d)._asdict()
-    _, value, _ = evaluate(client.objective, inbox.get("x0", inbox.get("x")), own_rows(client))
-    return {"loss": value}
+    return {"loss": evaluate(client.objective, inbox.get("x0", inbox.get("x")), own_rows(client)).loss}
 
 
 def first_draw(client: AlgorithmClient) -> float:
