@@ -65,7 +65,7 @@ class FederatedCoxRegressor(Federated):
         return self._train(X, y, sites, groups, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
 
     def _span(self) -> list[float]:
-        """A range of times within which training tells them apart; it follows from the intervals alone."""
+        """The range of times that training distinguishes, from the intervals alone."""
         ends = interval_ends(self.intervals) or [1.0]
         return [_SHORTEST * ends[0], ends[-1]]
 

@@ -272,6 +272,18 @@ def _check_promises(site: Site) -> None:
         f"node config allow-non-private contradicts {', '.join(policy)}: a run without privacy exceeds any "
         "budget; remove one or the other",
     )
+    _check_rows(site)
+    sums = [bool(site.identity_key), bool(site.peers_file), site.max_honest is not None]
+    require(
+        all(sums) or not any(sums),
+        "node config identity-key, peers-file and max-honest belong together: who the site is, which sites it accepts, "
+        "and how many of them it counts on",
+    )
+    _check_alone(site)
+
+
+def _check_rows(site: Site) -> None:
+    """Raise SettingError if it is not said once what the records are, and whose."""
     shape = (site.num_features, site.num_classes)
     require(
         "data-file" not in site.promises or bool(site.schema) or None not in shape,
@@ -288,12 +300,10 @@ def _check_promises(site: Site) -> None:
         f"node config schema names a group column, '{site.schema_group}': it needs protects = group and group-size, "
         "the largest number of rows of one person, or protects = site",
     )
-    sums = [bool(site.identity_key), bool(site.peers_file), site.max_honest is not None]
-    require(
-        all(sums) or not any(sums),
-        "node config identity-key, peers-file and max-honest belong together: who the site is, which sites it accepts, "
-        "and how many of them it counts on",
-    )
+
+
+def _check_alone(site: Site) -> None:
+    """Raise SettingError for a key that has no effect without another one."""
     for delta, *epsilons in (
         ("lifetime-delta", "lifetime-epsilon"),
         ("max-delta", "max-epsilon", "max-epsilon-alone"),
@@ -303,14 +313,14 @@ def _check_promises(site: Site) -> None:
             getattr(site, snake(delta)) == _DEFAULT_DELTA or given,
             f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing",
         )
-    require(
-        site.score_bins == _DEFAULT_BINS or site.score_rows is not None,
-        "node config score-bins needs score-rows: without it the site sends no counts",
-    )
-    require(
-        site.survival_cell == _DEFAULT_CELL or site.survival_rows is not None,
-        "node config survival-cell needs survival-rows: without it the site sends no counts",
-    )
+    for key, default, needed in (
+        ("score-bins", _DEFAULT_BINS, "score-rows"),
+        ("survival-cell", _DEFAULT_CELL, "survival-rows"),
+    ):
+        require(
+            getattr(site, snake(key)) == default or getattr(site, snake(needed)) is not None,
+            f"node config {key} needs {needed}: without it the site sends no counts",
+        )
 
 
 def _checked(values: dict[str, Any]) -> Site:

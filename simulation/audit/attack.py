@@ -89,8 +89,8 @@ class Attack(NamedTuple):
 
 
 def attack(case: Case, effort: Effort, progress: Callable[[str], object] = untold) -> Attack:
-    """Attack a case under all its messages and on all its pairs. What the app prints is lost. progress: is told what is
-    being done, in a few words, before every run."""
+    """Attack a case under all its messages and on all its pairs. What the app prints is discarded. progress: is called
+    before every run with a few words on what is being done."""
     session = Session(case, effort, Seeds(effort.seed), progress)
     with recording(), silence(), np.errstate(all="ignore"):
         few = session.seeds.take(effort.screening)

@@ -25,18 +25,18 @@ def make_plan(
     objective: Model,
     schedule: LocalSchedule,
     sizes: Index,
-    for_ranges: float = 0.0,
+    for_counts: float = 0.0,
     held_out: Index | None = None,
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
-    for_ranges: the share of the budget for counts before round 1, 0 if there are none. held_out (N,): how many rows the
+    for_counts: the share of the budget for counts before round 1, 0 if there are none. held_out (N,): how many rows the
     clients hold out for evaluation; None if they evaluate nothing.
     """
     if not isinstance(config.privacy, Private):
         return None
     target = _target(config.privacy)
-    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_ranges)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_counts)
     if held_out is None:
         return plan
     own = config.evaluation
@@ -50,20 +50,20 @@ def _target(privacy: Private) -> Target:
 
 def _plan(
     config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
-    target: Target, for_ranges: float,
+    target: Target, for_counts: float,
 ) -> Plan:  # fmt: skip
     """The plan of the training alone."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
-    counts = for_ranges or config.evaluation.survival_curve
+    counts = for_counts or config.evaluation.survival_curve
     require(
         not counts or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
         "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )
     require(
-        not (for_ranges and target.tune_share),
+        not (for_counts and target.tune_share),
         "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
         "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
         "evaluation.survival-curve empty",
@@ -72,7 +72,7 @@ def _plan(
         honest, d = privacy.honest_sites, objective.d
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(algorithm, bounds, workloads, asked, target, for_ranges)
+        return Plan.of(algorithm, bounds, workloads, asked, target, for_counts)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
