@@ -1,6 +1,6 @@
 """A small CNN on digits: our methods beside plain Flower, without privacy and with Opacus at equal epsilon.
 
-    python benchmarks/torch_opacus.py [--tune 100] [--epsilon 8] [--seeds 0,1,2] [--rounds 30] [--markdown FILE]
+    python benchmarks/torch_opacus.py [--tune 100,101] [--epsilon 8] [--seeds 0,1,...,9] [--rounds 30] [--markdown FILE]
 
 Model, data, 10 sites, rounds and clip_norm are those of examples/torch-app for all; every site's messages over all
 rounds are (epsilon, 1e-4)-private for one of its images. What "one image" means is chosen once for a row of the table
@@ -12,16 +12,19 @@ Ours comes from our Gaussian accountant, which is exact, for replace; half the c
 remove, since a zeroed row moves a clipped sum by clip_norm and not by twice as much. Only Opacus samples its batches at
 random, and only its accountants count that.
 
---tune picks the step size of each row: the one of GRID with the highest mean test accuracy over the seeds given, which
-must not be those of the table. Without it the step sizes in ROWS are used. `--tune 100` found them, with one
-exception: that of Opacus with 8 steps under replace comes from 0.1, 0.3, 1, 3, 10 on the seeds 100 and 101. rho is 0.1
-for FedPDM in every row and not tuned, so that each row has as many trials. Everything runs through Flower's messages in
+Every row has two settings to choose: its step size, and one of its own (SECOND): the server's momentum for FedAvg, rho
+for FedPDM, the decay of the steps for SCAFFOLD. --tune searches them, by the same rule for all: the 3 x 3 points around
+the row's settings in ROWS, again around the best of them by the mean test accuracy over the seeds given, which must not
+be those of the table, until the best is in the middle of its nine, or at an end of a list, or three squares are done. A
+point that a method refuses (2 rho step size too large) has accuracy 0. Without it the settings in ROWS are used, which
+`--tune 100,101` found. Everything runs through Flower's messages in
 one process, one thread; seconds are those of a run without the search for the noise. Needs
 `pip install "twinflower[torch]" opacus dp-accounting`.
 """
 
 import argparse
 import copy
+import itertools
 import logging
 import math
 import os
@@ -45,7 +48,7 @@ from digits_cnn.methods import CLIP_NORM, DELTA
 from digits_cnn.task import Net, load_data, load_test
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvgM
 from opacus import PrivacyEngine
 from opacus.accountants.utils import get_noise_multiplier
 from plug_in_driver import OneProcess
@@ -54,14 +57,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from twinflower import algorithms, clients, strategies
 from twinflower.clients import ContextLedger
+from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
 from twinflower.privacy.plan import Plan, Target
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Bounds
 from twinflower.torch import ModuleObjective
 
-SITES, RHO = 10, 0.1
-GRID = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SITES = 10
+STEP_SIZES = tuple(2.0**power for power in range(-6, 8))
+MOMENTA = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)
+PENALTIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+DECAYS = (0.0, 0.15, 0.3, 0.5, 0.75)
+SECOND = {"momentum": MOMENTA, "rho": PENALTIES, "decay": DECAYS}
+SQUARES = 3
+
+Settings = tuple[float, float]  # the step size, and the method's own
 
 
 class Run(NamedTuple):
@@ -91,7 +102,6 @@ def dataset(partition: int) -> TensorDataset:
     return TensorDataset(torch.from_numpy(rows.features).reshape(-1, 1, 8, 8), torch.from_numpy(rows.labels))
 
 
-@cache
 def replace_noise(epsilon: float, rate: float, steps: int) -> float:
     """sigma / clip_norm where a row is replaced, at most 1e-4 more than needed.
 
@@ -115,6 +125,7 @@ def replace_noise(epsilon: float, rate: float, steps: int) -> float:
     )
 
 
+@cache
 def opacus_noise(relation: str, epsilon: float, rate: float, steps: int) -> float:
     """sigma / clip_norm of so many steps, each on a batch that has every row with probability rate."""
     if relation == "replace":
@@ -126,9 +137,9 @@ def opacus_noise(relation: str, epsilon: float, rate: float, steps: int) -> floa
     )
 
 
-def plain_flower(run: Run, step_size: float, relation: str, batch: int, steps: int) -> Net:
-    """FedAvg of Flower around SGD, or around Opacus's DP-SGD: steps of expected size batch (0: all rows) a round."""
-    app, net = ClientApp(), run.net()
+def plain_flower(run: Run, settings: Settings, relation: str, batch: int, steps: int) -> Net:
+    """FedAvgM of Flower around SGD, or around Opacus's DP-SGD: steps of expected size batch (0: all rows) a round."""
+    app, net, (step_size, momentum) = ClientApp(), run.net(), settings
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -154,7 +165,7 @@ def plain_flower(run: Run, step_size: float, relation: str, batch: int, steps: i
         }
         return Message(RecordDict(content), reply_to=message)
 
-    result = FedAvg(fraction_evaluate=0.0).start(
+    result = FedAvgM(fraction_evaluate=0.0, server_momentum=momentum).start(
         OneProcess(app, SITES, {}), ArrayRecord(net.state_dict()), num_rounds=run.rounds
     )
     net.load_state_dict(result.arrays.to_torch_state_dict())
@@ -168,7 +179,7 @@ def _forever(loader: DataLoader):
 
 def ours(
     run: Run,
-    step_size: float,
+    settings: Settings,
     relation: str,
     method: str,
     schedule: LocalSchedule,
@@ -176,9 +187,9 @@ def ours(
 ) -> Net:
     """One of our methods, by the name of its classes."""
     private = relation != "none"
-    settings = {"rho": RHO} if method == "FedPDM" else {}
+    own = {"FedAvg": "server_momentum", "FedPDM": "rho", "Scaffold": "step_decay"}[method]
     algorithm = getattr(algorithms, method)(
-        privacy=privacy if private else "none", step_size=step_size, **settings
+        privacy=privacy if private else "none", step_size=settings[0], **{own: settings[1]}
     )
     objective = ModuleObjective(run.net(), row_shape=(1, 8, 8), clip_norm=CLIP_NORM if private else 0.0)
 
@@ -208,35 +219,60 @@ def bounds(relation: str) -> Bounds:
 
 
 class Row(NamedTuple):
-    """A row of the table; make(run, step_size, relation). step_size: what `--tune 100` found."""
+    """A row of the table; make(run, settings, relation). settings: what `--tune 100,101` found; second: in SECOND."""
 
     name: str
     relation: str
-    step_size: float
-    make: Callable[[Run, float, str], Net]
+    second: str
+    settings: Settings
+    make: Callable[[Run, Settings, str], Net]
 
-    def reached(self, run: Run, step_size: float) -> float:
-        """Test accuracy."""
-        return accuracy(self.make(run, step_size, self.relation))
+    def reached(self, run: Run, settings: Settings) -> float:
+        """Test accuracy; 0 if the method refuses the settings."""
+        try:
+            return accuracy(self.make(run, settings, self.relation))
+        except SettingError:
+            return 0.0
 
-    def tuned(self, runs: list[Run]) -> float:
-        """The step size of GRID with the highest mean accuracy over these runs."""
-        means = {step: statistics.fmean(self.reached(run, step) for run in runs) for step in GRID}
-        found = ", ".join(f"{step:g}: {mean:.3f}" for step, mean in means.items())
-        print(f"{self.name} ({self.relation}): {found}", flush=True)
-        return max(means, key=means.__getitem__)
+    def tuned(self, runs: list[Run]) -> Settings:
+        """The settings with the highest mean accuracy over these runs in a search over squares of the grid."""
+        axes = (STEP_SIZES, SECOND[self.second])
+        centre = tuple(axis.index(value) for axis, value in zip(axes, self.settings, strict=True))
+        means: dict[tuple[int, ...], float] = {}
+        for _ in range(SQUARES):
+            for point in self._square(centre, axes):
+                settings = tuple(axis[at] for axis, at in zip(axes, point, strict=True))
+                if point not in means:
+                    means[point] = statistics.fmean(self.reached(run, settings) for run in runs)
+            best = max(means, key=means.__getitem__)
+            if best == centre:
+                break
+            centre = best
+        found = {
+            tuple(axis[at] for axis, at in zip(axes, point, strict=True)): mean
+            for point, mean in means.items()
+        }
+        chosen = max(found, key=found.__getitem__)
+        print(f"{self.name} ({self.relation}): {len(found)} points, {chosen}: {found}", flush=True)
+        return chosen
 
-    def line(self, runs: list[Run], step_size: float) -> str:
+    @staticmethod
+    def _square(centre: tuple[int, ...], axes: tuple[tuple[float, ...], ...]) -> list[tuple[int, ...]]:
+        """The points at most one step from the centre on each axis."""
+        near = [range(max(at - 1, 0), min(at + 2, len(axis))) for at, axis in zip(centre, axes, strict=True)]
+        return list(itertools.product(*near))
+
+    def line(self, runs: list[Run], settings: Settings) -> str:
         """The row as measured."""
         reached, seconds = [], []
         for run in runs:
             began = time.process_time()
-            reached.append(self.reached(run, step_size))
+            reached.append(self.reached(run, settings))
             seconds.append(time.process_time() - began)
         spread = statistics.stdev(reached) if len(runs) > 1 else 0.0
         return (
-            f"| {self.name} | {self.relation} | {step_size:g} | {statistics.fmean(reached):.3f} +- {spread:.3f} "
-            f"| {min(seconds):.1f} |"
+            f"| {self.name} | {self.relation} | {settings[0]:g} | {self.second} {settings[1]:g} "
+            f"| {statistics.fmean(reached):.3f} ± {spread:.3f} | {min(seconds):.1f} |"
         )
 
 
@@ -246,24 +282,42 @@ flower_sgd, flower_all = partial(plain_flower, batch=16, steps=8), partial(plain
 our_sgd, our_all = partial(ours, schedule=SGD, privacy="gradient"), partial(ours, schedule=ALL)
 ADD, REPLACE = "add or remove", "replace"
 ROWS = [
-    Row(f"{FLOWER}, 8 steps of 16", "none", 1.0, flower_sgd),
-    Row("FedAvg, 8 steps of 16", "none", 1.0, partial(our_sgd, method="FedAvg")),
-    Row("FedPDM, 8 steps of 16", "none", 0.5, partial(our_sgd, method="FedPDM")),
-    Row("SCAFFOLD, 8 steps of 16", "none", 0.5, partial(our_sgd, method="Scaffold")),
-    Row(f"{OPACUS}, 8 steps of 16", ADD, 2.0, flower_sgd),
-    Row("FedAvg, noisy gradients, 8 steps of 16", ADD, 0.5, partial(our_sgd, method="FedAvg")),
-    Row("FedPDM, noisy gradients, 8 steps of 16", ADD, 0.5, partial(our_sgd, method="FedPDM")),
-    Row(f"{OPACUS}, 1 step on all", ADD, 8.0, flower_all),
-    Row("FedAvg, 1 step on all", ADD, 8.0, partial(our_all, method="FedAvg")),
-    Row("FedPDM, 1 step on all", ADD, 2.0, partial(our_all, method="FedPDM")),
-    Row("SCAFFOLD, 1 step on all", ADD, 8.0, partial(our_all, method="Scaffold")),
-    Row(f"{OPACUS}, 8 steps of 16", REPLACE, 1.0, flower_sgd),
-    Row("FedAvg, noisy gradients, 8 steps of 16", REPLACE, 1.0, partial(our_sgd, method="FedAvg")),
-    Row("FedPDM, noisy gradients, 8 steps of 16", REPLACE, 4.0, partial(our_sgd, method="FedPDM")),
-    Row(f"{OPACUS}, 1 step on all", REPLACE, 8.0, flower_all),
-    Row("FedAvg, 1 step on all", REPLACE, 8.0, partial(our_all, method="FedAvg")),
-    Row("FedPDM, 1 step on all", REPLACE, 2.0, partial(our_all, method="FedPDM")),
-    Row("SCAFFOLD, 1 step on all", REPLACE, 8.0, partial(our_all, method="Scaffold")),
+    Row(f"{FLOWER}, 8 steps of 16", "none", "momentum", (1.0, 0.0), flower_sgd),
+    Row("FedAvg, 8 steps of 16", "none", "momentum", (1.0, 0.0), partial(our_sgd, method="FedAvg")),
+    Row("FedPDM, 8 steps of 16", "none", "rho", (0.5, 0.1), partial(our_sgd, method="FedPDM")),
+    Row("SCAFFOLD, 8 steps of 16", "none", "decay", (0.5, 0.0), partial(our_sgd, method="Scaffold")),
+    Row(f"{OPACUS}, 8 steps of 16", ADD, "momentum", (2.0, 0.0), flower_sgd),
+    Row(
+        "FedAvg, noisy gradients, 8 steps of 16",
+        ADD,
+        "momentum",
+        (0.5, 0.0),
+        partial(our_sgd, method="FedAvg"),
+    ),
+    Row("FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.5, 0.1), partial(our_sgd, method="FedPDM")),
+    Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.0), flower_all),
+    Row("FedAvg, 1 step on all", ADD, "momentum", (8.0, 0.0), partial(our_all, method="FedAvg")),
+    Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
+    Row("SCAFFOLD, 1 step on all", ADD, "decay", (8.0, 0.0), partial(our_all, method="Scaffold")),
+    Row(f"{OPACUS}, 8 steps of 16", REPLACE, "momentum", (1.0, 0.0), flower_sgd),
+    Row(
+        "FedAvg, noisy gradients, 8 steps of 16",
+        REPLACE,
+        "momentum",
+        (1.0, 0.0),
+        partial(our_sgd, method="FedAvg"),
+    ),
+    Row(
+        "FedPDM, noisy gradients, 8 steps of 16",
+        REPLACE,
+        "rho",
+        (4.0, 0.1),
+        partial(our_sgd, method="FedPDM"),
+    ),
+    Row(f"{OPACUS}, 1 step on all", REPLACE, "momentum", (8.0, 0.0), flower_all),
+    Row("FedAvg, 1 step on all", REPLACE, "momentum", (8.0, 0.0), partial(our_all, method="FedAvg")),
+    Row("FedPDM, 1 step on all", REPLACE, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
+    Row("SCAFFOLD, 1 step on all", REPLACE, "decay", (8.0, 0.0), partial(our_all, method="Scaffold")),
 ]
 
 
@@ -274,8 +328,10 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--tune", default="", metavar="SEEDS", help="choose step sizes on these other seeds")
+    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
+    parser.add_argument(
+        "--tune", default="", metavar="SEEDS", help="choose the settings on these other seeds"
+    )
     parser.add_argument("--only", default="", help="rows whose name or relation has this text")
     parser.add_argument("--markdown", type=Path)
     return parser.parse_args()
@@ -292,10 +348,13 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    lines = ["| method | neighbours | step size | test accuracy | seconds |", "|---|---|---|---|---|"]
+    lines = [
+        "| method | neighbours | step size | and | test accuracy | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
     runs, others = ([Run(chosen.rounds, chosen.epsilon, seed) for seed in part] for part in (seeds, tuning))
     for row in (row for row in ROWS if chosen.only in f"{row.name}|{row.relation}"):
-        lines.append(row.line(runs, row.tuned(others) if others else row.step_size))
+        lines.append(row.line(runs, row.tuned(others) if others else row.settings))
         print(lines[-1], flush=True)
     if chosen.markdown:
         chosen.markdown.write_text("\n".join(lines) + "\n")

@@ -126,6 +126,14 @@ class Quorum:
             log(WARNING, text, server_round, good)
         return not self.void
 
+    def require_one(self, rounds: Sequence[Round]) -> None:
+        """RunError if no round of a run had enough replies: its model is the starting point."""
+        if rounds and all(one.accepted < self.min_replies for one in rounds):
+            last = rounds[-1]
+            raise RunError(
+                f"no round changed the model: {self._sentence(last.round, last.accepted, last.rejected)}"
+            )
+
     def _sentence(self, server_round: int, good: int, rejected: Mapping[int, str]) -> str:
         client, reason = min(rejected.items(), default=(0, NO_REPLY))
         what = f"none of the {len(rejected)} replies could be used"

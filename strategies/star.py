@@ -123,7 +123,8 @@ class StarStrategy(Strategy):
         from there. All nodes report their partitions at the start; a node that returns under a new id is recognised by
         its partition.
 
-        Raises RunError if nodes are missing, if too few replies of a round are valid, or if the model diverges.
+        Raises RunError if nodes are missing, if too few replies of one round, or of all, are valid, or if the model
+        diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         self.begin(meet(grid, self.sampling.num_clients, self.node_timeout), start, training)
@@ -131,6 +132,7 @@ class StarStrategy(Strategy):
         self._before_round_1(grid, initial_arrays, timeout)
         left = num_rounds - self.training.first
         result = super().start(grid, initial_arrays, left, timeout, *args, **kwargs)
+        self.quorum.require_one(self.rounds)
         if isinstance(self.algorithm, Closes):
             self._close(num_rounds + 1)
         return result

@@ -12,7 +12,7 @@ from pathlib import Path
 import faulty_app
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client import ClientApp
 from numpy.testing import assert_array_equal
 from problems import SMALL, VARIANTS, small
@@ -280,3 +280,13 @@ def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
     grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=12.0)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("0 of 3 replies are here; waiting for 3 nodes, at most ")
+
+
+def test_replies_that_are_errors_are_counted_apart(no_sleep, capsys):
+    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    requests = [properties_request(node) for node in (1, 2, 3)]
+    grid.grid.pull_messages = lambda ids: [Message(Error(2), reply_to=requests[0])] if len(ids) == 3 else []
+    (failed,) = grid.send_and_receive(requests, timeout=12.0)
+    assert failed.has_error()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("1 of 3 replies are here (1 failed); waiting for 2 nodes, at most ")

@@ -7,7 +7,7 @@ import pytest
 from twinflower.errors import SettingError
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
 from twinflower.simulation.results.folder import claimed
-from twinflower.simulation.results.resume import write_cause, write_resume, write_runtime
+from twinflower.simulation.results.resume import ENDED_BY_FLOWER, write_cause, write_resume, write_runtime
 from twinflower.simulation.results.status import status
 from twinflower.simulation.results.writing import write_config, write_plan, write_run
 from twinflower.simulation.runs.setup import prepare
@@ -54,6 +54,14 @@ def test_a_run_without_checkpoints_begins_anew(tmp_path):
     )
     write_config(parse(SMALL | {"output.checkpoint-every": 1}), tmp_path)
     assert status(tmp_path)[-1] == "there is no checkpoint to go on from: start anew"
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_says_so(tmp_path):
+    write_config(parse(SMALL), tmp_path)
+    write_cause("waited 25 s for 3 nodes", tmp_path)
+    assert status(tmp_path)[1] == "failed: waited 25 s for 3 nodes"
+    write_cause(ENDED_BY_FLOWER, tmp_path)
+    assert status(tmp_path)[1].startswith("cut off: Flower ended the server's process")
 
 
 def test_an_experiment_counts_its_runs_and_goes_on(tmp_path):

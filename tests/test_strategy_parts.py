@@ -408,6 +408,17 @@ def test_a_run_without_any_reply_stops_with_a_reason():
         Quorum(1, 0).reached(3, 0, {9: "no reply", 4: "it is ill"})
 
 
+def test_a_run_in_which_every_round_was_void_has_failed():
+    void = Round(1, (0, 1), 1, {1: "its privacy budget is spent"}, 0, 0, 0.0, 0.0)
+    quorum = Quorum(min_replies=2, void_rounds=9)
+    quorum.require_one([])
+    quorum.require_one([void, void._replace(round=2, accepted=2)])
+    with pytest.raises(
+        RunError, match="^no round changed the model: round 2: 1 good replies.*budget is spent"
+    ):
+        quorum.require_one([void, void._replace(round=2)])
+
+
 # ------------------------------------------------------------------------------------- training
 
 

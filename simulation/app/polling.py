@@ -61,11 +61,15 @@ class PollingGrid(Grid):
         sent = {id_: message.metadata.dst_node_id for id_, message in self._pushed(messages)}
         missing, began, reminder = dict(sent), time.monotonic(), Reminder(say)
         replies: list[Message] = []
+
+        def waits() -> str:
+            return self._waiting(list(missing.values()), replies, timeout, time.monotonic() - began)
+
         while missing:
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 break
-            reminder.look(lambda: self._waiting(list(missing.values()), len(sent), timeout, waited))  # noqa: B023
+            reminder.look(waits)
             time.sleep(min(max(_SHARE * waited, self.shortest), self.longest))
             for reply in self.pull_messages(set(missing)):
                 missing.pop(reply.metadata.reply_to_message_id, None)
@@ -83,9 +87,11 @@ class PollingGrid(Grid):
         if reply.has_content() and "partition-id" in (found := properties_in(reply)):
             self._partitions[reply.metadata.src_node_id] = found["partition-id"]
 
-    def _waiting(self, nodes: list[int], sent: int, timeout: float | None, waited: float) -> str:
+    def _waiting(self, nodes: list[int], here: list[Message], timeout: float | None, waited: float) -> str:
         """What is waited for: the partitions of these nodes, as far as they are known."""
         known = sorted(self._partitions[node] for node in nodes if node in self._partitions)
         who = partitions(known) if len(known) == len(nodes) else f"{len(nodes)} nodes"
         left = "" if timeout is None else f", at most {timeout - waited:.0f} s more"
-        return f"{sent - len(nodes)} of {sent} replies are here; waiting for {who}{left}"
+        errors = sum(reply.has_error() for reply in here)
+        failed = f" ({errors} failed)" if errors else ""
+        return f"{len(here)} of {len(here) + len(nodes)} replies are here{failed}; waiting for {who}{left}"

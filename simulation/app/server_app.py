@@ -23,7 +23,14 @@ from ..results.checkpoint import Checkpoints
 from ..results.files import write_text
 from ..results.folder import claimed, has_ended, new_folder
 from ..results.record import Result
-from ..results.resume import clear_cause, require_resumable, require_state_dir, write_cause, write_resume
+from ..results.resume import (
+    ENDED_BY_FLOWER,
+    clear_cause,
+    require_resumable,
+    require_state_dir,
+    write_cause,
+    write_resume,
+)
 from ..results.writing import write_config, write_run
 from ..runs.rows import described
 from ..runs.setup import Setup, prepare_server
@@ -37,11 +44,6 @@ from .polling import PollingGrid
 from .source import other_source
 
 app = ServerApp()
-
-_ENDED = (
-    "Flower ended the server's process: the run was stopped (flwr stop), the SuperLink was stopped or restarted, or "
-    "one of the two stood still for a minute"
-)
 
 
 @app.main()
@@ -100,8 +102,8 @@ def _cause_noted(folder: Path) -> Iterator[None]:
         with interruptible():
             yield
     except Interrupted as end:
-        _note_cause(_ENDED, folder)
-        report(Report(ended=True, failure=_ENDED))
+        _note_cause(ENDED_BY_FLOWER, folder)
+        report(Report(ended=True, failure=ENDED_BY_FLOWER))
         signal.raise_signal(end.number)  # again, for Flower's own handler, which ends this process
     except TwinflowerError as error:
         _note_cause(str(error), folder)

@@ -23,6 +23,11 @@ from .folder import has_config, has_ended, is_experiment, run_folder
 from .reading import read_config, read_plan
 from .writing import write_config
 
+ENDED_BY_FLOWER = (
+    "Flower ended the server's process: the run was stopped (flwr stop), the SuperLink was stopped or restarted, or "
+    "one of the two stood still for a minute"
+)
+
 # --- the notes of a command
 
 

@@ -12,7 +12,7 @@ from ..settings.experiment import Experiment
 from .checkpoint import Checkpoints
 from .folder import curve_folder, has_config, has_ended, in_use, is_experiment, run_folder
 from .reading import read_plan, read_summary
-from .resume import left, read_cause, read_runtime, resume_file
+from .resume import ENDED_BY_FLOWER, left, read_cause, read_runtime, resume_file
 
 
 def status(folder: Path) -> list[str]:
@@ -35,12 +35,16 @@ def _ended(folder: Path) -> str:
 
 
 def _cut_off(plan: Experiment, folder: Path) -> list[str]:
-    """That nothing works in the folder, and the command that goes on."""
-    cause = read_cause(folder) or "no process works in this folder"
-    lines = [f"cut off{_since(plan, folder)}: {cause}"]
+    """That nothing works in the folder, why, and the command that goes on if there is something to go on from."""
+    cause = read_cause(folder)
     if plan.single and not _checkpoints(plan, folder):
-        return [*lines, f"there is no checkpoint to go on from{_hint(plan)}: start anew"]
-    return [*lines, f"to go on: {_command(folder)}"]
+        word = "cut off" if cause in ("", ENDED_BY_FLOWER) else "failed"
+        return [_because(word, cause), f"there is no checkpoint to go on from{_hint(plan)}: start anew"]
+    return [_because(f"cut off{_since(plan, folder)}", cause), f"to go on: {_command(folder)}"]
+
+
+def _because(what: str, cause: str) -> str:
+    return f"{what}: {cause or 'no process works in this folder'}"
 
 
 def _hint(plan: Experiment) -> str:
