@@ -181,3 +181,19 @@ def test_the_reference_of_a_run_is_its_own_optimum():
     )
     (result,) = cohort.train([setup])
     assert result.rows[-1]["distance"] < 1e-8 < 0.5 < result.rows[0]["distance"]
+    assert abs(result.rows[-1]["suboptimality"]) < 1e-8 < 0.01 < result.rows[0]["suboptimality"]
+
+
+def test_a_model_is_compared_with_the_support_of_the_optimum():
+    central = small("fedpdm", reference=True, l2=0.1, weight=0.01).central
+    best = central.optimum
+    chosen = np.flatnonzero(best)
+    assert 0 < chosen.size < best.size
+    x = best.copy()
+    x[chosen[0]] = 0.0  # one is missing, and one too many
+    x[np.flatnonzero(best == 0)[0]] = 1.0
+    found = central.beside_optimum(x, central.evaluate(x)["objective"])
+    assert found["support_f1"] == pytest.approx(1 - 1 / chosen.size)
+    assert found["suboptimality"] > 0
+    assert central.beside_optimum(best, central.lowest) == {"suboptimality": 0.0, "support_f1": 1.0}
+    assert central.beside_optimum(0 * best, 1.0)["support_f1"] == 0.0

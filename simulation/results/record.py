@@ -121,6 +121,8 @@ class Recorder:
         row = {"round": so_far["round"], **self.setup.central.evaluate(x), **so_far, **(own or {})}
         if not self.setup.central.has_score:  # the clients' evaluation is the only one
             row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
+        if self.setup.config.evaluation.reference:
+            row |= self.setup.central.beside_optimum(x, row["objective"])
         self._check(row, x)
         self.rows.append(row)
         if self.progress:

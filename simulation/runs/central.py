@@ -100,6 +100,19 @@ class Central:
         return minimise(self.objective, self.method.regulariser, rows, start)
 
     @cached_property
+    def lowest(self) -> float:
+        """The objective at the optimum."""
+        return self.evaluate(self.optimum)["objective"]
+
+    def beside_optimum(self, x: Array, objective: float) -> dict[str, float]:
+        """Two comparisons of x (d,), whose objective is given, with the optimum x*: suboptimality, the objective above
+        its own; and support_f1, 2 |S and S*| / (|S| + |S*|) for the nonzero entries S and S* of both (1: the same)."""
+        chosen, right = x != 0, self.optimum != 0
+        total = int(chosen.sum() + right.sum())
+        f1 = 2 * int((chosen & right).sum()) / total if total else 1.0
+        return {"suboptimality": objective - self.lowest, "support_f1": f1}
+
+    @cached_property
     def slope_at_zero(self) -> float:
         """The largest slope of F at x = 0, on all rows."""
         zero = np.zeros(self.objective.d)

@@ -26,9 +26,10 @@ SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted"
 ALL_SITES = "all"  # in the column "client" of survival.csv
 SURVIVAL_COLUMNS = ("client", *Curve._fields, "noise")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
-POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
+POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
+    "support_f1",
     *SITE_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )

@@ -13,7 +13,7 @@ Each point is run for the number of rounds in the file and scored by its final v
 
     objective, accuracy            of the model on the held-out rows; it is trained on the other rows
     node-objective                 the same objective, as the mean over the clients' own models
-    node_error, distance, optimality
+    node_error, distance, optimality, suboptimality
                                    the column of metrics.csv, on all training rows; needs evaluation.reference = true
 
 Choose the measure that the figure shows: if clients have their own models (networked methods), the mean of these models
@@ -61,7 +61,7 @@ _HELD_OUT = {
     "accuracy": "accuracy (R^2 of a regression) on the held-out rows",
     "node-objective": "minus the mean over clients of their own models' objective on the held-out rows",
 }
-_COLUMNS = ("node_error", "distance", "optimality")
+_COLUMNS = ("node_error", "distance", "optimality", "suboptimality")
 _MEASURES = (*_HELD_OUT, *_COLUMNS)
 
 Point = dict[str, Value]
