@@ -6,6 +6,7 @@ from .dp_nfl import DPNFLClient
 from .fedadmm import FedADMMClient
 from .fedavg import FedAvgClient
 from .feddr import FedDRClient
+from .feddualavg import FedDualAvgClient
 from .feddyn import FedDynClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
@@ -34,6 +35,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDynClient,
         FedADMMClient,
         FedDRClient,
+        FedDualAvgClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -56,6 +58,7 @@ __all__ = [
     "FedADMMClient",
     "FedAvgClient",
     "FedDRClient",
+    "FedDualAvgClient",
     "FedDynClient",
     "FedPDMClient",
     "FedProxClient",

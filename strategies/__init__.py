@@ -6,6 +6,7 @@ from .dp_nfl import DPNFL
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddr import FedDR
+from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
@@ -35,6 +36,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDyn,
         FedADMM,
         FedDR,
+        FedDualAvg,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -59,6 +61,7 @@ __all__ = [
     "FedADMM",
     "FedAvg",
     "FedDR",
+    "FedDualAvg",
     "FedDyn",
     "FedPDM",
     "FedProx",

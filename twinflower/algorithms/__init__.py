@@ -6,6 +6,7 @@ from .dp_nfl import DPNFL
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddr import FedDR
+from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
 from .fedpdm import FedPDM
 from .fedprox import FedProx
@@ -22,7 +23,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, FedDualAvg, ProxSkip, ISRLDP,
         LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -41,6 +42,7 @@ __all__ = [
     "FedADMM",
     "FedAvg",
     "FedDR",
+    "FedDualAvg",
     "FedDyn",
     "FedPDM",
     "FedProx",

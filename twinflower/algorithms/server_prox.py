@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
-from ..problems.regularisers import Subdifferentiable, Zero
+from ..problems.regularisers import Subdifferentiable, Zero, prox_each
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .base import LocalMethod
@@ -88,8 +88,4 @@ class ServerProx(LocalMethod):
 
     def proximal(self, u: Array, step: Array | float) -> Array:
         """prox_h(u, step) with "server-prox", otherwise u; u (..., d), step a number or (...,)."""
-        if self.composite != "server-prox":
-            return u
-        if np.ndim(step) == 0:
-            return self.regulariser.prox(u, float(step))
-        return np.stack([self.proximal(v, s) for v, s in zip(u, np.asarray(step), strict=True)])
+        return prox_each(self.regulariser, u, np.asarray(step)) if self.composite == "server-prox" else u

@@ -31,7 +31,7 @@ class Regulariser(Protocol):
         """h(x), (...,)."""
 
     def prox(self, u: Array, step: float) -> Array:
-        """argmin_v h(v) + ||v - u||^2 / (2 step), (..., d); step > 0."""
+        """argmin_v h(v) + ||v - u||^2 / (2 step), (..., d); step >= 0, where 0 is the limit: u, or its projection."""
 
 
 @runtime_checkable
@@ -44,6 +44,14 @@ class Subdifferentiable(Protocol):
     def subgradient_bound(self, d: int) -> tuple[float, float]:
         """(a, b) such that every subgradient at x (d,) is D x plus a vector of norm at most a, where D is diagonal with
         entries in [0, b]."""
+
+
+def prox_each(h: Regulariser, u: Array, step: Array) -> Array:
+    """h.prox of points u (..., d) with steps (...,) that are broadcast to the points; equal steps take one call."""
+    first = step.flat[0]
+    if (step == first).all():
+        return h.prox(u, float(first))
+    return np.stack([prox_each(h, v, s) for v, s in zip(u, step, strict=True)])
 
 
 def soft_threshold(u: Array, threshold: float | Array) -> Array:
@@ -179,9 +187,10 @@ class GroupL1:
 
     def prox(self, u: Array, step: float) -> Array:
         """Every column scaled so that its norm decreases by step * weight, but not below 0."""
-        norms = self._norms(u)
-        shrink = 1.0 - step * self.weight / np.maximum(norms, step * self.weight)
-        return (self._matrix(u) * shrink).reshape(u.shape) if self.weight else u
+        norms, cut = self._norms(u), step * self.weight
+        kept = norms > cut
+        shrink = np.where(kept, 1.0 - cut / np.where(kept, norms, 1.0), 0.0)
+        return (self._matrix(u) * shrink).reshape(u.shape)
 
     def subgradient(self, x: Array) -> Array:
         """weight * column / ||column|| for every column, 0 for a column of zeros."""
