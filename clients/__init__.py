@@ -8,6 +8,7 @@ from .fedavg import FedAvgClient
 from .feddr import FedDRClient
 from .feddualavg import FedDualAvgClient
 from .feddyn import FedDynClient
+from .fedmid import FedMiDClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
@@ -35,6 +36,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDynClient,
         FedADMMClient,
         FedDRClient,
+        FedMiDClient,
         FedDualAvgClient,
         ProxSkipClient,
         ISRLDPClient,
@@ -60,6 +62,7 @@ __all__ = [
     "FedDRClient",
     "FedDualAvgClient",
     "FedDynClient",
+    "FedMiDClient",
     "FedPDMClient",
     "FedProxClient",
     "ISRLDPClient",

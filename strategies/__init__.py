@@ -8,6 +8,7 @@ from .fedavg import FedAvg
 from .feddr import FedDR
 from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
+from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
@@ -36,6 +37,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDyn,
         FedADMM,
         FedDR,
+        FedMiD,
         FedDualAvg,
         ProxSkip,
         ISRLDP,
@@ -63,6 +65,7 @@ __all__ = [
     "FedDR",
     "FedDualAvg",
     "FedDyn",
+    "FedMiD",
     "FedPDM",
     "FedProx",
     "GaussianAccountant",

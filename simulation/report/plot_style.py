@@ -26,6 +26,7 @@ COLOURS = {
     "fedadmm": "#902b99",
     "feddr": "#3f29a3",
     "feddualavg": "#48a329",
+    "fedmid": "#85a329",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

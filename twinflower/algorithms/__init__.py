@@ -8,6 +8,7 @@ from .fedavg import FedAvg
 from .feddr import FedDR
 from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
+from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
@@ -23,7 +24,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, FedDualAvg, ProxSkip, ISRLDP,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, ProxSkip, ISRLDP,
         LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -44,6 +45,7 @@ __all__ = [
     "FedDR",
     "FedDualAvg",
     "FedDyn",
+    "FedMiD",
     "FedPDM",
     "FedProx",
     "LDPPrimalDual",
