@@ -3,6 +3,7 @@ twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
 from .dp_nfl import DPNFLClient
+from .fedadam import FedAdamClient
 from .fedadmm import FedADMMClient
 from .fedavg import FedAvgClient
 from .feddr import FedDRClient
@@ -32,6 +33,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         BSDPFedPDMClient,
         FedAvgClient,
         FedProxClient,
+        FedAdamClient,
         ScaffoldClient,
         FedDynClient,
         FedADMMClient,
@@ -58,6 +60,7 @@ __all__ = [
     "ContextLedger",
     "DPNFLClient",
     "FedADMMClient",
+    "FedAdamClient",
     "FedAvgClient",
     "FedDRClient",
     "FedDualAvgClient",

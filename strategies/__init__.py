@@ -3,6 +3,7 @@
 from .accountant import GaussianAccountant
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
+from .fedadam import FedAdam
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddr import FedDR
@@ -33,6 +34,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         BSDPFedPDM,
         FedAvg,
         FedProx,
+        FedAdam,
         Scaffold,
         FedDyn,
         FedADMM,
@@ -61,6 +63,7 @@ __all__ = [
     "BSDPFedPDM",
     "ConstrainedSSCA",
     "FedADMM",
+    "FedAdam",
     "FedAvg",
     "FedDR",
     "FedDualAvg",

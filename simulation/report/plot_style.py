@@ -27,6 +27,7 @@ COLOURS = {
     "feddr": "#3f29a3",
     "feddualavg": "#48a329",
     "fedmid": "#85a329",
+    "fedadam": "#2956a3",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

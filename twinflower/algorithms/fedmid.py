@@ -17,8 +17,9 @@ FedAvg. The paper allows any mirror map; here it is ||x||^2 / 2.
 
 Fixed point. h is in the local steps and in the server's step, so it counts twice. With equal clients and one full-batch
 step, x0 rests where 0 is in grad F + 2 dh, the optimum of F + 2h, for any eta_s, if h is l1 and the clients' entries
-keep their signs. With an indicator h, projections repeat each other, and it is that of F + h. Otherwise it is
-O(eta_c K) away, as for FedAvg. Hence run it with half the weight of h, or for a constraint.
+keep their signs. With an indicator h, whose projections repeat each other, it is that of F + h. Otherwise it is
+O(eta_c K) away, even with one step: clients average points after the prox, and the mean of projections is not the
+projection of the mean. For l1, run it with half the weight of h.
 
 Relations. With h = 0 it is FedAvg whose server moves by eta_s times its step; with eta_s = 1, FedAvg.
 

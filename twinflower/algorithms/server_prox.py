@@ -82,9 +82,13 @@ class ServerProx(LocalMethod):
 
     def step_to(self, mean: Array, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """The server's state after the mean (..., d) of the points was computed."""
+        x0 = self.proximal(mean, self.reached(uploads, clients, round_))
+        return self.averaged(server._replace(x0=x0, mean=mean), round_)
+
+    def reached(self, uploads: Upload, clients: Index, round_: int) -> Array:
+        """s, the mean (...,) of `local.reach` over the clients that replied."""
         reached, shares = reach(self.step(round_), self.pull, uploads.steps), self.info.shares(clients)
-        length = reached.mean(-1) if shares is None else np.average(reached, -1, shares)
-        return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
+        return reached.mean(-1) if shares is None else np.average(reached, -1, shares)  # type: ignore[no-any-return]
 
     def proximal(self, u: Array, step: Array | float) -> Array:
         """prox_h(u, step) with "server-prox", otherwise u; u (..., d), step a number or (...,)."""
