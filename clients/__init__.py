@@ -3,10 +3,13 @@ twinflower.algorithms."""
 
 from .bsdp_fedpdm import BSDPFedPDMClient
 from .dp_nfl import DPNFLClient
+from .fedadam import FedAdamClient
 from .fedadmm import FedADMMClient
 from .fedavg import FedAvgClient
 from .feddr import FedDRClient
+from .feddualavg import FedDualAvgClient
 from .feddyn import FedDynClient
+from .fedmid import FedMiDClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
 from .isrl_dp import ISRLDPClient
@@ -30,10 +33,13 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         BSDPFedPDMClient,
         FedAvgClient,
         FedProxClient,
+        FedAdamClient,
         ScaffoldClient,
         FedDynClient,
         FedADMMClient,
         FedDRClient,
+        FedMiDClient,
+        FedDualAvgClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -54,9 +60,12 @@ __all__ = [
     "ContextLedger",
     "DPNFLClient",
     "FedADMMClient",
+    "FedAdamClient",
     "FedAvgClient",
     "FedDRClient",
+    "FedDualAvgClient",
     "FedDynClient",
+    "FedMiDClient",
     "FedPDMClient",
     "FedProxClient",
     "ISRLDPClient",

@@ -3,10 +3,13 @@
 from .accountant import GaussianAccountant
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
+from .fedadam import FedAdam
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddr import FedDR
+from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
+from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
@@ -31,10 +34,13 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         BSDPFedPDM,
         FedAvg,
         FedProx,
+        FedAdam,
         Scaffold,
         FedDyn,
         FedADMM,
         FedDR,
+        FedMiD,
+        FedDualAvg,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -57,9 +63,12 @@ __all__ = [
     "BSDPFedPDM",
     "ConstrainedSSCA",
     "FedADMM",
+    "FedAdam",
     "FedAvg",
     "FedDR",
+    "FedDualAvg",
     "FedDyn",
+    "FedMiD",
     "FedPDM",
     "FedProx",
     "GaussianAccountant",

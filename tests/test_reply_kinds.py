@@ -210,20 +210,22 @@ def neighbouring(draw, setup):
 
 
 def hostile(draw, setup, round_):
-    """A message of the right form with extreme points; rounds and degrees are in order."""
+    """A message of the right form with extreme points and amounts; rounds and degrees are in order."""
     algorithm, count = setup.algorithm, setup.config.clients.count
     server = algorithm.init_server(setup.start, count, np.array(0, np.uint64))
     inbox = algorithm.broadcast(server, round_, np.array(0))
     size = draw.choice(POINTS, p=[0.2, 0.05, 0.05, 0.3, *[0.4 / 7] * 7])
 
-    def one(array):
+    def one(name, array):
+        if name == "elapsed":
+            return np.array(draw.choice(POINTS))
         if array.ndim == 0 or array.dtype.kind != "f":
             return array
         return (
             size * draw.choice([-1.0, 1.0], array.shape) * draw.choice([0.0, 1.0], array.shape, p=[0.1, 0.9])
         )
 
-    return algorithm.inbox.pack(type(inbox)(*map(one, inbox)), setup.objective.d)
+    return algorithm.inbox.pack(type(inbox)(*map(one, inbox._fields, inbox)), setup.objective.d)
 
 
 @pytest.mark.parametrize("variant", PRIVATE)

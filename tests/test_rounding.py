@@ -265,9 +265,11 @@ def settings_of_algorithm(draw, name, keys, aim):
 
 
 def filled(draw, template, aim):
-    """A state or inbox of wild vectors; rounds and degrees are in order."""
+    """A state or inbox of wild vectors and amounts; rounds and degrees are in order."""
 
     def one(name, array):
+        if name == "elapsed":
+            return np.array(abs(aim.vector(draw)[0]))
         if name == "degree":
             return np.array(float(draw.integers(1, 3)))
         if array.ndim == 0 or not array.size or array.dtype.kind != "f":

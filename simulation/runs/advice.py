@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from twinflower.algorithms.abilities import Forecasts
+from twinflower.algorithms.abilities import DoublesRegulariser, Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index, Labels
 from twinflower.data.sets import OWN, Data
@@ -13,7 +13,7 @@ from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import DiscreteCox
-from twinflower.problems.regularisers import L1AndL2, L1Norm, L1NormInBox
+from twinflower.problems.regularisers import Ball, Box, L1AndL2, L1Norm, L1NormInBox, Zero
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
@@ -61,6 +61,7 @@ def warnings(setup: Setup) -> list[str]:
     """Warnings about settings that are allowed but probably not intended."""
     return [
         *_flat_start(setup),
+        *_doubled(setup),
         *_scaled_columns(setup),
         *_one_class(setup),
         *_no_events(setup),
@@ -79,6 +80,16 @@ def _flat_start(setup: Setup) -> list[str]:
         "and the model may stay exactly zero"
         for key, value in weight.items()
         if value >= slope > 0
+    ]
+
+
+def _doubled(setup: Setup) -> list[str]:
+    """A warning if the method counts h twice, which matters unless h is an indicator."""
+    if not isinstance(setup.method, DoublesRegulariser) or isinstance(setup.regulariser, Zero | Box | Ball):
+        return []
+    return [
+        f"warning: {setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "
+        "the optimum for twice its weight: halve the weight to compare with other methods"
     ]
 
 

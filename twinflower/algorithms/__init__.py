@@ -3,10 +3,13 @@
 from .algorithm import Algorithm, check_class
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
+from .fedadam import FedAdam
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddr import FedDR
+from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
+from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
@@ -22,8 +25,8 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP,
-        LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg,
+        ProxSkip, ISRLDP, LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
 
@@ -39,9 +42,12 @@ __all__ = [
     "BSDPFedPDM",
     "ConstrainedSSCA",
     "FedADMM",
+    "FedAdam",
     "FedAvg",
     "FedDR",
+    "FedDualAvg",
     "FedDyn",
+    "FedMiD",
     "FedPDM",
     "FedProx",
     "LDPPrimalDual",

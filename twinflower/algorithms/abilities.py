@@ -52,6 +52,11 @@ class AveragesModels(ABC):
         """Raise SettingError for settings under which the server does more."""
 
 
+class DoublesRegulariser(ABC):  # noqa: B024
+    """h is both in the local steps and at the server, so that a run ends near the optimum of F + 2h. An indicator h
+    is no different from 2h."""
+
+
 class DrawsSteps(ABC):
     """The number of local steps in a round is random, public, and the same for all clients. It is drawn from
     `RunInfo.key`.

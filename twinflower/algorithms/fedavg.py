@@ -45,8 +45,8 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averaging(ServerProx, AveragesModels):
-    """FedAvg's mathematics, shared with FedProx, whose local steps have a proximal term in addition."""
+class Averaging(ServerProx):
+    """FedAvg's clients, which take local steps and send the end point, and a server that averages these."""
 
     counts_steps: ClassVar[bool] = True
 
@@ -56,10 +56,6 @@ class Averaging(ServerProx, AveragesModels):
         """The empty state: clients keep nothing."""
         return Nothing()
 
-    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
-        """Start with x0 = start."""
-        return Server(start, start, start, start, key)
-
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork
     ) -> tuple[Any, Upload, Report]:
@@ -67,9 +63,18 @@ class Averaging(ServerProx, AveragesModels):
         x, report = self.descend(work, inbox.x0, 0.0)
         return state, self.message(x, inbox, report), report
 
-    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+    def server_update(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """Average over the clients that replied, then apply the prox of h."""
-        return self.step_to_mean(server, uploads, clients, round_)  # type: ignore[no-any-return]
+        return self.step_to_mean(server, uploads, clients, round_)
+
+
+@dataclass(frozen=True)
+class PlainAveraging(Averaging, AveragesModels):
+    """FedAvg's mathematics, shared with FedProx, whose local steps have a proximal term in addition."""
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """Start with x0 = start."""
+        return Server(start, start, start, start, key)
 
     def check_average(self) -> None:
         """Require that h, if there is one, is handled in the local steps, and that messages are dense."""
@@ -86,7 +91,7 @@ class Averaging(ServerProx, AveragesModels):
 
 
 @dataclass(frozen=True)
-class FedAvg(Averaging):
+class FedAvg(PlainAveraging):
     """FedAvg with the settings of `server_prox.ServerProx`, and server_momentum, the beta above. With step_decay =
     alpha, round t has the step size step_size / t^alpha."""
 

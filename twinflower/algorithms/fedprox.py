@@ -15,11 +15,11 @@ from typing import Annotated, ClassVar
 
 from ..settings import Setting, at_least
 from .base import check_pull
-from .fedavg import Averaging
+from .fedavg import PlainAveraging
 
 
 @dataclass(frozen=True)
-class FedProx(Averaging):
+class FedProx(PlainAveraging):
     """FedProx with FedAvg's settings, and mu >= 0, the weight of the proximal term, with mu * step_size < 2."""
 
     name: ClassVar[str] = "fedprox"

@@ -149,6 +149,17 @@ class FloatCount(Count):
         return dtype
 
 
+class Amount(FloatCount):
+    """A finite float that is at least 0."""
+
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
+        """The number, checked to be finite and at least 0."""
+        number = checked(self.names[0], arrays[0], (), dtype)
+        if number < 0:
+            raise ReplyError(f"{self.names[0]} must be at least 0, got {number}")
+        return [number]
+
+
 class Seed(Count):
     """A public 64-bit seed."""
 

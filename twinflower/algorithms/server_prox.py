@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
-from ..problems.regularisers import Subdifferentiable, Zero
+from ..problems.regularisers import Subdifferentiable, Zero, prox_each
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .base import LocalMethod
@@ -82,14 +82,14 @@ class ServerProx(LocalMethod):
 
     def step_to(self, mean: Array, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """The server's state after the mean (..., d) of the points was computed."""
+        x0 = self.proximal(mean, self.reached(uploads, clients, round_))
+        return self.averaged(server._replace(x0=x0, mean=mean), round_)
+
+    def reached(self, uploads: Upload, clients: Index, round_: int) -> Array:
+        """s, the mean (...,) of `local.reach` over the clients that replied."""
         reached, shares = reach(self.step(round_), self.pull, uploads.steps), self.info.shares(clients)
-        length = reached.mean(-1) if shares is None else np.average(reached, -1, shares)
-        return self.averaged(server._replace(x0=self.proximal(mean, length), mean=mean), round_)
+        return reached.mean(-1) if shares is None else np.average(reached, -1, shares)  # type: ignore[no-any-return]
 
     def proximal(self, u: Array, step: Array | float) -> Array:
         """prox_h(u, step) with "server-prox", otherwise u; u (..., d), step a number or (...,)."""
-        if self.composite != "server-prox":
-            return u
-        if np.ndim(step) == 0:
-            return self.regulariser.prox(u, float(step))
-        return np.stack([self.proximal(v, s) for v, s in zip(u, np.asarray(step), strict=True)])
+        return prox_each(self.regulariser, u, np.asarray(step)) if self.composite == "server-prox" else u

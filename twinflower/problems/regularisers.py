@@ -31,7 +31,7 @@ class Regulariser(Protocol):
         """h(x), (...,)."""
 
     def prox(self, u: Array, step: float) -> Array:
-        """argmin_v h(v) + ||v - u||^2 / (2 step), (..., d); step > 0."""
+        """argmin_v h(v) + ||v - u||^2 / (2 step), (..., d); step >= 0, where 0 is the limit: u, or its projection."""
 
 
 @runtime_checkable
@@ -46,20 +46,40 @@ class Subdifferentiable(Protocol):
         entries in [0, b]."""
 
 
+class Separable(ABC):
+    """A regulariser that is a sum over the entries of x, so that every entry may have its own step."""
+
+    @abstractmethod
+    def value(self, x: Array) -> Array:
+        """See `Regulariser`."""
+
+    @abstractmethod
+    def prox(self, u: Array, step: float | Array) -> Array:
+        """See `Regulariser`; step is a number, or one for each entry, (..., d)."""
+
+
+def prox_each(h: Regulariser, u: Array, step: Array) -> Array:
+    """h.prox of points u (..., d) with steps (...,) that are broadcast to the points; equal steps take one call."""
+    first = step.flat[0]
+    if (step == first).all():
+        return h.prox(u, float(first))
+    return np.stack([prox_each(h, v, s) for v, s in zip(u, step, strict=True)])
+
+
 def soft_threshold(u: Array, threshold: float | Array) -> Array:
     """sign(u) max(|u| - threshold, 0) for every entry of u (..., d)."""
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0.0)
 
 
 @dataclass(frozen=True)
-class Zero:
+class Zero(Separable):
     """h = 0."""
 
     def value(self, x: Array) -> Array:
         """0 for every point, (...,)."""
         return np.zeros(x.shape[:-1])
 
-    def prox(self, u: Array, step: float) -> Array:
+    def prox(self, u: Array, step: float | Array) -> Array:
         """u itself."""
         return u
 
@@ -76,7 +96,7 @@ ZERO = Zero()
 
 
 @dataclass(frozen=True)
-class L1:
+class L1(Separable):
     """h(x) = weight * sum |x|."""
 
     weight: float
@@ -85,7 +105,7 @@ class L1:
         """weight * ||x||_1."""
         return self.weight * np.abs(x).sum(-1)
 
-    def prox(self, u: Array, step: float) -> Array:
+    def prox(self, u: Array, step: float | Array) -> Array:
         """Soft threshold at step * weight."""
         return soft_threshold(u, step * self.weight)
 
@@ -99,7 +119,7 @@ class L1:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Separable):
     """Indicator of the box lower <= x <= upper; each bound is a number or an array (d,)."""
 
     lower: float | Array
@@ -113,13 +133,13 @@ class Box:
         inside = (x >= below) & (x <= above)
         return np.where(inside.all(-1), 0.0, np.inf)
 
-    def prox(self, u: Array, step: float) -> Array:
+    def prox(self, u: Array, step: float | Array) -> Array:
         """The projection of u onto the box."""
         return np.clip(u, self.lower, self.upper)
 
 
 @dataclass(frozen=True)
-class WeightedL1Box:
+class WeightedL1Box(Separable):
     """h(x) = sum weights |x| on the box lower <= x <= upper, infinite outside (Zhang 2023, section 5).
 
     weights, lower and upper are numbers or arrays (d,). In one dimension, a convex function's minimiser over an
@@ -134,13 +154,13 @@ class WeightedL1Box:
         """sum weights |x| inside the box, infinity outside."""
         return (self.weights * np.abs(x)).sum(-1) + Box(self.lower, self.upper).value(x)
 
-    def prox(self, u: Array, step: float) -> Array:
+    def prox(self, u: Array, step: float | Array) -> Array:
         """Soft threshold at step * weights, then clip to the box."""
         return np.clip(soft_threshold(u, step * self.weights), self.lower, self.upper)
 
 
 @dataclass(frozen=True)
-class ElasticNet:
+class ElasticNet(Separable):
     """h(x) = l1 * sum |x| + l2/2 * sum x^2."""
 
     l1: float
@@ -150,7 +170,7 @@ class ElasticNet:
         """l1 ||x||_1 + l2/2 ||x||^2."""
         return self.l1 * np.abs(x).sum(-1) + 0.5 * self.l2 * (x * x).sum(-1)
 
-    def prox(self, u: Array, step: float) -> Array:
+    def prox(self, u: Array, step: float | Array) -> Array:
         """Soft threshold, then shrink by 1 + step * l2."""
         return soft_threshold(u, step * self.l1) / (1.0 + step * self.l2)
 
@@ -179,9 +199,10 @@ class GroupL1:
 
     def prox(self, u: Array, step: float) -> Array:
         """Every column scaled so that its norm decreases by step * weight, but not below 0."""
-        norms = self._norms(u)
-        shrink = 1.0 - step * self.weight / np.maximum(norms, step * self.weight)
-        return (self._matrix(u) * shrink).reshape(u.shape) if self.weight else u
+        norms, cut = self._norms(u), step * self.weight
+        kept = norms > cut
+        shrink = np.where(kept, 1.0 - cut / np.where(kept, norms, 1.0), 0.0)
+        return (self._matrix(u) * shrink).reshape(u.shape)
 
     def subgradient(self, x: Array) -> Array:
         """weight * column / ||column|| for every column, 0 for a column of zeros."""
