@@ -13,6 +13,7 @@ from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
 from .ledger import ContextLedger
 from .mods import for_flower_strategies
+from .mr_mtl import MRMTLClient
 from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
@@ -34,6 +35,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDynClient,
         FedADMMClient,
         FedDRClient,
+        MRMTLClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -61,6 +63,7 @@ __all__ = [
     "FedProxClient",
     "ISRLDPClient",
     "LDPPrimalDualClient",
+    "MRMTLClient",
     "NetworkedSubgradientClient",
     "PADMMClient",
     "ProxSkipClient",

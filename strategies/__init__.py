@@ -11,6 +11,7 @@ from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
@@ -35,6 +36,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDyn,
         FedADMM,
         FedDR,
+        MRMTL,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -50,6 +52,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
 __all__ = [
     "DPNFL",
     "ISRLDP",
+    "MRMTL",
     "PADMM",
     "SSCA",
     "STRATEGIES",

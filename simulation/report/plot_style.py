@@ -25,6 +25,7 @@ COLOURS = {
     "feddyn": "#9467bd",
     "fedadmm": "#902b99",
     "feddr": "#3f29a3",
+    "mr-mtl": "#2f6b18",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

@@ -4,7 +4,7 @@ show."""
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, SCORE_COLUMNS
+from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, OWN_MODEL, SCORE_COLUMNS
 from twinflower.models.survival import Curve
 
 COLUMNS = (
@@ -29,6 +29,7 @@ SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
+    OWN_MODEL,
     *SITE_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
@@ -37,4 +38,5 @@ SIGNED_COLUMNS = {
     "excess",
     "test_accuracy",
     "held_out_accuracy",
+    OWN_MODEL,
 }  # these can be negative: the accuracy of a regression is R^2

@@ -11,6 +11,7 @@ from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
@@ -22,7 +23,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, MRMTL, ProxSkip, ISRLDP,
         LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -32,6 +33,7 @@ __all__ = [
     "ALGORITHMS",
     "DPNFL",
     "ISRLDP",
+    "MRMTL",
     "PADMM",
     "SSCA",
     "ZCDPNFL",
