@@ -3,10 +3,10 @@
     python benchmarks/school.py --data-dir DIR                # the published settings, five splits
     python benchmarks/school.py --data-dir DIR --tuned        # settings chosen with equal effort, ten splits
 
-DIR holds school/school.mat. Rows are prepared as in the authors' program (github.com/kenziyuliu/private-cross-silo-fl): a
-fifth of each school's pupils is test data; each school standardises its columns by its own training rows, which no
-guarantee covers; marks from 1 to 70 are mapped to [0, 1]; a linear model with an intercept starts at 0. The score is the
-mean squared error on all test rows, each predicted by its school's model. A pupil's gradient is clipped to norm 1.
+DIR holds school/school.mat. Rows are prepared as in the authors' program (github.com/kenziyuliu/private-cross-silo-fl):
+a fifth of each school's pupils is test data; each school standardises its columns by its own training rows, which no
+guarantee covers; marks from 1 to 70 are mapped to [0, 1]; a linear model with an intercept starts at 0. The score is
+the mean squared error on all test rows, each predicted by its school's model. A pupil's gradient is clipped to norm 1.
 
 Published settings: 201 rounds, each an epoch of batches of 32, step size .01, lambda 1, delta .001, schools weighted by
 rows. The noise is planned in two ways: as in the program (RDP of Poisson sampling, although batches are drawn without
