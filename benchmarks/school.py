@@ -53,8 +53,8 @@ PUBLISHED = {"local": 0.02628, "FedAvg": 0.02564, "MR-MTL": 0.02394}  # at epsil
 SPLITS = tuple(100 + 1000 * run for run in range(5))  # of the authors' program
 OTHERS = tuple(range(5))
 TUNING = (50, 51)
-STEPS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
-PULLED = tuple(itertools.product((0.05, 0.1, 0.2, 0.4), (0.5, 2.0, 4.0)))  # step sizes and lambdas
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.3, 0.5)
+PULLED = tuple(itertools.product((0.03, 0.07, 0.15), (0.5, 2.0, 5.0, 12.0)))  # step sizes and lambdas
 
 Multipliers = Callable[
     [Any, LocalSchedule, Index], Array
