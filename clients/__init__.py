@@ -16,6 +16,7 @@ from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
 from .ledger import ContextLedger
 from .mods import for_flower_strategies
+from .mr_mtl import MRMTLClient
 from .networked_subgradient import NetworkedSubgradientClient
 from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
@@ -40,6 +41,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDRClient,
         FedMiDClient,
         FedDualAvgClient,
+        MRMTLClient,
         ProxSkipClient,
         ISRLDPClient,
         LDPPrimalDualClient,
@@ -70,6 +72,7 @@ __all__ = [
     "FedProxClient",
     "ISRLDPClient",
     "LDPPrimalDualClient",
+    "MRMTLClient",
     "NetworkedSubgradientClient",
     "PADMMClient",
     "ProxSkipClient",

@@ -103,7 +103,7 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     say(*remarks(inference))
 
 
-def show_assessment(model: Path, rows: Path, out: Path | None) -> None:
+def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None) -> None:
     """Print how well a model predicts a table with labels, or write the measures to a CSV file."""
     from twinflower.models.assessment import assess
     from twinflower.models.trained import load
@@ -111,7 +111,7 @@ def show_assessment(model: Path, rows: Path, out: Path | None) -> None:
     from .report import discrimination as text
     from .report.console import table
 
-    known = load(model)
+    known = load(model, site)
     found = assess(known, rows)
     if out:
         deliver(text.as_csv(found.measures), out, f"{len(found.measures)} measures")

@@ -274,6 +274,10 @@ def predict(
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="compare with the labels in the table, in place of predictions")
     ] = False,
+    site: Annotated[
+        int | None,
+        typer.Option(help="number of the site whose own model to use, of mr-mtl or a networked method"),
+    ] = None,
 ) -> None:
     """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
     from twinflower.models.trained import load, predictions
@@ -281,10 +285,10 @@ def predict(
     from .arguments import deliver, show_assessment
 
     if evaluate:
-        show_assessment(model, rows, out)
+        show_assessment(model, rows, out, site)
         return
 
-    names, predicted = predictions(load(model), rows)
+    names, predicted = predictions(load(model, site), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *predicted])
     deliver(text.getvalue(), out, f"{len(predicted)} predictions")

@@ -14,6 +14,7 @@ from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
@@ -41,6 +42,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDR,
         FedMiD,
         FedDualAvg,
+        MRMTL,
         ProxSkip,
         ISRLDP,
         LDPPrimalDual,
@@ -56,6 +58,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
 __all__ = [
     "DPNFL",
     "ISRLDP",
+    "MRMTL",
     "PADMM",
     "SSCA",
     "STRATEGIES",

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
 from twinflower.arrays import Array
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.models.discrimination import Bins, ScoreTable
@@ -45,13 +46,28 @@ class SiteEvaluation:
     by_site: dict[int, float] = field(default_factory=dict, init=False)
     _asked: Bins = field(default=NO_BINS, init=False)  # the bins of the last request
 
-    def requests(self, nodes: Iterable[int], model: ArrayRecord, round_: int, session: str) -> list[Message]:
-        """One message to each of these nodes in a round that is evaluated at the sites, else none."""
+    def requests(
+        self,
+        nodes: Mapping[int, int],
+        model: ArrayRecord,
+        round_: int,
+        session: str,
+        own: Array | None = None,
+    ) -> list[Message]:
+        """One message to each of these nodes in a round that is evaluated at the sites, else none.
+
+        nodes: client -> node. own (N, d): the models of the clients, if each evaluates its own; the bins are those of
+        `model`.
+        """
         if not self.evaluates(round_):
             return []
         (x,) = (from_npy(array.data) for array in model.values())
         self._asked = self.bins(x)
-        return [evaluate_request(node, model, round_, session, self._asked) for node in nodes]
+        models = {client: model if own is None else record_of([own[client]]) for client in nodes}
+        return [
+            evaluate_request(node, models[client], round_, session, self._asked)
+            for client, node in nodes.items()
+        ]
 
     def read(
         self, replies: Iterable[Message], nodes: Mapping[int, int], round_: int, private: bool

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, NeedsEveryClient
+from twinflower.algorithms.abilities import Closes, NeedsEveryClient, personal_models
 from twinflower.algorithms.algorithm import Algorithm, unstack
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
@@ -225,7 +225,8 @@ class StarStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message to every node in a round that is evaluated at the sites, else none."""
         round_ = self.training.number(server_round)
-        return self.evaluation.requests(self.roster.nodes.values(), arrays, round_, self.training.session)
+        own = personal_models(self.algorithm, self.server)
+        return self.evaluation.requests(self.roster.nodes, arrays, round_, self.training.session, own)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return what the sites found, None for a round that is not evaluated at the sites."""

@@ -8,6 +8,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from scipy.io import savemat
 
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.simulation.runtimes.cohort import Cohort
@@ -34,6 +36,24 @@ def test_every_benchmark_can_be_imported(path, monkeypatch):
         pytest.importorskip("opacus")
     module = benchmark(path.stem)
     assert path.stem in PARTS or callable(module.main)
+
+
+def test_schools_are_prepared_and_scored_as_in_the_published_program(tmp_path):
+    """An epoch has all whole batches; one school alone trains like FedAvg; a model of zeros predicts the lowest mark."""
+    school, rng = benchmark("school"), np.random.default_rng(0)
+    columns, marks = rng.normal(size=(50, 28)), rng.integers(1, 71, (50, 1)).astype(float)
+    (tmp_path / "school").mkdir()
+    cells = {name: np.empty((1, 1), object) for name in "XY"}
+    cells["X"][0, 0], cells["Y"][0, 0] = columns, marks
+    savemat(tmp_path / "school" / "school.mat", cells)
+    data, schedule = school.school(tmp_path, 3), school.Epochs(16)
+    rows = data.shards.rows(0)
+    assert_allclose(rows.features.mean(0), [0] * 28 + [1], atol=1e-12)
+    assert (len(rows.labels), len(data.test.labels), int(schedule.steps(data.shards.sizes)[0])) == (40, 10, 2)
+    alone, shared = (school.error(name, {}, data, schedule, 5, None, 0) for name in ("local", "FedAvg"))
+    assert alone == pytest.approx(shared, rel=1e-12)
+    none = school.error("MR-MTL", {"step_size": 1e-12}, data, schedule, 1, None, 0)
+    assert none == pytest.approx(float((data.test.labels**2).mean()), rel=1e-9)
 
 
 def test_every_method_of_the_table_of_rounds_has_a_configuration():

@@ -18,7 +18,7 @@ from twinflower.algorithms import FedAvg
 from twinflower.clients import ContextLedger
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
-from twinflower.models.evaluation import Released, estimated, private_columns
+from twinflower.models.evaluation import NO_BINS, Released, estimated, private_columns
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
@@ -55,6 +55,7 @@ PRIVATE = [
     "fedavg-sum-rows",
     "ssca-private",
     "ldp-private",
+    "mr-mtl-private",
     "zcdp-nfl-private",
 ]
 SUMS = {"privacy__trust": "sum", "privacy__honest_sites": 4, "clients__per_round": 0, "local__max_steps": 1}
@@ -486,7 +487,9 @@ def _held(setup):
 def test_the_noise_is_fresh_and_as_large_as_planned():
     setup = private(evaluation__release_every=1)
     counts, rounds = setup.plan.evaluation, range(1, 6)
-    sites = [held_out._count(setup, counts, setup.start, client, t) for client in range(8) for t in rounds]
+    sites = [
+        held_out._count(setup, counts, setup.start, client, t, NO_BINS) for client in range(8) for t in rounds
+    ]
     exact = [summed(setup.objective, setup.start, held_rows(setup, i))[0] for i in range(8) for t in rounds]
     drawn = np.array([(site.value - right) / site.sigma for site, right in zip(sites, exact, strict=True)])
     assert len(np.unique(drawn)) == len(drawn)

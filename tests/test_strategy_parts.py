@@ -508,12 +508,12 @@ def evaluated(node, rows, loss, correct):
 
 def test_sites_are_asked_in_the_rounds_that_are_evaluated_only():
     evaluation = SiteEvaluation(lambda round_: round_ == 2)
-    (message,) = evaluation.requests([11], record_of([Y]), 2, "s")
+    (message,) = evaluation.requests({5: 11}, record_of([Y]), 2, "s")
     assert (message.metadata.dst_node_id, message.metadata.message_type) == (11, "evaluate")
     assert dict(message.content["evaluateins.config"]) == {"round": 2, "session": "s"}
-    assert evaluation.requests([11], record_of([Y]), 3, "s") == []
+    assert evaluation.requests({5: 11}, record_of([Y]), 3, "s") == []
     assert evaluation.read([], {0: 11}, 3, private=False) is None
-    assert SiteEvaluation().requests([11], record_of([Y]), 0, "s") == []
+    assert SiteEvaluation().requests({5: 11}, record_of([Y]), 0, "s") == []
 
 
 def test_what_the_sites_found_is_weighted_by_their_rows(caplog):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import SMALL, VARIANTS, first_variant, keywords, run_config, small
+from problems import SMALL, VARIANTS, first_variant, keywords, methods_of, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import DoublesRegulariser, NeedsEveryClient, OnGraph
+from twinflower.algorithms.abilities import DoublesRegulariser, NeedsEveryClient, OnGraph, PersonalModels
 from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import SettingError
 from twinflower.problems.central import minimise
@@ -20,6 +20,7 @@ from twinflower.simulation.settings.reader import merge
 from twinflower.simulation.tuning.grid import held_out
 
 UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
+PERSONAL = methods_of(PersonalModels)  # the mean of their models is no optimum
 BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings == ("clients", "rows")]
 
 
@@ -103,7 +104,7 @@ HARDER = [
 ONE_STEP = [
     (first_variant(name), SPARSE | {"local.max-steps": 1})
     for name in BOTH
-    if not issubclass(ALGORITHMS[name], DoublesRegulariser)
+    if name not in PERSONAL and not issubclass(ALGORITHMS[name], DoublesRegulariser)
 ]
 
 

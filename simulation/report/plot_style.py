@@ -28,6 +28,7 @@ COLOURS = {
     "feddualavg": "#48a329",
     "fedmid": "#85a329",
     "fedadam": "#2956a3",
+    "mr-mtl": "#2f6b18",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
     "ldp-primal-dual": "#c2185b",

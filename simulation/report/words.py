@@ -10,12 +10,17 @@ from twinflower.data.sets import REGRESSIONS
 from twinflower.data.sites import TableData
 from twinflower.errors import DataError
 from twinflower.known_objectives import SURVIVAL, TorchObjective
+from twinflower.models.evaluation import OWN_MODEL
 from twinflower.problems.objectives import LOSSES
 
 from ..settings import Config
 from ..settings.columns import GAP
 
-_SCORES = {"test_accuracy": "test", "held_out_accuracy": "clients' held-out"}
+_SCORES = {
+    "test_accuracy": "test",
+    "held_out_accuracy": "clients' held-out",
+    OWN_MODEL: "own models' held-out",
+}
 _WORDS = {
     "round": "communication round",
     "objective": "objective (training loss + regulariser)",
@@ -24,6 +29,7 @@ _WORDS = {
     "nonzeros": "nonzero weights (count)",
     "held_out_loss": "loss on the clients' held-out rows",
     "held_out_accuracy": "accuracy on the clients' held-out rows (share)",
+    OWN_MODEL: "accuracy of the clients' own models, mean over the clients (share)",
     "held_out_low": "lower end of the clients' 95% interval",
     "held_out_high": "upper end of the clients' 95% interval",
     "held_out_rows": "rows evaluated on at the clients (count)",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.algorithms.abilities import Constrained, ServerMetrics, client_models
+from twinflower.algorithms.abilities import Constrained, PersonalModels, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
@@ -244,7 +244,7 @@ class Result:
         return algorithm.satisfied(metrics)
 
     def _site_scores(self) -> list[float | None] | None:
-        """Accuracy or R^2 of the final model on the rows that each client trained on.
+        """Accuracy or R^2 of the final model, or of its own, on the rows that each client trained on.
 
         None where no exact number may be told, which is in a private run; and without a model or rows, or for many
         clients.
@@ -257,8 +257,12 @@ class Result:
             or setup.config.clients.count > _MOST_SCORES
         ):
             return None
-        rows = map(setup.shards.rows, range(setup.config.clients.count))
-        return [finite(float(setup.objective.score(x, own))) for own in rows]
+        count = setup.config.clients.count
+        models = self.points if isinstance(setup.method, PersonalModels) else [x] * count
+        assert models is not None  # its server knows them
+        return [
+            finite(float(setup.objective.score(own, setup.shards.rows(i)))) for i, own in enumerate(models)
+        ]
 
     def ending(self) -> "Ending":
         """What the command prints about this run when it has ended."""

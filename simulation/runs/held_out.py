@@ -3,10 +3,12 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
+from twinflower.algorithms.abilities import PersonalModels
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
 from twinflower.data.columns import Target
@@ -15,6 +17,7 @@ from twinflower.models.evaluation import (
     COLUMNS,
     ERROR_COLUMNS,
     NO_BINS,
+    OWN_MODEL,
     SCORE_COLUMNS,
     Evaluation,
     Released,
@@ -52,13 +55,18 @@ def columns(setup: Setup) -> Sequence[str]:
     scores = SCORE_COLUMNS if own.bins else ()
     if setup.plan:
         return (*private_columns(own.loss_bound), *scores)
-    return (*COLUMNS, *scores, *(ERROR_COLUMNS if own.errors else ()))
+    personal = (OWN_MODEL,) if isinstance(setup.method, PersonalModels) else ()
+    return (*COLUMNS, *personal, *scores, *(ERROR_COLUMNS if own.errors else ()))
 
 
-def row(setup: Setup, found: Mapping[str, float]) -> dict[str, float]:
-    """The values of `columns`, NaN for those that were not found in this round; errors in units of the label."""
+def row(setup: Setup, found: Mapping[str, float], by_site: Mapping[int, float]) -> dict[str, float]:
+    """The values of `columns`, NaN for those that were not found in this round; errors in units of the label.
+
+    by_site: the score on the rows of each site, of which the mean is that of the sites' own models.
+    """
     units = dict.fromkeys(ERROR_COLUMNS[1:], _unit(setup))
-    return {name: found.get(name, np.nan) * units.get(name, 1) for name in columns(setup)}
+    known = {**found, OWN_MODEL: fmean(by_site.values())} if by_site else found
+    return {name: known.get(name, np.nan) * units.get(name, 1) for name in columns(setup)}
 
 
 def _unit(setup: Setup) -> float:
@@ -82,39 +90,43 @@ class Found(NamedTuple):
     by_site: Mapping[int, float]
 
 
-def simulated(setup: Setup, x: Array, round_: int) -> Found:
-    """What all clients' evaluations of x (d,) after a round give; nothing without held-out rows."""
+def simulated(setup: Setup, x: Array, round_: int, personal: Array | None = None) -> Found:
+    """What all clients' evaluations of x (d,) after a round give; nothing without held-out rows.
+
+    personal (N, d): the clients' own models, which they evaluate in place of x; x places the bins of the score.
+    """
     if setup.held is None:
         return Found({}, {}, {})
     plan = counts(setup)
     if plan and round_ not in plan.rounds:
-        return Found(row(setup, {}), {}, {})
-    clients = range(setup.held.num_clients)
+        return Found(row(setup, {}, {}), {}, {})
+    models = [x] * setup.held.num_clients if personal is None else personal
+    places = bins(setup, x)
     if plan is None:
-        exact = {i: _exact(setup, x, i) for i in clients}
-        return Found(row(setup, pooled(list(exact.values()))), _scores(exact), by_site(exact))
-    noisy = {i: _count(setup, plan, x, i, round_) for i in clients if plan.sizes[i]}
-    return Found(row(setup, estimated(list(noisy.values()), plan.bound)), _scores(noisy), {})
+        exact = {i: _exact(setup, own, i, places) for i, own in enumerate(models)}
+        scores = by_site(exact)
+        return Found(row(setup, pooled(list(exact.values())), scores), _scores(exact), scores)
+    noisy = {i: _count(setup, plan, own, i, round_, places) for i, own in enumerate(models) if plan.sizes[i]}
+    return Found(row(setup, estimated(list(noisy.values()), plan.bound), {}), _scores(noisy), {})
 
 
 def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[int, ScoreTable]:
     return {client: site.scores for client, site in sites.items() if site.scores is not None}
 
 
-def _exact(setup: Setup, x: Array, client: int) -> Evaluation:
+def _exact(setup: Setup, x: Array, client: int, places: Bins) -> Evaluation:
     rows = held_rows(setup, client)
     assert rows is not None
-    return evaluate(setup.objective, x, rows, bins(setup, x), setup.config.evaluation.errors)
+    return evaluate(setup.objective, x, rows, places, setup.config.evaluation.errors)
 
 
-def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int) -> Released:
+def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, places: Bins) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
     rows = held_rows(setup, client)
     assert rows is not None
     noise = GaussianNoise(plan.noise(client), evaluation_draws(setup.config.seed, client)(-round_))
-    own = bins(setup, x)
-    values = noise(summed(setup.objective, x, rows, plan.bound, own))
-    return Released.of(values, len(rows.labels), plan.noise(client), own)
+    values = noise(summed(setup.objective, x, rows, plan.bound, places))
+    return Released.of(values, len(rows.labels), plan.noise(client), places)
 
 
 def of_client(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twinflower.algorithms import Algorithm
+from twinflower.algorithms.abilities import PersonalModels
 from twinflower.arrays import Array, Labels
 from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
@@ -259,6 +260,10 @@ def _whole(labels: Labels) -> bool:
 def _check_standard_errors(setup: Setup) -> None:
     """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
     d, rows = setup.objective.d, int(setup.partition.sizes.sum())
+    require(
+        not isinstance(setup.method, PersonalModels),
+        f"evaluation.standard-errors needs a method that fits one model to all sites; got {setup.method.name}",
+    )
     require(
         setup.inputs.factor is not None,
         "evaluation.standard-errors needs rows that are not divided by their own norms: set data.row-scaling to all, "

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from twinflower.algorithms.abilities import DrawsSteps, client_models
+from twinflower.algorithms.abilities import DrawsSteps, client_models, personal_models
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
@@ -134,6 +134,11 @@ class Cohort:
             return [points] * len(self.setups)
         return list(points)
 
+    def personal(self, server: Any, seed: int) -> Array | None:
+        """The clients' own models (N, d) for the seed-th run, if they evaluate them."""
+        models = personal_models(self.setups[0].method, server)
+        return models if models is None or self.alone else models[seed]
+
     @cached_property
     def bits(self) -> Bits:
         """The number of bits of one upload and of one inbox."""
@@ -248,7 +253,7 @@ def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: C
     if recorders[0].wants(at.round):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
-            found = held_out.simulated(recorder.setup, x, at.round)
+            found = held_out.simulated(recorder.setup, x, at.round, cohort.personal(at.server, place))
             recorder.found_at_sites(found.scores, found.by_site)
             recorder.evaluate(at.round, x, {**own, **found.columns})
     if checkpoints and checkpoints.due(at.round):

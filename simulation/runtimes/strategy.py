@@ -110,7 +110,7 @@ class _After:
         if self.recorder.wants(round_):
             sites = self.strategy.evaluation
             found = sites.metrics if sites.evaluates(round_) else {}
-            row = held_out.row(self.recorder.setup, found)
+            row = held_out.row(self.recorder.setup, found, sites.by_site if found else {})
             self.recorder.found_at_sites(sites.scores, sites.by_site)
             self.evaluator.begin(round_, self.strategy.server, row)
 

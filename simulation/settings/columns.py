@@ -4,7 +4,7 @@ show."""
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, SCORE_COLUMNS
+from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, OWN_MODEL, SCORE_COLUMNS
 from twinflower.models.survival import Curve
 
 COLUMNS = (
@@ -30,6 +30,7 @@ POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptima
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,
     "support_f1",
+    OWN_MODEL,
     *SITE_COLUMNS,
     *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
 )
@@ -38,4 +39,5 @@ SIGNED_COLUMNS = {
     "excess",
     "test_accuracy",
     "held_out_accuracy",
+    OWN_MODEL,
 }  # these can be negative: the accuracy of a regression is R^2

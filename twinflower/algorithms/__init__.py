@@ -14,6 +14,7 @@ from .fedpdm import FedPDM
 from .fedprox import FedProx
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
+from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
@@ -25,7 +26,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
         ProxSkip, ISRLDP, LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -35,6 +36,7 @@ __all__ = [
     "ALGORITHMS",
     "DPNFL",
     "ISRLDP",
+    "MRMTL",
     "PADMM",
     "SSCA",
     "ZCDPNFL",

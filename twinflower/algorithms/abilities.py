@@ -90,6 +90,16 @@ def client_models(algorithm: object, server: Any) -> Array | None:
     return algorithm.client_models(server) if isinstance(algorithm, KnowsClientModels) else None
 
 
+class PersonalModels(KnowsClientModels):
+    """The result of a run is a model for each client, which that client uses and evaluates. `model` is one model for
+    everybody else."""
+
+
+def personal_models(algorithm: object, server: Any) -> Array | None:
+    """The clients' own models (..., N, d) if the method `PersonalModels`, else None."""
+    return algorithm.client_models(server) if isinstance(algorithm, PersonalModels) else None
+
+
 class OnGraph(KnowsClientModels):
     """A method on a graph of clients, given by `info.neighbours`. The server relays the messages between neighbours."""
 

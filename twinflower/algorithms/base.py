@@ -183,9 +183,13 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
 
     def averaged(self, server: Any, round_: int) -> Any:
         """The server's state after x0 of this round has been added to the average."""
+        return server._replace(average=self.tail_mean(server.average, server.x0, round_))
+
+    def tail_mean(self, average: Array, point: Array, round_: int) -> Array:
+        """The average after the point of this round has been added; the point itself if final_model is "last"."""
         if self.final_model == "last":
-            return server._replace(average=server.x0)
-        return server._replace(average=server.average + self._share(round_) * (server.x0 - server.average))
+            return point
+        return average + self._share(round_) * (point - average)
 
     def _share(self, round_: int) -> float:
         """The weight with which x0 of a round enters the average."""

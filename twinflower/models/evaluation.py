@@ -15,6 +15,9 @@ COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")
 SCORE_COLUMNS = ("held_out_auc", "held_out_auc_low", "held_out_auc_high", "held_out_brier")
 ERROR_COLUMNS = ("held_out_r2", "held_out_mae", "held_out_rmse")
+OWN_MODEL = "own_model_accuracy"
+"""The mean over the sites of the score of each site's own model, where a method gives every site one
+(`abilities.PersonalModels`)."""
 NO_BINS = Bins(0)
 _ROUNDING = 1e-12  # of a sum of squares, relative
 COUNT_WEIGHT = math.sqrt(2)

@@ -186,8 +186,11 @@ def trained(x: Array, objective: str, inputs: Inputs, **others: Any) -> Trained:
     return (TrainedClassifier if classifies else TrainedRegressor)(x, objective, inputs, **others)
 
 
-def load(path: str | Path) -> Trained:
-    """Load the model from a run folder or a file model.npz; DataError if there is none that can predict."""
+def load(path: str | Path, site: int | None = None) -> Trained:
+    """Load the model from a run folder or a file model.npz; DataError if there is none that can predict.
+
+    site: the number of the client whose own model to load, of a run that gave every client one.
+    """
     file = Path(path).expanduser()
     runs = sorted(own.parent for own in file.rglob("model.npz")) if file.is_dir() else []
     if runs and file not in runs:
@@ -200,13 +203,25 @@ def load(path: str | Path) -> Trained:
                 raise DataError(
                     f"{file} does not say how to predict: a PyTorch module is in model.pt beside it, for torch.load"
                 )
-            x, text = arrays["x"], str(arrays["description"])
+            x, text = _point(arrays, site, file), str(arrays["description"])
         known = _information(file.with_name(_INFORMATION), x)
         return _described(x if x.dtype == np.float32 else x.astype(np.float64), json.loads(text), known)
     except (ValueError, KeyError, TypeError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, TwinflowerError) and str(error).startswith(str(file)):
             raise
         raise DataError(f"{file} is not a model of this version of Twinflower ({cause(error)})") from None
+
+
+def _point(arrays: Mapping[str, Any], site: int | None, file: Path) -> Array:
+    """The point (d,) in a file: that for everybody, or a site's own."""
+    if site is None:
+        return arrays["x"]  # type: ignore[no-any-return]
+    if "points" not in arrays:
+        raise DataError(f"{file} has one model for all sites: leave out the site")
+    points = arrays["points"]
+    if not 0 <= site < len(points):
+        raise DataError(f"{file} has models of the sites 0 to {len(points) - 1}; got site {site}")
+    return points[site]  # type: ignore[no-any-return]
 
 
 def _information(file: Path, x: Array) -> Information | None:

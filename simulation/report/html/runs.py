@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.algorithms.abilities import PersonalModels
 from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
@@ -260,13 +261,15 @@ def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
     if not (names or scores or held):
         return []
     headings, remark = ["site", "records"], "The names of the sites."
+    personal = issubclass(ALGORITHMS[summary["algorithm"]], PersonalModels)
+    model = "The site's own model" if personal else "The final model"
     if scores:
         headings.append(score_of(summary))
-        remark = "The final model on the rows that each site trained on."
+        remark = f"{model} on the rows that each site trained on."
     if held:
         headings.append(f"held-out {score_of(summary)}")
         trained_on = "trained on, and on those that it holds out" if scores else "holds out"
-        remark = f"The final model on the rows that each site {trained_on}."
+        remark = f"{model} on the rows that each site {trained_on}."
     rows = []
     for site in sites[:MOST_ROWS]:
         number_, records = int(site["client"]), int(site["rows"])
