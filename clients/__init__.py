@@ -18,6 +18,7 @@ from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
 from .scaffold import ScaffoldClient
 from .shell import AlgorithmClient
+from .soteriafl import SoteriaFLClient
 from .ssca import SSCAClient
 from .ssca_constrained import ConstrainedSSCAClient
 from .sums import SumClient
@@ -36,6 +37,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDRClient,
         ProxSkipClient,
         ISRLDPClient,
+        SoteriaFLClient,
         LDPPrimalDualClient,
         ZCDPNFLClient,
         DPNFLClient,
@@ -66,6 +68,7 @@ __all__ = [
     "ProxSkipClient",
     "SSCAClient",
     "ScaffoldClient",
+    "SoteriaFLClient",
     "SumClient",
     "ZCDPNFLClient",
     "for_flower_strategies",

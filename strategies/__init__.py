@@ -18,6 +18,7 @@ from .relay import RelayStrategy
 from .rounds import Round
 from .scaffold import Scaffold
 from .site_evaluation import SiteEvaluation
+from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .star import StarStrategy
@@ -37,6 +38,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDR,
         ProxSkip,
         ISRLDP,
+        SoteriaFL,
         LDPPrimalDual,
         ZCDPNFL,
         DPNFL,
@@ -70,6 +72,7 @@ __all__ = [
     "Round",
     "Scaffold",
     "SiteEvaluation",
+    "SoteriaFL",
     "StarStrategy",
     "SumStrategy",
 ]

@@ -27,6 +27,7 @@ COLOURS = {
     "feddr": "#3f29a3",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
+    "soteriafl": "#48a329",
     "ldp-primal-dual": "#c2185b",
     "ssca": "#a8a914",
     "ssca-constrained": "#00796b",

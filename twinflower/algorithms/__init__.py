@@ -15,6 +15,7 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .scaffold import Scaffold
+from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .zcdp_nfl import ZCDPNFL
@@ -22,7 +23,7 @@ from .zcdp_nfl import ZCDPNFL
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
-        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP,
+        FedPDM, BSDPFedPDM, FedAvg, FedProx, Scaffold, FedDyn, FedADMM, FedDR, ProxSkip, ISRLDP, SoteriaFL,
         LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
     )
 }
@@ -48,4 +49,5 @@ __all__ = [
     "NetworkedSubgradient",
     "ProxSkip",
     "Scaffold",
+    "SoteriaFL",
 ]
