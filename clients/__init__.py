@@ -22,6 +22,7 @@ from .p_admm import PADMMClient
 from .proxskip import ProxSkipClient
 from .scaffold import ScaffoldClient
 from .shell import AlgorithmClient
+from .soteriafl import SoteriaFLClient
 from .ssca import SSCAClient
 from .ssca_constrained import ConstrainedSSCAClient
 from .sums import SumClient
@@ -44,6 +45,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         MRMTLClient,
         ProxSkipClient,
         ISRLDPClient,
+        SoteriaFLClient,
         LDPPrimalDualClient,
         ZCDPNFLClient,
         DPNFLClient,
@@ -78,6 +80,7 @@ __all__ = [
     "ProxSkipClient",
     "SSCAClient",
     "ScaffoldClient",
+    "SoteriaFLClient",
     "SumClient",
     "ZCDPNFLClient",
     "for_flower_strategies",

@@ -22,6 +22,7 @@ from .relay import RelayStrategy
 from .rounds import Round
 from .scaffold import Scaffold
 from .site_evaluation import SiteEvaluation
+from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .star import StarStrategy
@@ -45,6 +46,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         MRMTL,
         ProxSkip,
         ISRLDP,
+        SoteriaFL,
         LDPPrimalDual,
         ZCDPNFL,
         DPNFL,
@@ -82,6 +84,7 @@ __all__ = [
     "Round",
     "Scaffold",
     "SiteEvaluation",
+    "SoteriaFL",
     "StarStrategy",
     "SumStrategy",
 ]

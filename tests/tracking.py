@@ -49,17 +49,17 @@ def moves_of(algorithm, schedule=FULL, number=8):
     return replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
 
 
-def with_quiet_part(kind, part):
-    """A planted fault: this part of the three of a client's state is computed from its point without noise."""
+def with_quiet_part(kind, part, parts=3):
+    """A planted fault: this of the parts of a client's state is computed from its point without noise."""
 
     class Quiet(kind):
         def client_update(self, state, inbox, work):
             noisy, upload, report = super().client_update(state, inbox, work)
             without = work._replace(noise=lambda value, draw=0, shrink=1.0: value)
             quiet, *_ = super().client_update(state, inbox, without)
-            parts = np.split(noisy.after, 3, -1)
-            parts[part] = np.split(quiet.after, 3, -1)[part]
-            return noisy._replace(after=np.concatenate(parts, -1)), upload, report
+            kept = np.split(noisy.after, parts, -1)
+            kept[part] = np.split(quiet.after, parts, -1)[part]
+            return noisy._replace(after=np.concatenate(kept, -1)), upload, report
 
     return Quiet
 

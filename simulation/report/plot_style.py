@@ -31,6 +31,7 @@ COLOURS = {
     "mr-mtl": "#2f6b18",
     "proxskip": "#18a557",
     "isrl-dp": "#8c564b",
+    "soteriafl": "#48a329",
     "ldp-primal-dual": "#c2185b",
     "ssca": "#a8a914",
     "ssca-constrained": "#00796b",

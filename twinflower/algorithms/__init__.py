@@ -19,6 +19,7 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .scaffold import Scaffold
+from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
 from .zcdp_nfl import ZCDPNFL
@@ -27,7 +28,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
-        ProxSkip, ISRLDP, LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM, NetworkedSubgradient,
+        ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM,
+        NetworkedSubgradient,
     )
 }
 
@@ -56,4 +58,5 @@ __all__ = [
     "NetworkedSubgradient",
     "ProxSkip",
     "Scaffold",
+    "SoteriaFL",
 ]

@@ -63,7 +63,7 @@ class ISRLDP(ServerProx):
         """The empty state: clients keep nothing."""
         return Nothing()
 
-    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """Start with x0 = start."""
         return Server(start, start, key)
 
@@ -83,14 +83,18 @@ class ISRLDP(ServerProx):
         """Check the settings for a single gradient, regardless of local.max-steps."""
         super().check_sum(1)
 
-    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
-        """Take one (sub)gradient step, apply the prox, and update the average."""
+    def server_update(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
+        """Take one step along the mean of the gradients."""
         g, sent = self.received(uploads, server.x0.shape[-1])
-        g = mean_of_senders(g, sent, shares=self.info.shares(clients)).astype(g.dtype, copy=False)
+        return self.stepped(server, mean_of_senders(g, sent, shares=self.info.shares(clients)), round_)
+
+    def stepped(self, server: Any, g: Array, round_: int) -> Any:
+        """The server's state after a step along g (..., d), with the prox or a subgradient of h, and the average."""
+        x0, eta = server.x0, self.step(round_)
+        g = g.astype(x0.dtype, copy=False)
         if self.subgradient:
-            g = g + self.subgradient(server.x0)
-        eta = self.step(round_)
-        return self.averaged(server._replace(x0=self.proximal(server.x0 - eta * g, eta)), round_)
+            g = g + self.subgradient(x0)
+        return self.averaged(server._replace(x0=self.proximal(x0 - eta * g, eta)), round_)
 
     def _share(self, round_: int) -> float:
         """The weight of x0 of this round in the average: 1/t for "average", 2/(t + 1) for "weighted"."""
