@@ -39,7 +39,7 @@ def test_every_benchmark_can_be_imported(path, monkeypatch):
 
 
 def test_schools_are_prepared_and_scored_as_in_the_published_program(tmp_path):
-    """An epoch has all whole batches; training one school alone is FedAvg; a model of zeros predicts the lowest mark."""
+    """An epoch has all whole batches; one school alone is FedAvg; a model of zeros predicts the lowest mark."""
     school, rng = benchmark("school"), np.random.default_rng(0)
     columns, marks = rng.normal(size=(50, 28)), rng.integers(1, 71, (50, 1)).astype(float)
     (tmp_path / "school").mkdir()
