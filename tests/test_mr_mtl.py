@@ -120,9 +120,9 @@ def test_it_ends_at_the_solution_of_a_linear_system(shares, k, steps, lost):
     """For any number of local steps, whoever takes part, and whatever is lost."""
     shards, objective, hessians, right = least_squares()
     algorithm = MRMTL(mean_pull=0.5, step_size=0.2, info=info_of(shares))
-    gone = np.random.default_rng(3).random((2001, N)) < lost
+    gone = np.random.default_rng(3).random((1001, N)) < lost
     end = last(run(
-        algorithm, shards, objective, LocalSchedule(0, steps), 2000, k, lost=lambda t, who: gone[t, who]
+        algorithm, shards, objective, LocalSchedule(0, steps), 1000, k, lost=lambda t, who: gone[t, who]
     ))  # fmt: skip
     best = optimum(hessians, right, 0.5, shares)
     assert_allclose(algorithm.client_models(end.server), best, rtol=0, atol=1e-9)
