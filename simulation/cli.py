@@ -14,7 +14,7 @@ import typer
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
 from .commands import Commands, assignments, sections
-from .path_command import path
+from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
 
@@ -349,7 +349,7 @@ def audit_(
         raise typer.Exit(1)
 
 
-for command in (path, schema, identity, check_node, ledger):
+for command in (path, refit, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
 
 

@@ -99,12 +99,13 @@ def sites(folder, objective, sizes=(60, 90, 50)):
     return keys, np.column_stack([np.ones(len(age)), age, size, group == 1, group == 2]), labels
 
 
-def at_maximum(setup, steps=30):
-    """The run that starts at the maximum of the likelihood of all rows, found by Newton's method."""
-    x = setup.start
+def at_maximum(setup, steps=30, kept=None):
+    """The run that starts at the maximum of the likelihood of all rows in some entries, found by Newton's method."""
+    x = setup.start.copy()
+    kept = list(range(len(x))) if kept is None else kept
     for _ in range(steps):
-        sums = information.simulated(setup, x)
-        x = x - np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
+        sums = information.simulated(setup, x).at(kept)
+        x[kept] -= np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
     return replace(setup, start=x)
 
 
@@ -143,6 +144,67 @@ def test_errors_and_p_values_are_those_of_statsmodels(objective, robust, tmp_pat
     assert_allclose([[row.low, row.high] for row in rows], interval, rtol=1e-7)
     references = [row for row in found.rows if row.term == row.reference and row.term]
     assert np.isnan([row.std_error for row in references]).all()
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("objective", ["logistic", "least-squares", "poisson"])
+def test_errors_after_a_selection_are_those_of_statsmodels_on_the_selected_columns(
+    objective, robust, tmp_path
+):
+    """Selected are the age, the third group, and the intercept."""
+    keys, design, labels = sites(tmp_path, objective)
+    setup = prepare(parse(keys))
+    sparse = trained_model(setup, np.array([0.3, 0.0, 0.0, 0.0, -0.1, 0.0]), None)
+    kept = sparse.unpenalised.tolist()
+    assert kept == [0, 4, 5]
+    keys |= {"regulariser.name": "selected", "regulariser.entries": "0, 4, 5"}
+    setup = at_maximum(prepare(parse(keys)), kept=kept)
+    (result,) = cohort.train([setup])
+    found = inferred(trained_model(setup, result.model, None, result.information), robust)
+    (remark,) = found.remarks
+    assert remark.startswith("after selection: the columns were chosen by a penalty on these rows")
+    rows = [row for row in found.rows if row.selected or row.column == "(intercept)"]
+    known = by_statsmodels(objective, design[:, [0, 1, 4]], labels, robust)
+    assert_allclose([row.estimate for row in rows], known.params, rtol=1e-8)
+    assert_allclose([row.std_error for row in rows], known.bse, rtol=1e-8)
+    assert_allclose([row.p_value for row in rows], known.pvalues, rtol=1e-7, atol=1e-12)
+    assert np.isnan([row.std_error for row in found.rows if row not in rows]).all()
+
+
+def test_a_sparse_model_is_refitted_with_a_command(tmp_path):
+    keys = sites(tmp_path, "logistic")[0] | {"evaluation.standard-errors": False, "rounds": 30}
+    keys |= {"regulariser.name": "l1", "regulariser.weight": 0.02, "fedavg.step-size": 8.0}
+    setup = prepare(parse(keys))
+    (result,) = cohort.train([setup])
+    write_run(result, tmp_path / "lasso")
+    assert 0 < np.count_nonzero(result.model) < 6
+    command = ["refit", str(tmp_path / "lasso"), "--set", "rounds=40"]
+    done = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    model = twinflower.load(tmp_path / "lasso-refit")
+    known = twinflower.load(tmp_path / "lasso")
+    assert_array_equal(model.unpenalised, known.unpenalised)
+    assert model.selected == tuple(known.unpenalised.tolist())
+    assert "After selection: the columns were chosen by a penalty" in show(tmp_path / "lasso-refit")
+    assert "After selection" in (tmp_path / "lasso-refit" / "report.html").read_text()
+
+
+def show(folder):
+    """What the command prints of a run's coefficients."""
+    return " ".join(CliRunner().invoke(cli.app, ["coefficients", str(folder)]).output.split())
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ("0, 9", "regulariser.entries must be below 6, the number of entries of this model; got 9"),
+        ("age", "regulariser.entries must be whole numbers, separated by commas; got 'age'"),
+    ],
+)
+def test_entries_that_a_model_does_not_have_are_refused(entries, sentence, tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    with pytest.raises(SettingError, match=sentence):
+        prepare(parse(keys | {"regulariser.name": "selected", "regulariser.entries": entries}))
 
 
 def test_the_matrix_and_the_gradient_are_derivatives():

@@ -26,7 +26,9 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
         "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
     )
     require(
-        regulariser == "none" and not (objective.l2 or objective.nonconvex or objective.clip_norm),
+        regulariser in ("none", "selected")
+        and not (objective.l2 or objective.nonconvex or objective.clip_norm),
         "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
-        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0",
+        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0; "
+        "twinflower refit trains the columns of a sparse model again without its penalty",
     )

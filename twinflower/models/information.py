@@ -6,7 +6,7 @@ outer products of the gradients; the gradient; the loss; and the number of rows 
 averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,13 @@ class Information(NamedTuple):
     def together(cls, sites: Iterable["Information"]) -> "Information":
         """The sums over the rows of all of these sites, at least one, in their order."""
         return cls(*(sum(parts[1:], parts[0]) for parts in zip(*sites, strict=True)))
+
+    def at(self, entries: Sequence[int]) -> "Information":
+        """The sums for a model of which only these entries are free."""
+        square = np.ix_(entries, entries)
+        return self._replace(
+            gradient=self.gradient[entries], matrix=self.matrix[square], outer=self.outer[square]
+        )
 
     @property
     def packed(self) -> Array:
