@@ -17,10 +17,14 @@ from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
+from twinflower.models.coefficients import Coefficient
+from twinflower.models.inference import infer
 from twinflower.models.information import Information, packed_size
 from twinflower.models.model import inferred
+from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
+from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.simulation import cli
 from twinflower.simulation.app.exact import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
@@ -222,11 +226,34 @@ def test_the_matrix_and_the_gradient_are_derivatives():
         halves = [
             Information.of(objective, x, Batch(rows.features[s], labels[s])) for s in (slice(3), slice(3, 8))
         ]
-        for one, other in zip(Information.together(halves), found, strict=True):
+        together = Information.together(halves)
+        if name == "poisson":  # both halves have an event
+            together = together._replace(bounding=together.bounding / 2)
+        for one, other in zip(together, found, strict=True):
             assert_allclose(one, other)
         assert len(found.packed) == packed_size(objective.d)
         for one, other in zip(Information.unpacked(found.packed, objective.d), found, strict=True):
             assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("own", "labels"),
+    [
+        (CoxObjective(intervals="1, 2").build(3, 0), [-1.0, -2.5, -3.0]),
+        (StratifiedCoxObjective().build(3, 0), [-1.0, -2.5, -3.0]),
+        (make_objective("poisson", 3, 0), [0.0, 0.0, 0.0]),
+    ],
+)
+def test_without_an_event_there_are_no_p_values(own, labels):
+    features, labels = np.random.default_rng(0).normal(size=(3, 3)), np.array(labels)
+    sums = Information.of(own, np.zeros(own.d), Batch(features, labels))
+    assert sums.bounding == 0
+    rows = [Coefficient("y", "", "age", "per unit", "", 1.0, 2.0, True, effect="rate")]
+    found = infer(rows, np.eye(own.d)[:1], sums._replace(matrix=np.eye(own.d)), False, False)
+    assert np.isnan([found.rows[0].std_error, found.rows[0].p_value, found.rows[0].low]).all()
+    assert "nobody had the event" in found.remarks[0]
+    events = sums.of(own, np.zeros(own.d), Batch(features, np.abs(labels) + 1.0))
+    assert events.bounding == 1
 
 
 @pytest.mark.parametrize("objective", LABELS)
@@ -277,7 +304,10 @@ def rewrite(folder, change):
 
 
 def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
-    (remark,) = trained_on(sites(tmp_path, "logistic")[0]).remarks
+    found = trained_on(sites(tmp_path, "logistic")[0])
+    remark, shown = found.remarks
+    assert shown.startswith("no interval is shown where an estimate may not exist: (intercept) (1)")
+    assert np.isnan(found.rows[0].p_value)
     assert (
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
     )
@@ -323,8 +353,10 @@ def test_an_estimate_that_does_not_exist_is_said_not_to(kind, tmp_path):
         lambda age, size, group, y: (apart(age), size, group, str(int(old(age) or kind == "one class"))),
     )
     keys |= {"fedavg.step-size": 50.0, "rounds": 400}
-    (remark,) = trained_on(keys).remarks
+    found = trained_on(keys)
+    (remark,) = found.remarks
     assert "the rows have one class, or columns separate the classes" in remark
+    assert np.isnan([row.p_value for row in found.rows]).all()
 
 
 @pytest.mark.parametrize(
@@ -337,10 +369,14 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
         tmp_path,
         lambda age, size, group, y, *rest: (age, size, group, label if group == GROUPS[2] else y, *rest),
     )
-    (remark,) = trained_on(keys, lambda setup: at_maximum(setup, 18).start).remarks
+    found = trained_on(keys, lambda setup: at_maximum(setup, 18).start)
+    remark, shown = found.remarks
     term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
     assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
     assert "columns may separate the classes, or a category may have no events" in remark
+    assert shown == f"no interval is shown where an estimate may not exist: {term}"
+    without = [row.term for row in found.rows if np.isnan(row.p_value)]
+    assert without == [GROUPS[0], GROUPS[2]]  # the reference, which is no estimate, and this one
 
 
 @pytest.mark.parametrize(

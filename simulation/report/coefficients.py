@@ -7,9 +7,8 @@ from itertools import groupby
 
 import numpy as np
 
-from twinflower.models.coefficients import INTERCEPT, PER_UNIT, Coefficient
+from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
-from twinflower.models.survival_model import BASELINE
 
 _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "

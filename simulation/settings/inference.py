@@ -13,7 +13,8 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
     require(
         privacy == "none",
         "evaluation.standard-errors must be false in a private run: the information matrix is an exact function of the "
-        "records, which no budget pays for, and no interval is offered that counts in the noise of the training; got "
+        "records, which no budget pays for, and intervals that count in the noise of the training were measured to hold "
+        "the truth too rarely in some settings, so none are offered; got "
         f"true with privacy.mode {privacy}",
     )
     require(

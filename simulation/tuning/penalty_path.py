@@ -17,8 +17,7 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.errors import RunError, require
-from twinflower.models.coefficients import INTERCEPT
-from twinflower.models.survival_model import BASELINE
+from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch, RowLosses
 from twinflower.problems.regularisers import L1AndL2, L1Norm
