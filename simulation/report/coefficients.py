@@ -32,7 +32,7 @@ def remarks(found: Inference) -> list[str]:
     return [
         _UNITS,
         *([_BASELINE] if found.rows[0].column == BASELINE else []),
-        f"{_USED} {'' if errors else _NO_ERRORS}".strip(),
+        f"{_USED} {'' if errors or found.remarks else _NO_ERRORS}".strip(),
         *errors,
         *map(_sentence, found.remarks),
     ]

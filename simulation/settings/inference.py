@@ -13,9 +13,9 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
     require(
         privacy == "none",
         "evaluation.standard-errors must be false in a private run: the information matrix is an exact function of the "
-        "records, which no budget pays for, and intervals that count in the noise of the training were measured to hold "
-        "the truth too rarely in some settings, so none are offered; got "
-        f"true with privacy.mode {privacy}",
+        "records, which no budget pays for, and intervals that count in the noise of the training were measured to "
+        "hold the truth too rarely in some settings, so none are offered; got true with "
+        f"privacy.mode {privacy}",
     )
     require(
         objective.name in _LIKELIHOODS,
