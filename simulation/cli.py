@@ -14,6 +14,7 @@ import typer
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
 from .commands import Commands, assignments, sections
+from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
 
@@ -352,8 +353,8 @@ def audit_(
         raise typer.Exit(1)
 
 
-for site_command in (schema, identity, check_node, ledger):
-    app.command(site_command.__name__.replace("_", "-"))(site_command)
+for command in (path, refit, schema, identity, check_node, ledger):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 def main() -> None:

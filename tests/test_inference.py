@@ -17,10 +17,14 @@ from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
+from twinflower.models.coefficients import Coefficient
+from twinflower.models.inference import infer
 from twinflower.models.information import Information, packed_size
 from twinflower.models.model import inferred
+from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
+from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.simulation import cli
 from twinflower.simulation.app.exact import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
@@ -99,12 +103,13 @@ def sites(folder, objective, sizes=(60, 90, 50)):
     return keys, np.column_stack([np.ones(len(age)), age, size, group == 1, group == 2]), labels
 
 
-def at_maximum(setup, steps=30):
-    """The run that starts at the maximum of the likelihood of all rows, found by Newton's method."""
-    x = setup.start
+def at_maximum(setup, steps=30, kept=None):
+    """The run that starts at the maximum of the likelihood of all rows in some entries, found by Newton's method."""
+    x = setup.start.copy()
+    kept = list(range(len(x))) if kept is None else kept
     for _ in range(steps):
-        sums = information.simulated(setup, x)
-        x = x - np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
+        sums = information.simulated(setup, x).at(kept)
+        x[kept] -= np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
     return replace(setup, start=x)
 
 
@@ -145,6 +150,67 @@ def test_errors_and_p_values_are_those_of_statsmodels(objective, robust, tmp_pat
     assert np.isnan([row.std_error for row in references]).all()
 
 
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("objective", ["logistic", "least-squares", "poisson"])
+def test_errors_after_a_selection_are_those_of_statsmodels_on_the_selected_columns(
+    objective, robust, tmp_path
+):
+    """Selected are the age, the third group, and the intercept."""
+    keys, design, labels = sites(tmp_path, objective)
+    setup = prepare(parse(keys))
+    sparse = trained_model(setup, np.array([0.3, 0.0, 0.0, 0.0, -0.1, 0.0]), None)
+    kept = sparse.unpenalised.tolist()
+    assert kept == [0, 4, 5]
+    keys |= {"regulariser.name": "selected", "regulariser.entries": "0, 4, 5"}
+    setup = at_maximum(prepare(parse(keys)), kept=kept)
+    (result,) = cohort.train([setup])
+    found = inferred(trained_model(setup, result.model, None, result.information), robust)
+    (remark,) = found.remarks
+    assert remark.startswith("after selection: the columns were chosen by a penalty on these rows")
+    rows = [row for row in found.rows if row.selected or row.column == "(intercept)"]
+    known = by_statsmodels(objective, design[:, [0, 1, 4]], labels, robust)
+    assert_allclose([row.estimate for row in rows], known.params, rtol=1e-8)
+    assert_allclose([row.std_error for row in rows], known.bse, rtol=1e-8)
+    assert_allclose([row.p_value for row in rows], known.pvalues, rtol=1e-7, atol=1e-12)
+    assert np.isnan([row.std_error for row in found.rows if row not in rows]).all()
+
+
+def test_a_sparse_model_is_refitted_with_a_command(tmp_path):
+    keys = sites(tmp_path, "logistic")[0] | {"evaluation.standard-errors": False, "rounds": 30}
+    keys |= {"regulariser.name": "l1", "regulariser.weight": 0.02, "fedavg.step-size": 8.0}
+    setup = prepare(parse(keys))
+    (result,) = cohort.train([setup])
+    write_run(result, tmp_path / "lasso")
+    assert 0 < np.count_nonzero(result.model) < 6
+    command = ["refit", str(tmp_path / "lasso"), "--set", "rounds=40"]
+    done = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    model = twinflower.load(tmp_path / "lasso-refit")
+    known = twinflower.load(tmp_path / "lasso")
+    assert_array_equal(model.unpenalised, known.unpenalised)
+    assert model.selected == tuple(known.unpenalised.tolist())
+    assert "After selection: the columns were chosen by a penalty" in show(tmp_path / "lasso-refit")
+    assert "After selection" in (tmp_path / "lasso-refit" / "report.html").read_text()
+
+
+def show(folder):
+    """What the command prints of a run's coefficients."""
+    return " ".join(CliRunner().invoke(cli.app, ["coefficients", str(folder)]).output.split())
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ("0, 9", "regulariser.entries must be below 6, the number of entries of this model; got 9"),
+        ("age", "regulariser.entries must be whole numbers, separated by commas; got 'age'"),
+    ],
+)
+def test_entries_that_a_model_does_not_have_are_refused(entries, sentence, tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    with pytest.raises(SettingError, match=sentence):
+        prepare(parse(keys | {"regulariser.name": "selected", "regulariser.entries": entries}))
+
+
 def test_the_matrix_and_the_gradient_are_derivatives():
     rng = np.random.default_rng(0)
     for name, classes in (("logistic", 2), ("softmax", 3), ("least-squares", 0), ("poisson", 0)):
@@ -160,11 +226,34 @@ def test_the_matrix_and_the_gradient_are_derivatives():
         halves = [
             Information.of(objective, x, Batch(rows.features[s], labels[s])) for s in (slice(3), slice(3, 8))
         ]
-        for one, other in zip(Information.together(halves), found, strict=True):
+        together = Information.together(halves)
+        if name == "poisson":  # both halves have an event
+            together = together._replace(bounding=together.bounding / 2)
+        for one, other in zip(together, found, strict=True):
             assert_allclose(one, other)
         assert len(found.packed) == packed_size(objective.d)
         for one, other in zip(Information.unpacked(found.packed, objective.d), found, strict=True):
             assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("own", "labels"),
+    [
+        (CoxObjective(intervals="1, 2").build(3, 0), [-1.0, -2.5, -3.0]),
+        (StratifiedCoxObjective().build(3, 0), [-1.0, -2.5, -3.0]),
+        (make_objective("poisson", 3, 0), [0.0, 0.0, 0.0]),
+    ],
+)
+def test_without_an_event_there_are_no_p_values(own, labels):
+    features, labels = np.random.default_rng(0).normal(size=(3, 3)), np.array(labels)
+    sums = Information.of(own, np.zeros(own.d), Batch(features, labels))
+    assert sums.bounding == 0
+    rows = [Coefficient("y", "", "age", "per unit", "", 1.0, 2.0, True, effect="rate")]
+    found = infer(rows, np.eye(own.d)[:1], sums._replace(matrix=np.eye(own.d)), False, False)
+    assert np.isnan([found.rows[0].std_error, found.rows[0].p_value, found.rows[0].low]).all()
+    assert "nobody had the event" in found.remarks[0]
+    events = sums.of(own, np.zeros(own.d), Batch(features, np.abs(labels) + 1.0))
+    assert events.bounding == 1
 
 
 @pytest.mark.parametrize("objective", LABELS)
@@ -215,7 +304,10 @@ def rewrite(folder, change):
 
 
 def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
-    (remark,) = trained_on(sites(tmp_path, "logistic")[0]).remarks
+    found = trained_on(sites(tmp_path, "logistic")[0])
+    remark, shown = found.remarks
+    assert shown.startswith("no interval is shown where an estimate may not exist: (intercept) (1)")
+    assert np.isnan(found.rows[0].p_value)
     assert (
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
     )
@@ -261,8 +353,10 @@ def test_an_estimate_that_does_not_exist_is_said_not_to(kind, tmp_path):
         lambda age, size, group, y: (apart(age), size, group, str(int(old(age) or kind == "one class"))),
     )
     keys |= {"fedavg.step-size": 50.0, "rounds": 400}
-    (remark,) = trained_on(keys).remarks
+    found = trained_on(keys)
+    (remark,) = found.remarks
     assert "the rows have one class, or columns separate the classes" in remark
+    assert np.isnan([row.p_value for row in found.rows]).all()
 
 
 @pytest.mark.parametrize(
@@ -275,10 +369,14 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
         tmp_path,
         lambda age, size, group, y, *rest: (age, size, group, label if group == GROUPS[2] else y, *rest),
     )
-    (remark,) = trained_on(keys, lambda setup: at_maximum(setup, 18).start).remarks
+    found = trained_on(keys, lambda setup: at_maximum(setup, 18).start)
+    remark, shown = found.remarks
     term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
     assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
     assert "columns may separate the classes, or a category may have no events" in remark
+    assert shown == f"no interval is shown where an estimate may not exist: {term}"
+    without = [row.term for row in found.rows if np.isnan(row.p_value)]
+    assert without == [GROUPS[0], GROUPS[2]]  # the reference, which is no estimate, and this one
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,15 @@ D, ROWS = 6, 2
 WEIGHTS = np.array([0.0, 0.2, 0.5, 0.5, 1.0, 3.0])
 LOWER, UPPER = np.array([-1.0, -1, 0, 0.5, -2, -3]), np.array([1.0, 0, 2, 2, -0.5, 3])  # 0 not always inside
 
-NUMBERS = {"weight": 0.3, "l1": 0.3, "l2": 0.5, "bound": 0.8, "radius": 1.1, "parameters": ""}
+NUMBERS = {
+    "weight": 0.3,
+    "l1": 0.3,
+    "l2": 0.5,
+    "bound": 0.8,
+    "radius": 1.1,
+    "entries": "4, 1",
+    "parameters": "",
+}
 EVERY = {
     name: make_regulariser(name, ROWS, **{key: NUMBERS[key] for key in settings_of(entry)})
     for name, entry in REGULARISERS.items()
@@ -101,6 +109,8 @@ def test_values_are_their_formulas():
     columns = sum(math.hypot(*x.reshape(ROWS, -1)[:, j]) for j in range(D // ROWS))
     wanted = {"none": 0, "l1": 0.3 * l1, "l1-box": 0.3 * l1, "group-l1": 0.3 * columns, "box": 0, "ball": 0}
     wanted["elastic-net"] = 0.3 * l1 + 0.5 / 2 * sum(z * z for z in x)
+    wanted["selected"] = np.inf
+    assert EVERY["selected"].value(EVERY["selected"].prox(x, 1.0)) == 0
     assert_allclose([EVERY[name].value(x) for name in REGULARISERS], [wanted[n] for n in REGULARISERS])
     inside = (LOWER + UPPER) / 2
     weighted = sum(w * abs(z) for w, z in zip(WEIGHTS, inside, strict=True))

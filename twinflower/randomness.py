@@ -37,6 +37,7 @@ PURPOSES = {
             "tuning",
             "evaluation",
             "reference",
+            "folds",
         ),
         1,
     )

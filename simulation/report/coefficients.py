@@ -7,9 +7,8 @@ from itertools import groupby
 
 import numpy as np
 
-from twinflower.models.coefficients import INTERCEPT, PER_UNIT, Coefficient
+from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
-from twinflower.models.survival_model import BASELINE
 
 _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
@@ -33,7 +32,7 @@ def remarks(found: Inference) -> list[str]:
     return [
         _UNITS,
         *([_BASELINE] if found.rows[0].column == BASELINE else []),
-        f"{_USED} {'' if errors else _NO_ERRORS}".strip(),
+        f"{_USED} {'' if errors or found.remarks else _NO_ERRORS}".strip(),
         *errors,
         *map(_sentence, found.remarks),
     ]

@@ -9,6 +9,7 @@ A folder holds
     clients.csv                            what each client took part in and spent
     scores.csv                             the clients' held-out rows by the bin of their score, if they are counted
     survival.csv                           the survival curve of all sites, and of every site, if there is one
+    path.csv                               the errors and models by weight of the penalty, if the weight was chosen so
     information.npz                        what the sites sent for standard errors: exact sums, not for every reader
     model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
     report.html                            the report, one page that needs no other file
@@ -21,7 +22,7 @@ A folder holds
 
 CONFIG, EXPERIMENT, TITLE = "config.toml", "experiment.toml", "title.txt"
 METRICS, ROUNDS, CLIENTS, SCORES = "metrics.csv", "rounds.jsonl", "clients.csv", "scores.csv"
-SURVIVAL = "survival.csv"
+SURVIVAL, PATH = "survival.csv", "path.csv"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
 INFORMATION = "information.npz"
@@ -35,6 +36,7 @@ DIGESTED = (
     CLIENTS,
     SCORES,
     SURVIVAL,
+    PATH,
     ROUNDS,
     ENVIRONMENT,
     MODEL,

@@ -16,7 +16,7 @@ from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
 
 from ..settings import Value
-from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
+from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
 from .folder import has_ended, is_experiment
@@ -117,6 +117,15 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
                 found.setdefault(int(row["client"]), []).append(numbers)
         return {client: _persons_of(*np.array(rows).T) for client, rows in found.items()}
+
+
+def read_path(folder: Path) -> list[dict[str, str]]:
+    """The rows of path.csv, with the weight, the error and the entries of the model of each; empty if it is missing."""
+    path = folder / names.PATH
+    with _expecting(path, "not the path of a penalty"):
+        found = list(csv.DictReader(_text(path).splitlines()))
+        require(all(set(PATH_COLUMNS) <= row.keys() for row in found), "")
+        return found
 
 
 def _persons_of(edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array) -> SurvivalTable:

@@ -18,6 +18,7 @@ from twinflower.models.information import Information
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
+from twinflower.problems.regularisers import Support
 from twinflower.strategies import Round
 
 from ..runs.advice import warnings
@@ -348,12 +349,13 @@ def trained_model(
     setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Information | None = None
 ) -> Trained | None:
     """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
-    config, data = setup.config, setup.dataset
+    config, data, h = setup.config, setup.dataset, setup.regulariser
     if isinstance(setup.objective, NamedModel):
         return None
     return trained(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={**origin(config, privacy), "seed": config.seed, "run": config.digest}, information=information,
+        selected=h.entries if isinstance(h, Support) else (),
     )  # fmt: skip
 
 

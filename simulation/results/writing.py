@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,14 @@ from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
 
 from ..settings import Config
-from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, SCORES_COLUMNS, SURVIVAL_COLUMNS
+from ..settings.columns import (
+    ALL_SITES,
+    CLIENT_COLUMNS,
+    COLUMNS,
+    PATH_COLUMNS,
+    SCORES_COLUMNS,
+    SURVIVAL_COLUMNS,
+)
 from ..settings.experiment import Experiment, experiment_text
 from ..settings.toml import to_tables
 from . import names
@@ -73,6 +80,11 @@ def write_run(result: Result, folder: Path) -> Path:
     (folder / names.RESUME).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
+
+
+def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write path.csv: the points of a path over the weights of a penalty, and the entries of their models."""
+    _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
 
 
 def _by_bin(scores: Mapping[int, ScoreTable]) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.problems.objectives import check_clipping
-from twinflower.problems.regularisers import Regulariser, on_part
+from twinflower.problems.regularisers import Regulariser, Support, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
 from twinflower.sums.plan import SumPlan
@@ -46,6 +46,11 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
         f"{len(parts)} parameters",
     )
     whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
+    last = max(whole.entries) if isinstance(whole, Support) else 0
+    require(
+        last < objective.d,
+        f"regulariser.entries must be below {objective.d}, the number of entries of this model; got {last}",
+    )
     return on_part(whole, parts) if h.parameters else whole
 
 

@@ -25,6 +25,7 @@ CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
 ALL_SITES = "all"  # in the column "client" of survival.csv
 SURVIVAL_COLUMNS = ("client", *Curve._fields, "noise")
+PATH_COLUMNS = ("weight", "error", "std_error", "rounds", "nonzeros", "choice")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")
 EXTRA_COLUMNS = (

@@ -13,8 +13,9 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
     require(
         privacy == "none",
         "evaluation.standard-errors must be false in a private run: the information matrix is an exact function of the "
-        "records, which no budget pays for, and no interval is offered that counts in the noise of the training; got "
-        f"true with privacy.mode {privacy}",
+        "records, which no budget pays for, and intervals that count in the noise of the training were measured to "
+        "hold the truth too rarely in some settings, so none are offered; got true with "
+        f"privacy.mode {privacy}",
     )
     require(
         objective.name in _LIKELIHOODS,
@@ -26,7 +27,9 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
         "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
     )
     require(
-        regulariser == "none" and not (objective.l2 or objective.nonconvex or objective.clip_norm),
+        regulariser in ("none", "selected")
+        and not (objective.l2 or objective.nonconvex or objective.clip_norm),
         "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
-        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0",
+        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0; "
+        "twinflower refit trains the columns of a sparse model again without its penalty",
     )

@@ -24,7 +24,37 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
     least one. The original test rows are removed: the set-up's test rows are the held-out ones.
     """
-    kept, given = _parts(setup, share)
+    return _held(setup, *_parts(setup, share))
+
+
+def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
+    """Divide every client's training rows into `count` folds of equal sizes, up to one row. For each fold, return the
+    set-up on the other rows, and the fold's rows, weighted as in F.
+
+    The rows are drawn from (seed, "folds", client). SettingError if a client has fewer rows than folds.
+    """
+    fewest = int(setup.partition.sizes.min())
+    require(
+        fewest >= count,
+        f"{count} folds need {count} rows at every client; one has {fewest}: take fewer folds",
+    )
+    clients = range(setup.partition.num_clients)
+    drawn = [
+        stream(setup.config.seed, "folds", own, 1).permutation(setup.partition.of(own)) for own in clients
+    ]
+    parts = [np.array_split(rows, count) for rows in drawn]
+    return [
+        _held(
+            setup,
+            [np.concatenate(own[:fold] + own[fold + 1 :]) for own in parts],
+            [own[fold] for own in parts],
+        )
+        for fold in range(count)
+    ]
+
+
+def _held(setup: Setup, kept: Sequence[Index], given: Sequence[Index]) -> tuple[Setup, Batch]:
+    """The set-up on the kept rows, and the given ones, weighted as in F."""
     data, given_rows = setup.dataset, _grouped([rows for rows in given if len(rows)])
     shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets)
     held = weighted(shards, setup.by_rows)

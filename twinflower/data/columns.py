@@ -135,7 +135,7 @@ class Category:
     def codes(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's category (rows,), -1 for missing cells; CellError for an invalid cell."""
         places = {category: place for place, category in enumerate(self.categories)}
-        return _coded(cells, places, absent, "one of the categories")
+        return _coded(cells, places, absent, f"one of the categories, which are {_few(places)}")
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
         """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
@@ -188,7 +188,7 @@ class Classes:
     def encode(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
-        codes = _coded(cells, places, absent, "a value of one of the classes")
+        codes = _coded(cells, places, absent, f"a value of one of the classes, which are {_few(places)}")
         _refuse(codes < 0, *_NO_LABEL)
         return codes
 
@@ -285,7 +285,8 @@ class Survival:
     def events(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """1 for the event and 0 for censoring, (rows,)."""
         places = dict.fromkeys(self.censored, 0) | dict.fromkeys(self.happened, 1)
-        codes = _coded(cells, places, absent, "a value of event-values or censored-values")
+        what = f"a value of event-values ({_few(self.happened)}) or censored-values ({_few(self.censored)})"
+        codes = _coded(cells, places, absent, what)
         _refuse(codes < 0, "it is not known whether the event happened", "leave the row out")
         return codes
 
@@ -378,7 +379,7 @@ def _coded(cells: Cells, places: Mapping[str, int], absent: frozenset[str], what
 def _place(row: int, cell: Any, places: Mapping[str, int], absent: frozenset[str], what: str) -> int:
     place = places.get(as_text(cell))
     if place is None and not _absent(cell, absent):
-        raise CellError(row, f"{_shown(cell)} is not {what}, which are {_few(places)}")
+        raise CellError(row, f"{_shown(cell)} is not {what}")
     return -1 if place is None else place
 
 

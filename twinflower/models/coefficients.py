@@ -28,7 +28,7 @@ from ..data.schema import Schema
 from ..errors import SettingError
 from .inputs import Inputs
 
-INTERCEPT, PER_UNIT, MISSING = "(intercept)", "per unit", "is missing"
+INTERCEPT, BASELINE, PER_UNIT, MISSING = "(intercept)", "(baseline)", "per unit", "is missing"
 
 
 class Term(NamedTuple):
@@ -153,4 +153,5 @@ def _of_category(column: Category, weights: Array) -> Iterator[Term]:
         yield Term(column.name, category, reference, weight - own, bool(weight))
     if column.missing != REFUSE:
         weight = float(weights[-1]) if column.missing == INDICATOR else 0.0
-        yield Term(column.name, MISSING, reference, weight - own, bool(weight))
+        selected = bool(weight) if column.missing == INDICATOR else bool(own)  # it has no feature of its own
+        yield Term(column.name, MISSING, reference, weight - own, selected)

@@ -7,13 +7,13 @@ features beside a column of ones, make H singular; a row is determined if T x do
 information. Intervals are at 95%: normal, and for least squares without the robust form Student's t.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import special
-from ..arrays import Array
-from .coefficients import Coefficient
+from ..arrays import Array, Mask
+from .coefficients import BASELINE, Coefficient
 from .information import Information
 from .intervals import LEVEL
 
@@ -22,6 +22,16 @@ _DETERMINED = 1e-6  # share of a row of T in directions without information, up 
 _FAR = (
     0.01  # standard errors, log odds or log rates between an estimate and the maximum that are worth a remark
 )
+
+
+_GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
+
+
+_UNBOUNDED = {
+    True: "the model predicts every row correctly: the rows have one class, or columns separate the classes; then the "
+    "maximum of the likelihood does not exist",
+    False: "every count is 0, or nobody had the event: then the maximum of the likelihood does not exist",
+}
 
 
 class Inference(NamedTuple):
@@ -72,13 +82,15 @@ def infer(
     rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
     errors = _errors(rows, inverse, information, residuals, robust)
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
-    exact = residuals and not robust
-    done = [
-        _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, errors, strict=True)
-    ]
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
+    gone = np.abs(step) > _GONE if found[0].effect else np.zeros(len(step), bool)
+    exact = residuals and not robust
+    shown = np.where(gone | (information.bounding == 0), np.nan, errors)
+    done = [
+        _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, shown, strict=True)
+    ]
     far = _far(done, step, errors, f"log {found[0].effect}" if found[0].effect else "")
-    return Inference(done, _remarks(done, rows, information, far))
+    return Inference(done, _remarks(done, rows, information, far, gone))
 
 
 def _errors(rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool) -> Array:
@@ -118,24 +130,35 @@ def _far(done: list[Coefficient], step: Array, errors: Array, unit: str) -> str:
     return " and ".join(texts)
 
 
-def _remarks(done: list[Coefficient], rows: Array, information: Information, far: str) -> list[str]:
+def _remarks(
+    done: list[Coefficient], rows: Array, information: Information, far: str, gone: Mask
+) -> list[str]:
     """Sentences about estimates that do not exist, are not determined, or were not reached."""
-    loose = [_name(own) for own, row in zip(done, rows, strict=True) if np.isnan(row).any()]
     texts = []
+    loose = _named(done, np.isnan(rows).any(1))
     if loose:
-        texts.append(f"not determined, because columns are collinear or never vary: {', '.join(loose)}")
-    if done[0].against and not information.wrong:
-        texts.append(
-            "the model predicts every row correctly: the rows have one class, or columns separate the classes; then "
-            "the maximum of the likelihood does not exist, and these errors mean nothing"
-        )
+        texts.append(f"not determined, because columns are collinear or never vary{_at_risk(done)}: {loose}")
+    if not information.bounding:
+        texts.append(f"{_UNBOUNDED[bool(done[0].against)]}, so there are no intervals and p-values")
     elif far:
         texts.append(
             f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
             "rows; if it stays so, columns may separate the classes, or a category may have no events; then the "
-            "maximum does not exist, and these errors mean nothing"
+            "maximum does not exist"
+        )
+        texts += [f"no interval is shown where an estimate may not exist: {_named(done, gone)}"] * bool(
+            gone.any()
         )
     return texts
+
+
+def _at_risk(done: list[Coefficient]) -> str:
+    """A further reason why a baseline hazard is not determined; empty for other models."""
+    return ", or nobody is at risk in an interval" if any(own.column == BASELINE for own in done) else ""
+
+
+def _named(done: list[Coefficient], which: Any) -> str:
+    return ", ".join(_name(own) for own, there in zip(done, which, strict=True) if there)
 
 
 def _name(own: Coefficient) -> str:

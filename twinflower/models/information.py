@@ -2,30 +2,39 @@
 
 For rows a with labels y and scores s = X a, the loss is minus a log likelihood (up to constants, and for least squares
 with variance 1). A site sends sums over its rows: the information matrix, which is the Hessian of the loss in x; the
-outer products of the gradients; the gradient; the loss; and the number of rows that are predicted wrongly. Nothing is
+outer products of the gradients; the gradient; the loss; and whether the maximum of the likelihood is finite. Nothing is
 averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
+from ..count_labels import unpacked
+from ..problems.discrete_cox import DiscreteCox
 from ..problems.interfaces import Batch
+from ..problems.losses import Poisson
 from ..problems.objectives import LinearModel
+from ..problems.stratified_cox import StratifiedCox
+from ..survival_labels import unsigned
 
 MOST_PARAMETERS = 1000
 _SCALARS = 3
 
 
 class Information(NamedTuple):
-    """Sums over rows at a point x (d,): their number, the losses, the wrong predictions, the gradient (d,), the
-    information matrix (d, d), and the outer products of the rows' gradients (d, d)."""
+    """Sums over rows at a point x (d,): their number, the losses, `bounding`, the gradient (d,), the information matrix
+    (d, d), and the outer products of the rows' gradients (d, d).
+
+    bounding: 0 if the maximum of the likelihood does not exist. Of a classification the number of wrong predictions; of
+    counts and of survival 1 if there is an event, for each site; else the number of rows.
+    """
 
     rows: float
     loss: float
-    wrong: float
+    bounding: float
     gradient: Array
     matrix: Array
     outer: Array
@@ -36,9 +45,8 @@ class Information(NamedTuple):
         x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
         scores = objective.scores(x, rows.features)
         slopes = objective.loss.slopes(scores, rows.labels)
-        wrong = (objective.predict(x, rows.features) != rows.labels).sum() if objective.loss.classifies else 0
         return cls(
-            float(len(slopes)), float(objective.losses(x, rows).sum()), float(wrong),
+            float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows),
             objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
             objective.outer(slopes, rows.features),
         )  # fmt: skip
@@ -48,6 +56,13 @@ class Information(NamedTuple):
         """The sums over the rows of all of these sites, at least one, in their order."""
         return cls(*(sum(parts[1:], parts[0]) for parts in zip(*sites, strict=True)))
 
+    def at(self, entries: Sequence[int]) -> "Information":
+        """The sums for a model of which only these entries are free."""
+        square = np.ix_(entries, entries)
+        return self._replace(
+            gradient=self.gradient[entries], matrix=self.matrix[square], outer=self.outer[square]
+        )
+
     @property
     def packed(self) -> Array:
         """All numbers in one array, (3 + d + 2 d^2,)."""
@@ -56,10 +71,21 @@ class Information(NamedTuple):
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `packed`; ValueError for another number of numbers."""
-        rows, loss, wrong = numbers[:_SCALARS].tolist()
+        rows, loss, bounding = numbers[:_SCALARS].tolist()
         gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
         matrix, outer = (part.reshape(d, d) for part in others)
-        return cls(rows, loss, wrong, gradient, matrix, outer)
+        return cls(rows, loss, bounding, gradient, matrix, outer)
+
+
+def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
+    """See `Information`."""
+    if objective.loss.classifies:
+        return float((objective.predict(x, rows.features) != rows.labels).sum())
+    if isinstance(objective.loss, Poisson):
+        return float((unpacked(rows.labels)[0] > 0).any())
+    if isinstance(objective, DiscreteCox | StratifiedCox):
+        return float(unsigned(rows.labels)[1].any())
+    return float(len(rows.labels))
 
 
 def packed_size(d: int) -> int:

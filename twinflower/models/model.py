@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array
+from ..arrays import Array, Index
 from ..data.tables import read_rows
 from ..errors import DataError, require
 from ..known_objectives import make_model
@@ -29,6 +29,10 @@ from .information import Information
 from .inputs import Inputs
 
 VERSION = 1
+_SELECTED = (
+    "after selection: the columns were chosen by a penalty on these rows, which the intervals and p-values do not "
+    "account for"
+)
 
 
 @contextmanager
@@ -50,7 +54,8 @@ class TrainedModel(ABC):
 
     form: the objective's settings without which its scores cannot be computed (`Penalties.form`). origin: how the model
     was trained (algorithm, data, rounds, privacy), for information only; for a run also its seed
-    and digest. information: what the sites sent for standard errors, if they did.
+    and digest. information: what the sites sent for standard errors, if they did. selected: the entries of x that were
+    trained after a selection, the others being 0; empty for a model without one.
     """
 
     x: Array
@@ -62,6 +67,7 @@ class TrainedModel(ABC):
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
     information: Information | None = None
+    selected: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         found = f", classes={list(self.classes)}" if self.classes else ""
@@ -125,6 +131,7 @@ class TrainedModel(ABC):
             **target,
             "inputs": self.inputs.document(),
             "origin": dict(self.origin),
+            **({"selected": list(self.selected)} if self.selected else {}),
         }
 
     def arrays(self) -> dict[str, Any]:
@@ -145,6 +152,16 @@ class TrainedModel(ABC):
         own norms.
         """
         return inferred(self, robust).rows
+
+    @property
+    def unpenalised(self) -> Index:
+        """The entries of x (n,) that a fit of the selected columns without a penalty has: those that are not 0, and of
+        every score those that belong to no feature, such as intercepts and baseline hazards."""
+        require(isinstance(self._model, LinearModel), f"a {self.objective} has no columns to select")
+        shape = self._model.shapes[0]
+        return np.flatnonzero(
+            (self.x.reshape(shape) != 0) | (np.arange(shape[1]) >= self.inputs.num_features)
+        )
 
     @property
     def residuals(self) -> bool:
@@ -176,7 +193,11 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
     points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
     constant, *columns = (np.array([row.estimate for row in own]) for own in points)
     rows = np.stack(columns, axis=1) - constant[:, None]
-    return infer(found, rows, model.information, model.residuals, robust)
+    if not model.selected:
+        return infer(found, rows, model.information, model.residuals, robust)
+    kept = list(model.selected)
+    done = infer(found, rows[:, kept], model.information.at(kept), model.residuals, robust)
+    return done._replace(remarks=[_SELECTED, *done.remarks])
 
 
 def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:

@@ -7,10 +7,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..problems.discrete_cox import IntervalHazards
-from .coefficients import Coefficient, table
+from .coefficients import BASELINE, Coefficient, table
 from .risk_model import RiskModel
-
-BASELINE = "(baseline)"
 
 
 class TrainedSurvival(RiskModel):

@@ -244,6 +244,7 @@ def _described(x: Array, document: Mapping[str, Any], information: Information |
         x, document["objective"], Inputs.of(document["inputs"]), form=form,
         classes=tuple(document["classes"]), middle=float(document["middle"]), half=float(document["half"]),
         origin=dict(document["origin"]), information=information,
+        selected=tuple(map(int, document.get("selected", ()))),
     )  # fmt: skip
     if model._model.d != len(x) or not np.isfinite(x).all():
         raise ValueError("x")

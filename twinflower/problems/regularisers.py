@@ -15,7 +15,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 
 from ..arrays import Array
-from ..settings import Setting, above, at_least, check_settings, make
+from ..settings import Rule, Setting, above, at_least, check_settings, make
 from .interfaces import Part
 
 
@@ -238,6 +238,23 @@ class Ball:
         return u * (self.radius / np.maximum(norm, self.radius))
 
 
+@dataclass(frozen=True)
+class Support:
+    """Indicator of the points whose entries are 0 but for those in `entries`."""
+
+    entries: tuple[int, ...]
+
+    def value(self, x: Array) -> Array:
+        """0 if all other entries are 0, and infinity otherwise."""
+        return np.where((x == self.prox(x)).all(-1), 0.0, np.inf)
+
+    def prox(self, u: Array, step: float = 1.0) -> Array:
+        """The projection of u: its entries, with all others set to 0."""
+        point, kept = np.zeros_like(u), list(self.entries)
+        point[..., kept] = u[..., kept]
+        return point
+
+
 Span = tuple[int, int]  # (first, end) of a part of a point, end exclusive
 
 
@@ -394,8 +411,38 @@ class InBall(Penalty):
         return Ball(self.radius)
 
 
+def _entries(text: str) -> tuple[int, ...]:
+    """The numbers that a text such as "0, 3, 7" lists, ascending; none for any other text."""
+    words = [word.strip() for word in text.split(",")]
+    return tuple(sorted(set(map(int, words)))) if all(word.isdecimal() for word in words) else ()
+
+
+@dataclass(frozen=True)
+class Selected(Penalty):
+    """Settings of the indicator of the points whose entries are 0 but for some."""
+
+    name: str = "selected"
+    entries: Annotated[
+        str,
+        Setting(
+            "entries of the model that may differ from 0, counted from 0, such as 0, 3, 7; see twinflower refit",
+            Rule("whole numbers, separated by commas", lambda text: bool(_entries(text))),
+        ),
+    ] = "0"
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The entries, as numbers."""
+        return _entries(self.entries)
+
+    def build(self, rows: int) -> Regulariser:
+        """The regulariser h for points that are matrices with `rows` rows."""
+        return Support(self.chosen)
+
+
 REGULARISERS: dict[str, type[Penalty]] = {
-    entry.name: entry for entry in (NoRegulariser, L1Norm, L1NormInBox, L1AndL2, GroupNorms, InBox, InBall)
+    entry.name: entry
+    for entry in (NoRegulariser, L1Norm, L1NormInBox, L1AndL2, GroupNorms, InBox, InBall, Selected)
 }
 
 

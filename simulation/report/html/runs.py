@@ -26,6 +26,7 @@ from .charts import Chart, chart
 from .coefficients import coefficients
 from .discrimination import discrimination
 from .parts import Fact, Page, Section, Table
+from .penalty import penalty
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
 from .survival import survival
@@ -44,8 +45,8 @@ def page_of_run(folder: Path) -> Page:
     summary, rows, config = read_summary(folder), read_rows(folder), read_config(folder).config
     case = Case.of_folder(folder)
     sections = [
-        *warned(summary["warnings"] or []), *_curves(rows, config), *columns(folder, config), *coefficients(folder),
-        *discrimination(folder, summary), *survival(folder, summary), _sites(folder, summary),
+        *warned(summary["warnings"] or []), *_curves(rows, config), *columns(folder, config), *penalty(folder),
+        *coefficients(folder), *discrimination(folder, summary), *survival(folder, summary), _sites(folder, summary),
         Section("Privacy", parts=statement(case)), settings([config]), proofs(folder, config),
     ]  # fmt: skip
     return Page(

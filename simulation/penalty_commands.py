@@ -1,0 +1,84 @@
+"""The commands that choose the weight of a penalty and train without it; `cli` adds them to the command line."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinflower.errors import require
+from twinflower.settings import check_choice
+
+Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
+Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
+DataDir = Annotated[
+    str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+]
+
+
+def path(
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with one curve and one seed")],
+    set_: Set = None,
+    weights: Annotated[int, typer.Option(help="number of weights")] = 20,
+    ratio: Annotated[float, typer.Option(help="of the smallest weight to the largest")] = 0.01,
+    largest: Annotated[
+        float,
+        typer.Option(
+            help="weight; 0: the smallest at which the model is 0, which a private run cannot look for"
+        ),
+    ] = 0.0,
+    folds: Annotated[
+        int, typer.Option(help="parts of every client's rows; of a private run, one is counted")
+    ] = 5,
+    choose: Annotated[
+        str,
+        typer.Option(help="min: the lowest error; 1se: the largest weight within one standard error of it"),
+    ] = "min",
+    out: Out = "",
+    data_dir: DataDir = "",
+) -> None:
+    """Choose the weight of an l1 or elastic-net penalty by cross-validation at the clients, and train with it."""
+    from . import running
+    from .arguments import close, plan_of
+    from .report.console import say
+    from .report.terminal import Terminal
+    from .results.writing import write_path
+    from .runs.setup import prepare
+    from .tuning import penalty_path
+
+    check_choice("--choose", choose, (penalty_path.LOWEST, penalty_path.SIMPLEST))
+    asked = plan_of(experiment, set_, data_dir)
+    require(asked.single, f"path takes one curve and one seed; {experiment} has more")
+    runtime, config = running.chosen(asked, ""), replace(asked.curves[0].config, seed=asked.seeds[0])
+    folder = running.new(asked, runtime, out)
+    points = penalty_path.path(config, penalty_path.Plan(weights, ratio, largest, folds), say)
+    weight = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]].weight
+    say(f"chosen: weight {weight:.6g}")
+    write_path(penalty_path.rows_of(points, penalty_path.entry_names(prepare(config))), folder)
+    keys = penalty_path.settings_at(config, weight)
+    plan = plan_of(
+        experiment, [*(set_ or []), *(f"{key}={value!r}" for key, value in keys.items())], data_dir
+    )
+    close(plan, folder, running.run(plan, folder, runtime, Terminal(plan, folder)))
+
+
+def refit(
+    folder: Annotated[Path, typer.Argument(help="folder of a run of a linear model with a penalty")],
+    set_: Set = None,
+    out: Out = "",
+    data_dir: DataDir = "",
+) -> None:
+    """Train a sparse model's columns again without the penalty, for estimates with standard errors."""
+    from twinflower.models.trained import load
+
+    from . import running
+    from .arguments import close, plan_of
+    from .report.terminal import Terminal
+    from .results import names
+
+    kept = ", ".join(map(str, load(folder).unpenalised.tolist()))
+    keys = ["regulariser.name=selected", f"regulariser.entries={kept}", "evaluation.standard-errors=true"]
+    plan = plan_of(folder / names.CONFIG, [*keys, *(set_ or [])], data_dir)
+    runtime = running.chosen(plan, "")
+    results = running.new(plan, runtime, out or f"{folder.absolute()}-refit")
+    close(plan, results, running.run(plan, results, runtime, Terminal(plan, results)))

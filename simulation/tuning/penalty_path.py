@@ -1,0 +1,198 @@
+"""The path of a sparse model over the weights of its penalty, and the choice of a weight by cross-validation.
+
+The weights fall geometrically from the smallest one at which the model is 0, which is the largest slope of F at 0 (for
+the l1 norm, max_j |dF/dx_j|). At each of them a run on all rows, and one on all but each fold, start where the runs at
+the weight before have ended (warm starts: Friedman, Hastie and Tibshirani 2010, section 2.5). The error of a weight is
+the mean over the folds of the loss on the fold's rows, without penalties. Every client divides its own rows.
+
+In a private run both would be exact functions of the records. There the largest weight is public, and the weights
+are the candidates of a charged tuning (`charged`), scored by noisy counts of correct predictions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.errors import RunError, require
+from twinflower.models.coefficients import BASELINE, INTERCEPT
+from twinflower.problems.discrete_cox import DiscreteCox
+from twinflower.problems.interfaces import Batch, RowLosses
+from twinflower.problems.regularisers import L1AndL2, L1Norm
+from twinflower.problems.stratified_cox import StratifiedCox
+from twinflower.settings import Value
+
+from ..runs.setup import Setup, prepare
+from ..runtimes import cohort
+from ..settings import Config
+from .charged import Charged
+from .validation import folds
+
+LOWEST, SIMPLEST = "min", "1se"
+_ROUNDING = 1 + 1e-9  # at the largest slope itself, rounding can leave a weight of 1e-17
+Say = Callable[[str], None]
+
+
+class Point(NamedTuple):
+    """A weight of the path.
+
+    error: the mean loss on the folds, in a private run the share of wrong predictions. std_error: its standard error
+    over the folds, in a private run the standard deviation of the noise in it. rounds: those that it was trained for.
+    x (d,): the model on all rows; empty in a private run.
+    """
+
+    weight: float
+    error: float
+    std_error: float
+    rounds: int
+    x: Array
+
+
+class Plan(NamedTuple):
+    """How many weights, from the largest (0: the smallest at which the model is 0) to `ratio` times it; the folds."""
+
+    weights: int = 20
+    ratio: float = 0.01
+    largest: float = 0.0
+    folds: int = 5
+
+    def check(self) -> None:
+        """SettingError for a number out of range."""
+        require(self.weights > 1, f"--weights must be at least 2; got {self.weights}")
+        require(0 < self.ratio < 1, f"--ratio must be between 0 and 1; got {self.ratio:g}")
+        require(0 <= self.largest < np.inf, f"--largest must be at least 0; got {self.largest:g}")
+        require(self.folds > 1, f"--folds must be at least 2; got {self.folds}")
+
+
+def settings_at(config: Config, weight: float) -> dict[str, Value]:
+    """The settings of the regulariser at this weight of its l1 norm. An elastic net keeps the ratio of its weights."""
+    own = config.regulariser
+    if isinstance(own, L1AndL2):
+        return {"regulariser.l1": weight, "regulariser.l2": weight * own.l2 / own.l1}
+    return {"regulariser.weight": weight}
+
+
+def path(config: Config, plan: Plan, say: Say) -> list[Point]:
+    """The path of a run, from the largest weight down. Raises SettingError if it has none, RunError if one of its runs
+    fails."""
+    plan.check()
+    own = config.regulariser
+    require(
+        isinstance(own, L1Norm) or (isinstance(own, L1AndL2) and own.l1 > 0),
+        "a path needs regulariser.name l1, or elastic-net with regulariser.l1 above 0, whose ratio to regulariser.l2 "
+        f"is kept; got {own.name}",
+    )
+    config = config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
+    return (_exact if config.privacy.mode == "none" else _charged)(config, plan, say)
+
+
+def choices(points: Sequence[Point]) -> tuple[int, int]:
+    """The places of the weight with the lowest error, among those that were trained longest, and of the largest such
+    weight whose error is at most one standard error higher."""
+    longest = max(own.rounds for own in points)
+    known = [place for place, own in enumerate(points) if own.rounds == longest]
+    best = min(known, key=lambda place: points[place].error)
+    limit = points[best].error + points[best].std_error
+    return best, next(place for place in known if points[place].error <= limit)
+
+
+def rows_of(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of path.csv. names (d,): of the entries of a model, of which each has a column."""
+    best, simplest = choices(points)
+    return [
+        {
+            **dict(zip(own._fields[:-1], own, strict=False)),
+            "nonzeros": np.count_nonzero(own.x) if own.x.size else "",
+            "choice": " ".join(word for word, at in ((LOWEST, best), (SIMPLEST, simplest)) if at == place),
+        }
+        | dict(zip(names, own.x.tolist(), strict=False))
+        for place, own in enumerate(points)
+    ]
+
+
+def entry_names(setup: Setup) -> list[str]:
+    """A name (d,) for every entry of a model, of a feature, with its class if the model has scores of several."""
+    inputs, classes = setup.inputs, setup.dataset.class_names
+    own = [*inputs.feature_names, *([INTERCEPT] if inputs.bias else [])]
+    if isinstance(setup.objective, DiscreteCox):
+        return own + [f"{BASELINE} to {end:g}" for end in setup.objective.loss.ends.tolist()]
+    if setup.objective.d == len(own):
+        return own
+    return [f"{name} ({label})" for label in classes for name in own]
+
+
+def _weights(largest: float, plan: Plan) -> Array:
+    return np.geomspace(largest, plan.ratio * largest, plan.weights)
+
+
+def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
+    """The path of a run without privacy."""
+    setup = prepare(config)
+    require(
+        isinstance(setup.objective, RowLosses) and not isinstance(setup.objective, StratifiedCox),
+        f"a path adds up the losses of single rows, which objective '{config.objective.name}' does not have",
+    )
+    divided = folds(setup, plan.folds)
+    runs, points = [setup, *(own for own, _ in divided)], []
+    models = [np.zeros_like(setup.start)] * len(runs)
+    for weight in _weights(plan.largest or _ROUNDING * setup.central.slope_at_zero, plan).tolist():
+        models = _trained(runs, models, settings_at(config, weight))
+        losses = [_loss(setup, x, rows) for x, (_, rows) in zip(models[1:], divided, strict=True)]
+        spread = float(np.std(losses, ddof=1) / np.sqrt(plan.folds))
+        points.append(Point(weight, float(np.mean(losses)), spread, config.rounds, models[0]))
+        say(
+            f"weight {weight:.4g}: {np.count_nonzero(models[0])} nonzeros, loss {np.mean(losses):.5g} +- {spread:.2g}"
+        )
+    return points
+
+
+def _trained(runs: Sequence[Setup], starts: Sequence[Array], keys: Mapping[str, Value]) -> list[Array]:
+    """The models (d,) of these runs from these starting points, with these settings of the regulariser."""
+    results = cohort.train([_at(own, x, keys) for own, x in zip(runs, starts, strict=True)])
+    failed = next((own.failure for own in results if own.model is None), "")
+    if failed:
+        raise RunError(
+            f"no model at {', '.join(f'{key} = {value:.4g}' for key, value in keys.items())}: {failed}"
+        )
+    return [cast(Array, own.model) for own in results]
+
+
+def _at(setup: Setup, start: Array, keys: Mapping[str, Value]) -> Setup:
+    config = setup.config.put(keys)
+    h = config.regulariser.build(setup.objective.shapes[-1][0])
+    algorithm: Any = setup.algorithm
+    return replace(setup, config=config, algorithm=replace(algorithm, regulariser=h), start=start)
+
+
+def _loss(setup: Setup, x: Array, rows: Batch) -> float:
+    """The mean loss of rows, weighted as in F."""
+    losses = cast(RowLosses, setup.objective).losses(x, rows)
+    return float(np.average(losses, weights=rows.weights))
+
+
+def _charged(config: Config, plan: Plan, say: Say) -> list[Point]:
+    """The path of a private run, whose scores are charged."""
+    require(
+        plan.largest > 0,
+        "a private path needs public weights: set --largest, because the smallest weight at which the model is 0 is a "
+        "function of the records",
+    )
+    require(
+        config.privacy.tune_share > 0,
+        "a private path costs privacy: set privacy.tune-share, the part of the budget that its weights take",
+    )
+    weights = {f"weight {weight:.6g}": weight for weight in _weights(plan.largest, plan).tolist()}
+    configs = [(text, config.put(settings_at(config, weight))) for text, weight in weights.items()]
+    tuning = Charged.of(configs, 1 / plan.folds, config.seed)
+    for line in tuning.announced():
+        say(line)
+    found = {own.text: own for own in tuning.run(say)}
+    require(any(own.reached for own in found.values()), "no weight was trained: the ledgers refuse it")
+    return [
+        Point(
+            weight, 1 - found[text].score.value, found[text].score.deviation, found[text].reached, np.empty(0)
+        )
+        for text, weight in weights.items()
+    ]

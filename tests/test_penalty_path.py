@@ -1,0 +1,166 @@
+"""The path over the weights of a penalty: models and errors against scikit-learn and a direct loop, and the choice."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import enet_path
+from typer.testing import CliRunner
+
+from twinflower.errors import SettingError
+from twinflower.problems.central import minimise
+from twinflower.problems.regularisers import L1
+from twinflower.simulation import cli
+from twinflower.simulation.results.reading import read_config, read_path
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.settings import parse
+from twinflower.simulation.settings.toml import to_tables
+from twinflower.simulation.tuning.penalty_path import Plan, Point, choices, entry_names, path
+from twinflower.simulation.tuning.validation import folds
+
+KEYS = {
+    "algorithm": "fedavg", "rounds": 120, "local.batch-size": 0, "local.max-steps": 1, "fedavg.step-size": 5.0,
+    "data.name": "linear", "data.bias": False, "clients.count": 3, "clients.weighting": "rows",
+    "objective.name": "least-squares", "regulariser.name": "l1",
+}  # fmt: skip
+NET = {"regulariser.name": "elastic-net", "regulariser.l1": 0.03, "regulariser.l2": 0.01}
+PRIVATE = {
+    "algorithm": "isrl-dp", "rounds": 12, "data.name": "breast-cancer", "clients.count": 3,
+    "objective.name": "logistic", "regulariser.name": "l1", "privacy.mode": "gradient",
+    "privacy.epsilon": 8.0, "privacy.tune-share": 0.5,
+}  # fmt: skip
+SHORT = Plan(weights=5, ratio=0.05, folds=3)
+
+
+def silent(_):
+    """Print nothing."""
+
+
+def optimum(setup, weight):
+    """argmin F + weight ||x||_1 (d,) over the pooled rows of a fold."""
+    return minimise(setup.objective, L1(weight), setup.central._training, setup.start)
+
+
+@pytest.mark.parametrize("net", [{}, NET])
+def test_the_path_is_that_of_scikit_learn_on_pooled_rows(net):
+    config = parse(KEYS | net)
+    points = path(config, SHORT, silent)
+    ratio = 0.75 if net else 1.0
+    weights = np.array([own.weight for own in points])
+    rows = prepare(config).central._training
+    _, known, *_ = enet_path(
+        np.asfortranarray(rows.features), rows.labels, l1_ratio=ratio, alphas=weights / ratio, tol=1e-14,
+        max_iter=100_000,
+    )  # fmt: skip
+    assert_allclose([own.x for own in points], known.T, atol=1e-6)
+    assert len({np.count_nonzero(own.x) for own in points}) > 2
+
+
+def test_the_first_weight_is_the_smallest_at_which_the_model_is_zero():
+    config = parse(KEYS)
+    first, *_ = path(config, SHORT._replace(weights=2), silent)
+    assert not first.x.any()
+    below, *_ = path(config, SHORT._replace(weights=2, largest=first.weight * 0.9999), silent)
+    assert np.count_nonzero(below.x) == 1
+
+
+def test_errors_and_choice_are_those_of_a_direct_loop_over_weights_and_folds():
+    setup = prepare(parse(KEYS))
+    points = path(setup.config, SHORT, silent)
+    found = np.array([
+        [
+            float(setup.objective.value(optimum(fold, own.weight), rows))
+            for fold, rows in folds(setup, SHORT.folds)
+        ]
+        for own in points
+    ])  # fmt: skip
+    errors, spreads = found.mean(1), found.std(1, ddof=1) / np.sqrt(SHORT.folds)
+    assert_allclose([own.error for own in points], errors, rtol=1e-6)
+    assert_allclose([own.std_error for own in points], spreads, rtol=1e-5)
+    best = int(errors.argmin())
+    assert choices(points) == (best, int(np.flatnonzero(errors <= errors[best] + spreads[best])[0]))
+
+
+def test_every_row_is_in_one_fold_and_trained_on_in_the_others():
+    setup = prepare(parse(KEYS))
+    divided = folds(setup, 4)
+    together = np.sort(np.concatenate([rows.labels for _, rows in divided]))
+    assert_array_equal(together, np.sort(setup.dataset.labels))
+    for own, rows in divided:
+        kept = np.concatenate([own.shards.rows(client).labels for client in range(3)])
+        assert_array_equal(np.sort(np.concatenate([kept, rows.labels])), together)
+
+
+def test_the_simplest_choice_is_the_largest_weight_within_one_standard_error():
+    errors = [(0.4, 9.0, 0.0), (0.3, 1.4, 0.1), (0.2, 1.0, 0.5), (0.1, 1.1, 0.1)]
+    points = [Point(*own, 10, np.zeros(1)) for own in errors]
+    assert choices(points) == (2, 1)
+    points[2] = points[2]._replace(rounds=5)  # stopped earlier, so not compared
+    assert choices(points) == (3, 3)
+
+
+def test_a_private_path_is_a_charged_tuning_over_public_weights():
+    config = parse(PRIVATE)
+    plan = Plan(weights=4, ratio=0.1, largest=0.01, folds=4)
+    said = []
+    points = path(config, plan, said.append)
+    assert any(line.startswith("tuning in total: mu^2") for line in said)
+    assert_allclose([own.weight for own in points], np.geomspace(0.01, 0.001, 4))
+    assert sorted(own.rounds for own in points)[-2:] == [12, 12]
+    assert all(own.std_error > 0 and not own.x.size for own in points)
+    with pytest.raises(SettingError, match="set --largest"):
+        path(config, plan._replace(largest=0.0), silent)
+    with pytest.raises(SettingError, match="set privacy.tune-share"):
+        path(config.put({"privacy.tune-share": 0.0}), plan, silent)
+
+
+@pytest.mark.parametrize(
+    ("keys", "plan", "sentence"),
+    [
+        ({}, {"weights": 1}, "--weights must be at least 2; got 1"),
+        ({}, {"ratio": 1.0}, "--ratio must be between 0 and 1; got 1"),
+        ({}, {"folds": 1}, "--folds must be at least 2; got 1"),
+        ({}, {"largest": -1.0}, "--largest must be at least 0; got -1"),
+        ({}, {"folds": 5000}, "5000 folds need 5000 rows at every client"),
+        ({"regulariser.name": "box"}, {}, "a path needs regulariser.name l1, or elastic-net"),
+    ],
+)
+def test_what_has_no_path_is_refused(keys, plan, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        path(parse(KEYS | keys), SHORT._replace(**plan), silent)
+
+
+def test_the_command_trains_with_the_choice_and_draws_it(tmp_path):
+    file = tmp_path / "lasso.toml"
+    file.write_text(to_tables(KEYS | {"rounds": 10}))
+    command = [
+        "path",
+        str(file),
+        "--weights",
+        "3",
+        "--folds",
+        "2",
+        "--choose",
+        "1se",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = read_path(tmp_path / "out")
+    (chosen,) = (own for own in rows if "1se" in own["choice"])
+    assert read_config(tmp_path / "out").config.regulariser.weight == float(chosen["weight"])
+    assert int(chosen["nonzeros"]) == np.count_nonzero([float(chosen[f"x{place}"]) for place in range(8)])
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "Choice of the penalty" in report
+    assert "Model by weight of the penalty" in report
+
+
+def test_every_entry_of_a_model_has_a_name():
+    for keys in (
+        {},
+        {"data.name": "digits", "objective.name": "softmax"},
+        {"data.name": "breast-cancer", "objective.name": "logistic"},
+    ):
+        setup = prepare(parse(KEYS | keys))
+        names = entry_names(setup)
+        assert len(names) == len(set(names)) == setup.objective.d
