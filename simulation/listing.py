@@ -6,7 +6,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.partitioners import PARTITIONERS
 from twinflower.data.sets import DATASETS
 from twinflower.known_objectives import OBJECTIVES
-from twinflower.problems.regularisers import REGULARISERS
+from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.sparsifiers import SPARSIFIERS
 

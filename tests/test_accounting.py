@@ -18,16 +18,8 @@ from twinflower.data.sets import load_dataset
 from twinflower.errors import RunError
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import LOSSES, LinearModel
-from twinflower.problems.regularisers import (
-    L1,
-    REGULARISERS,
-    Ball,
-    Box,
-    ElasticNet,
-    GroupL1,
-    WeightedL1Box,
-    Zero,
-)
+from twinflower.problems.penalties import REGULARISERS
+from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.randomness import participants
 from twinflower.settings import settings_of
 from twinflower.simulation.results.record import Recorder

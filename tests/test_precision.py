@@ -23,7 +23,7 @@ from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
-from twinflower.problems.regularisers import make_regulariser
+from twinflower.problems.penalties import make_regulariser
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.resume import newest

@@ -10,17 +10,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.errors import SettingError
-from twinflower.problems.regularisers import (
-    L1,
-    REGULARISERS,
-    Ball,
-    Box,
-    ElasticNet,
-    GroupL1,
-    WeightedL1Box,
-    Zero,
-    make_regulariser,
-)
+from twinflower.problems.penalties import REGULARISERS, make_regulariser
+from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.settings import settings_of
 
 D, ROWS = 6, 2

@@ -29,7 +29,7 @@ from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import Huber
 from twinflower.problems.objectives import make_objective
-from twinflower.problems.regularisers import REGULARISERS, make_regulariser
+from twinflower.problems.penalties import REGULARISERS, make_regulariser
 from twinflower.settings import settings_of
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site

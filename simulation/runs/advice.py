@@ -13,7 +13,8 @@ from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import DiscreteCox
-from twinflower.problems.regularisers import Ball, Box, L1AndL2, L1Norm, L1NormInBox, Zero
+from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
+from twinflower.problems.regularisers import Ball, Box, Zero
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned

@@ -14,7 +14,7 @@ from twinflower.arrays import PRECISIONS
 from twinflower.data.partitioners import PARTITIONERS
 from twinflower.data.sets import SOURCES
 from twinflower.known_objectives import OBJECTIVES, TORCH
-from twinflower.problems.regularisers import REGULARISERS
+from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.settings import Key, Setting, Value, at_least, one_of, settings_of
 

@@ -14,7 +14,7 @@ from twinflower.data.sets import ArrayData, Data, OwnData, TableData
 from twinflower.errors import require
 from twinflower.known_objectives import ObjectiveSettings
 from twinflower.problems.batches import LocalSchedule
-from twinflower.problems.regularisers import Penalty
+from twinflower.problems.penalties import Penalty
 from twinflower.problems.topologies import Topology
 from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed

@@ -20,7 +20,7 @@ from twinflower.errors import RunError, require
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch, RowLosses
-from twinflower.problems.regularisers import L1AndL2, L1Norm
+from twinflower.problems.penalties import L1AndL2, L1Norm
 from twinflower.problems.stratified_cox import StratifiedCox
 from twinflower.settings import Value
 
