@@ -282,42 +282,44 @@ flower_sgd, flower_all = partial(plain_flower, batch=16, steps=8), partial(plain
 our_sgd, our_all = partial(ours, schedule=SGD, privacy="gradient"), partial(ours, schedule=ALL)
 ADD, REPLACE = "add or remove", "replace"
 ROWS = [
-    Row(f"{FLOWER}, 8 steps of 16", "none", "momentum", (1.0, 0.0), flower_sgd),
-    Row("FedAvg, 8 steps of 16", "none", "momentum", (1.0, 0.0), partial(our_sgd, method="FedAvg")),
-    Row("FedPDM, 8 steps of 16", "none", "rho", (0.5, 0.1), partial(our_sgd, method="FedPDM")),
-    Row("SCAFFOLD, 8 steps of 16", "none", "decay", (0.5, 0.0), partial(our_sgd, method="Scaffold")),
+    Row(f"{FLOWER}, 8 steps of 16", "none", "momentum", (1.0, 0.6), flower_sgd),
+    Row("FedAvg, 8 steps of 16", "none", "momentum", (1.0, 0.3), partial(our_sgd, method="FedAvg")),
+    Row("FedPDM, 8 steps of 16", "none", "rho", (0.5, 0.02), partial(our_sgd, method="FedPDM")),
+    Row("SCAFFOLD, 8 steps of 16", "none", "decay", (1.0, 0.15), partial(our_sgd, method="Scaffold")),
     Row(f"{OPACUS}, 8 steps of 16", ADD, "momentum", (2.0, 0.0), flower_sgd),
     Row(
         "FedAvg, noisy gradients, 8 steps of 16",
         ADD,
         "momentum",
-        (0.5, 0.0),
+        (0.5, 0.6),
         partial(our_sgd, method="FedAvg"),
     ),
-    Row("FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.5, 0.1), partial(our_sgd, method="FedPDM")),
-    Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.0), flower_all),
-    Row("FedAvg, 1 step on all", ADD, "momentum", (8.0, 0.0), partial(our_all, method="FedAvg")),
-    Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
+    Row(
+        "FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.25, 0.05), partial(our_sgd, method="FedPDM")
+    ),
+    Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.3), flower_all),
+    Row("FedAvg, 1 step on all", ADD, "momentum", (4.0, 0.8), partial(our_all, method="FedAvg")),
+    Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.05), partial(our_all, method="FedPDM")),
     Row("SCAFFOLD, 1 step on all", ADD, "decay", (8.0, 0.0), partial(our_all, method="Scaffold")),
-    Row(f"{OPACUS}, 8 steps of 16", REPLACE, "momentum", (1.0, 0.0), flower_sgd),
+    Row(f"{OPACUS}, 8 steps of 16", REPLACE, "momentum", (1.0, 0.3), flower_sgd),
     Row(
         "FedAvg, noisy gradients, 8 steps of 16",
         REPLACE,
         "momentum",
-        (1.0, 0.0),
+        (0.25, 0.6),
         partial(our_sgd, method="FedAvg"),
     ),
     Row(
         "FedPDM, noisy gradients, 8 steps of 16",
         REPLACE,
         "rho",
-        (4.0, 0.1),
+        (0.5, 0.1),
         partial(our_sgd, method="FedPDM"),
     ),
     Row(f"{OPACUS}, 1 step on all", REPLACE, "momentum", (8.0, 0.0), flower_all),
-    Row("FedAvg, 1 step on all", REPLACE, "momentum", (8.0, 0.0), partial(our_all, method="FedAvg")),
+    Row("FedAvg, 1 step on all", REPLACE, "momentum", (2.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", REPLACE, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
-    Row("SCAFFOLD, 1 step on all", REPLACE, "decay", (8.0, 0.0), partial(our_all, method="Scaffold")),
+    Row("SCAFFOLD, 1 step on all", REPLACE, "decay", (8.0, 0.15), partial(our_all, method="Scaffold")),
 ]
 
 

@@ -12,7 +12,8 @@ are noticed. A table stands in a document between two marks:
     <!-- end -->
 
 with a row for every curve, and a column for every panel and every column of the metrics that is named. `@10` is the
-value after round 10 in place of the last, `.4` the number of digits (3), and the last word says what of the seeds:
+value after round 10 in place of the last, `.4` the number of digits (3), `.1e` the same as a power of ten, and the last
+word says what of the seeds:
 mean +- standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these
 two (median). Runs that ended without a model, because it diverged, are left out of these and counted.
 """
@@ -42,7 +43,7 @@ RESULTS = ROOT / "experiments" / "results"
 STORED = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "downlink_bits", *EXTRA_COLUMNS)
 _WORDS = {"title", "source", "claim", "verdict", "x", "y", "log-axes", "centre", "scores", "grid", "tune"}
 _TABLE = re.compile(r"(<!-- table ([\w-]+): (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_COLUMN = re.compile(r"(\w+)(?:@(\d+))?(?:\.(\d))?(?: (range|median))?")
+_COLUMN = re.compile(r"(\w+)(?:@(\d+))?(?:\.(\de?))?(?: (range|median))?")
 
 Rows = list[dict[str, str]]
 
@@ -127,17 +128,17 @@ def _cell(found: Rows, part: str) -> str:
         return "no model" if own and not any(row.get("objective") for row in own) else ""
     if kind:
         centre = np.median(values) if kind == "median" else values.mean()
-        return f"{centre:.{digits}f} [{values.min():.{digits}f}, {values.max():.{digits}f}]{missing}"
-    spread = f" +- {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}{missing}"
+        return f"{centre:.{digits}} [{values.min():.{digits}}, {values.max():.{digits}}]{missing}"
+    spread = f" +- {values.std(ddof=1):.{digits}}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}}{spread}{missing}"
 
 
-def _parts(part: str) -> tuple[str, str, int, str]:
+def _parts(part: str) -> tuple[str, str, str, str]:
     found = _COLUMN.fullmatch(part)
     if found is None:
         raise SystemExit(f"a column of a table is written as NAME@ROUND.DIGITS WORD; got '{part}'")
     column, round_, digits, kind = found.groups(default="")
-    return column, round_, int(digits or 3), kind
+    return column, round_, digits if digits.endswith("e") else f"{digits or 3}f", kind
 
 
 def filled(text: str) -> str:
