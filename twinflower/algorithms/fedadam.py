@@ -1,4 +1,4 @@
-"""FedAdam, FedYogi and FedAdagrad (Reddi et al., ICLR 2021, Algorithm 2): FedAvg whose server takes an adaptive step.
+"""FedAdam, FedYogi and FedAdagrad (Reddi et al., ICLR 2021): FedAvg whose server takes an adaptive step.
 
     minimise  (1/N) sum_i f_i(x) + h(x)
 
