@@ -71,6 +71,12 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
     return columns
 
 
+def not_numbers(X: Any) -> str:
+    """The beginning of a message that names the columns of a table that do not hold numbers; empty if all do."""
+    found = [name for name in X if np.asarray(X[name]).dtype.kind not in "biuf"]
+    return f"X has columns that do not hold numbers ({', '.join(map(str, found))}): " if found else ""
+
+
 # --------------------------------------------------------------------------------------------- arrays
 
 

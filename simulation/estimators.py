@@ -41,6 +41,7 @@ from .estimator_inputs import (
     dense,
     grouped,
     is_table,
+    not_numbers,
     pairs,
     plain,
     scaled_by,
@@ -116,12 +117,13 @@ class Federated(Nested):  # type: ignore[misc]
     def _checked_array(self, X: Any, y: Any, **options: Any) -> tuple[Array, NDArray[Any]]:
         try:
             return validate_data(self, X, y, dtype=np.float64, **options)  # type: ignore[no-any-return]
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             if not is_table(X):
                 raise
             raise SettingError(
-                f"{str(error).splitlines()[0].rstrip('.')}: columns of texts need categories={{column: [...]}}, and "
-                'missing values need missing="zero" or "indicator"'
+                f"{not_numbers(X)}{str(error).splitlines()[0].rstrip('.')}: columns of texts need "
+                'categories={column: [...]}, missing values need missing="zero" or "indicator", and dates must be '
+                "made numbers first"
             ) from None
 
     def _train(

@@ -181,8 +181,10 @@ def test_rows_divided_by_their_own_norms_have_no_coefficients(schema):
         model = model_of("softmax", row_norm=1.0)
     else:
         model = trained(np.ones(3), "logistic", Inputs(2, row_norm=1.0), classes=(0, 1))
-    remedy = "row-scaling = all" if schema else "row-norm = 0"
-    with pytest.raises(SettingError, match=f"divided by their own norms, so .*: train with data.{remedy}"):
+    remedy = (
+        "data.row-scaling = all" if schema else 'row_scaling = "all" of an estimator, or data.row-norm = 0'
+    )
+    with pytest.raises(SettingError, match=f"divided by their own norms, so .*: train with {remedy}"):
         model.coefficients()
     assert model.coef_.shape[0] == 1
 

@@ -271,8 +271,13 @@ def test_data_frames():
     ours = FederatedClassifier(**NAMED).fit(table, ill)
     for form in (frame, frame.astype({"sex": "category"}).convert_dtypes()):  # the latter has pandas.NA
         np.testing.assert_array_equal(FederatedClassifier(**NAMED).fit(form, ill).coef_, ours.coef_)
-    with pytest.raises(SettingError, match=r"string to float: 'm': columns of texts need categories="):
+    with pytest.raises(SettingError, match=r"\(.*sex.*\): .* float: 'm': columns of texts need categories="):
         FederatedClassifier().fit(frame, ill)
+    seen = frame[["pressure"]].assign(seen=pandas.Timestamp("2026-01-31"))
+    with pytest.raises(
+        SettingError, match=r"that do not hold numbers \(.*seen\): .* dates must be made numbers"
+    ):
+        FederatedClassifier().fit(seen, ill)
     with pytest.raises(SettingError, match=r'contains NaN: .* missing values need missing="zero"'):
         FederatedClassifier().fit(frame[["pressure"]], ill)
 

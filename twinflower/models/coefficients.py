@@ -96,12 +96,11 @@ def table(
 def _common(inputs: Inputs) -> float:
     """The factor by which all rows are multiplied; SettingError if each row has its own."""
     if inputs.factor is None:
-        remedy = (
-            "row-scaling = all" if inputs.schema else "row-norm = 0, which needs clip-norm in a private run"
-        )
+        other = 'row_scaling = "all" of an estimator, or data.row-norm = 0, which needs clip-norm in a private run'
+        remedy = "data.row-scaling = all" if inputs.schema else other
         raise SettingError(
             f"rows longer than data.row-norm = {inputs.row_norm:g} were divided by their own norms, so this model is "
-            f"not linear in the columns and has no coefficients in their units: train with data.{remedy}"
+            f"not linear in the columns and has no coefficients in their units: train with {remedy}"
         )
     return inputs.factor
 
