@@ -11,11 +11,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # where it is set, tables would be as narrow
 
 from hypothesis import settings
+from problems import RARE
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items):
+    """The tests of rare variants are slow ones, which the default run leaves out."""
+    for item in items:
+        if hasattr(item, "callspec") and not RARE.isdisjoint(filter(is_text, item.callspec.params.values())):
+            item.add_marker(pytest.mark.slow)
+
+
+def is_text(value):
+    return isinstance(value, str)
 
 
 @pytest.fixture(scope="session")

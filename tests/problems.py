@@ -539,6 +539,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "isrl-dp-top-k": {"algorithm": "isrl-dp", "step-size": 0.4, "uplink-ratio": 0.3, "downlink-ratio": 0.8},
 }
+RARE = {  # further settings of baselines, whose other entries cover the same code: tested with -m slow only
+    "fedadam-adagrad", "fedadam-sum", "fedmid-rows", "fedmid-gradient", "fedmid-sum", "feddualavg-gradient",
+    "feddualavg-sum", "mr-mtl-gradient",
+}  # fmt: skip
 
 
 def first_variant(algorithm: str) -> str:
