@@ -470,6 +470,13 @@ def test_a_weight_at_the_slope_is_warned_of(name):
     assert not warns or f"the largest slope at 0, {slope:.3g}" in at[0]
 
 
+def test_a_private_run_is_not_told_the_slope_itself():
+    """It is an exact function of the records."""
+    private = small("fedpdm", weight=50.0, **{"privacy.mode": "public-state", "epsilon": 1.0})
+    (said,) = [text for text in warnings(private) if "slope" in text]
+    assert "no less than the largest slope at 0: so x = 0" in said
+
+
 def test_the_strategy_is_given_the_start():
     """An algorithm that evaluates round 0 sees the public start, bit for bit."""
     setup, seen = small("fedpdm", start_scale=0.5, rounds=1), []

@@ -122,6 +122,11 @@ def test_a_private_path_is_a_charged_tuning_over_public_weights():
         ({}, {"largest": -1.0}, "--largest must be at least 0; got -1"),
         ({}, {"folds": 5000}, "5000 folds need 5000 rows at every client"),
         ({"regulariser.name": "box"}, {}, "a path needs regulariser.name l1, or elastic-net"),
+        (
+            {"data.name": "digits", "objective.name": "swish-network", "objective.hidden-units": 4},
+            {},
+            "a path needs a linear model, .* 'swish-network'",
+        ),
     ],
 )
 def test_what_has_no_path_is_refused(keys, plan, sentence):

@@ -14,7 +14,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
-from twinflower.problems.regularisers import Ball, Box, Zero
+from twinflower.problems.regularisers import Ball, Box, Support, Zero
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
@@ -76,8 +76,9 @@ def _flat_start(setup: Setup) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
     weight = {} if setup.start.any() or not setup.central.has_rows else _weight_at_zero(setup.config)
     slope = setup.central.slope_at_zero if weight else 0.0
+    size = "" if setup.plan else f", {slope:.3g}"  # an exact function of the records
     return [
-        f"warning: {key} = {value:g} is no less than the largest slope at 0, {slope:.3g}: so x = 0 is stationary "
+        f"warning: {key} = {value:g} is no less than the largest slope at 0{size}: so x = 0 is stationary "
         "and the model may stay exactly zero"
         for key, value in weight.items()
         if value >= slope > 0
@@ -86,7 +87,9 @@ def _flat_start(setup: Setup) -> list[str]:
 
 def _doubled(setup: Setup) -> list[str]:
     """A warning if the method counts h twice, which matters unless h is an indicator."""
-    if not isinstance(setup.method, DoublesRegulariser) or isinstance(setup.regulariser, Zero | Box | Ball):
+    if not isinstance(setup.method, DoublesRegulariser) or isinstance(
+        setup.regulariser, Zero | Box | Ball | Support
+    ):
         return []
     return [
         f"warning: {setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "

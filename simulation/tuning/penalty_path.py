@@ -20,6 +20,7 @@ from twinflower.errors import RunError, require
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch, RowLosses
+from twinflower.problems.objectives import LinearModel
 from twinflower.problems.penalties import L1AndL2, L1Norm
 from twinflower.problems.stratified_cox import StratifiedCox
 from twinflower.settings import Value
@@ -131,8 +132,9 @@ def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     """The path of a run without privacy."""
     setup = prepare(config)
     require(
-        isinstance(setup.objective, RowLosses) and not isinstance(setup.objective, StratifiedCox),
-        f"a path adds up the losses of single rows, which objective '{config.objective.name}' does not have",
+        isinstance(setup.objective, LinearModel) and not isinstance(setup.objective, StratifiedCox),
+        "a path needs a linear model, and adds up the losses of single rows, which objective "
+        f"'{config.objective.name}' does not offer",
     )
     divided = folds(setup, plan.folds)
     runs, points = [setup, *(own for own, _ in divided)], []

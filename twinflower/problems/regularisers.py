@@ -238,7 +238,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Support:
+class Support(Separable):
     """Indicator of the points whose entries are 0 but for those in `entries`."""
 
     entries: tuple[int, ...]
@@ -247,7 +247,7 @@ class Support:
         """0 if all other entries are 0, and infinity otherwise."""
         return np.where((x == self.prox(x)).all(-1), 0.0, np.inf)
 
-    def prox(self, u: Array, step: float = 1.0) -> Array:
+    def prox(self, u: Array, step: float | Array = 1.0) -> Array:
         """The projection of u: its entries, with all others set to 0."""
         point, kept = np.zeros_like(u), list(self.entries)
         point[..., kept] = u[..., kept]
