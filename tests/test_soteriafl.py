@@ -63,8 +63,10 @@ def test_rounds_are_the_authors_recursion(k, shift_step, keys, schedule):
     assert np.linalg.norm(x - 1) > 0.1
 
 
-@pytest.mark.parametrize("omega", [0.0, 1.5, 19.0])
-def test_the_authors_gamma_is_a_share_of_seven_tenths_to_one(omega):
+@pytest.mark.parametrize("ratio", [1.0, 0.4, 0.05])
+def test_the_authors_gamma_is_a_share_of_seven_tenths_to_one(ratio):
+    omega = SoteriaFL(uplink_ratio=ratio).scale(1000) - 1
+    assert omega == pytest.approx(1 / ratio - 1)
     gamma = np.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     assert np.sqrt(0.5) <= gamma * (1 + omega) < 1
 

@@ -1,4 +1,4 @@
-"""The attack: find what tells neighbours apart most, learn to tell them apart, and count successes on new runs.
+"""The attack: find what best distinguishes neighbours, learn to use it, and count successes on new runs.
 
 Data sets and messages are chosen, and the attack is learned, on other runs than those that are counted. What exceeds
 the claim is counted again on further runs, and the smaller bound is reported: a claim that holds is accused only if two

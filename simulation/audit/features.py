@@ -93,7 +93,7 @@ def leaks(first: Seen, second: Seen) -> list[Leak]:
 
 
 def _told_by(round_: int, place: str, one: tuple[Array, Mask], other: tuple[Array, Mask]) -> list[Leak]:
-    """The first number at a place that tells the data sets apart."""
+    """The first number at a place that distinguishes the data sets."""
     (first, stays), (second, stays_too) = one, other
     return [
         Leak(round_, place, f"{first[i]:.17g}", f"{second[i]:.17g}", int(i))

@@ -115,7 +115,7 @@ class Session:
 
 
 def untold(doing: str) -> None:
-    """Progress of which nobody is told."""
+    """Ignore the progress."""
 
 
 @contextmanager
