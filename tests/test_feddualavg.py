@@ -195,11 +195,11 @@ def test_a_sparsified_broadcast_with_the_support_is_the_exact_one():
 # --------------------------------------------------------------------------------------------------- privacy
 
 
-def moves_of(algorithm, schedule=FULL, number=8):
-    """How far a record moves each release, given all before; h cuts some entries off."""
+def moves_of(algorithm, schedule=FULL, number=8, far=0.0):
+    """How far a record moves each release, given all before, at points around `far` e_0; h cuts some entries off."""
     objective, (data, other) = make_objective("logistic", FEATURES, 2), neighbours(ROWS, FEATURES, 0.7)
     server = algorithm.init_server(np.zeros(FEATURES), 1, np.array(0, np.uint64))
-    z = np.random.default_rng(0).normal(size=(number, FEATURES))
+    z = np.random.default_rng(0).normal(size=(number, FEATURES)) + far * np.eye(FEATURES)[0]
     servers = [server._replace(z=z[t], elapsed=np.array(2.0 * t)) for t in range(number)]
     inboxes = [algorithm.broadcast(at, t, np.array(0)) for t, at in enumerate(servers, 1)]
     return replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
@@ -211,6 +211,13 @@ def moves_of(algorithm, schedule=FULL, number=8):
 def test_a_record_moves_a_release_by_its_sensitivity_at_most(settings, schedule, h):
     moves = moves_of(FedDualAvg(h, step_size=1.0, **settings), schedule)
     assert 1e-3 < max(move.moved / move.sensitivity for move in moves) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("h", [ZERO, L1(0.1), GroupL1(0.1, 2)], ids=lambda h: type(h).__name__)
+@pytest.mark.parametrize("settings", [s for s in PRIVATE if "sensitivity" not in s], ids=str)
+def test_one_step_where_all_slopes_are_saturated_attains_the_sensitivity(settings, h):
+    moves = moves_of(FedDualAvg(h, step_size=1.0, **settings), LocalSchedule(0, 1), far=1e4)
+    assert 0.99 <= max(move.moved / move.sensitivity for move in moves) <= 1 + 1e-9
 
 
 def test_a_step_behind_a_prox_can_drive_points_apart():

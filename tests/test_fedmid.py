@@ -128,11 +128,11 @@ def test_a_run_warns_that_h_counts_twice():
 # --------------------------------------------------------------------------------------------------- privacy
 
 
-def moves_of(algorithm, schedule=FULL, number=8):
-    """How far a record moves each release, given all before."""
+def moves_of(algorithm, schedule=FULL, number=8, far=0.0):
+    """How far a record moves each release, given all before, at points around `far` e_0."""
     objective, (data, other) = make_objective("logistic", FEATURES, 2), neighbours(ROWS, FEATURES, 0.7)
     server = algorithm.init_server(np.zeros(FEATURES), 1, np.array(0, np.uint64))
-    x0 = np.random.default_rng(0).normal(size=(number, FEATURES))
+    x0 = np.random.default_rng(0).normal(size=(number, FEATURES)) + far * np.eye(FEATURES)[0]
     inboxes = [algorithm.broadcast(server._replace(x0=x), t, np.array(0)) for t, x in enumerate(x0, 1)]
     return replay(algorithm, objective, data, other, schedule, objective.bounds(0.7), inboxes)
 
@@ -146,6 +146,13 @@ def test_a_record_moves_a_release_by_fedavgs_sensitivity_at_most(settings, sched
     assert 1e-3 < max(move.moved / move.sensitivity for move in moves) <= 1 + 1e-9
     bounds, workload = make_objective("logistic", FEATURES, 2).bounds(0.7), schedule.workload(ROWS)
     assert moves[0].sensitivity == FedAvg(step_size=1.0, **settings).release(bounds, workload, 1).sensitivity
+
+
+@pytest.mark.parametrize("h", [L1(0.1), GroupL1(0.1, 2)], ids=lambda h: type(h).__name__)
+@pytest.mark.parametrize("settings", [s for s in PRIVATE if "sensitivity" not in s], ids=str)
+def test_one_step_where_all_slopes_are_saturated_attains_the_sensitivity(settings, h):
+    moves = moves_of(FedMiD(h, step_size=1.0, **settings), LocalSchedule(0, 1), far=1e4)
+    assert 0.99 <= max(move.moved / move.sensitivity for move in moves) <= 1 + 1e-9
 
 
 class QuietStart(FedMiD):

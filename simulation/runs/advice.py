@@ -14,7 +14,7 @@ from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
-from twinflower.problems.regularisers import Ball, Box, Support, Zero
+from twinflower.problems.regularisers import Ball, Box, OnPart, Support, Zero
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
@@ -87,9 +87,9 @@ def _flat_start(setup: Setup) -> list[str]:
 
 def _doubled(setup: Setup) -> list[str]:
     """A warning if the method counts h twice, which matters unless h is an indicator."""
-    if not isinstance(setup.method, DoublesRegulariser) or isinstance(
-        setup.regulariser, Zero | Box | Ball | Support
-    ):
+    h = setup.regulariser
+    inner = h.inner if isinstance(h, OnPart) else h
+    if not isinstance(setup.method, DoublesRegulariser) or isinstance(inner, Zero | Box | Ball | Support):
         return []
     return [
         f"warning: {setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "
