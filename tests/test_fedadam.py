@@ -128,20 +128,6 @@ def test_with_one_step_of_all_clients_it_ends_at_the_composite_optimum(kind, mom
     assert_allclose(server.x0, central_optimum(objective, h, shards.everyone(), 3000), rtol=0, atol=1e-7)
 
 
-def test_a_prox_with_one_step_for_all_entries_would_end_elsewhere():
-    """x <- prox_{eta s h}(x + eta Delta/D) rests where Delta/D, not Delta, is a subgradient of s h."""
-    shards, objective = convex_problem()
-    h, best = L1(0.02), central_optimum(objective, L1(0.02), shards.everyone(), 3000)
-    metric = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
-    x = y = np.zeros(5)
-    for _ in range(3000):
-        slope = objective.grad(np.stack([x, y]), shards.everyone())
-        x = h.prox(x - 0.2 * slope[0] / metric, 0.2)
-        y = h.prox(y - 0.2 * slope[1] / metric, 0.2 / metric)
-    assert_allclose(y, best, rtol=0, atol=1e-9)
-    assert np.linalg.norm(x - best) > 1e-3
-
-
 def test_a_small_tau_keeps_it_moving_around_the_optimum():
     """Q eta_c eta/tau times the curvature is far above 2 (1 + beta_1)/(1 - beta_1); a larger tau settles."""
     shards, objective = convex_problem()

@@ -220,15 +220,6 @@ def test_one_step_where_all_slopes_are_saturated_attains_the_sensitivity(setting
     assert 0.99 <= max(move.moved / move.sensitivity for move in moves) <= 1 + 1e-9
 
 
-def test_a_step_behind_a_prox_can_drive_points_apart():
-    """A quadratic with the Hessian vv' and a projection onto the first axis: I - eta v v' e e' is longer than 1, which
-    a gradient step of eta L <= 2 never is; 1 + eta L is never exceeded."""
-    v, e, eta = np.array([0.6, 0.8]), np.array([1.0, 0.0]), 1.0
-    hessian, projection = np.outer(v, v), np.outer(e, e)
-    norms = [np.linalg.norm(np.eye(2) - eta * step, 2) for step in (hessian @ projection, hessian)]
-    assert 1.1 < norms[0] <= 1 + eta and norms[1] <= 1 + 1e-12
-
-
 def test_the_sensitivity_counts_one_plus_eta_l_for_every_later_step():
     """2 eta C/b sum_j (1 + eta L)^j, or 2 eta C K if that is less; FedAvg's without h, and with one step."""
     bounds, eta, gradient = Bounds(1.0, 0.25), 0.4, 1.0

@@ -90,7 +90,8 @@ def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
     set_scale("log", nonpositive="mask")
     low, high = axis.get_view_interval()
     if high < 1000 * low:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(6))
+        subs = (1, 2, 5) if high < 100 * low else (1, 3)
+        axis.set_major_locator(LogLocator(subs=subs) if high > 4 * low else MaxNLocator(6))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
