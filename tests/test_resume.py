@@ -37,8 +37,14 @@ def charges(folder):
     return {path.name: len(path.read_text().splitlines()) for path in Path(folder).glob("*.ledger")}
 
 
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("variant", VARIANTS)
+SPARSE = ["fedpdm-private", "scaffold", "zcdp-nfl-private"]  # of which every second round has a checkpoint by default
+
+
+@pytest.mark.parametrize(
+    ("variant", "every"),
+    [(v, 1) for v in VARIANTS]
+    + [pytest.param(v, 2, marks=() if v in SPARSE else pytest.mark.slow) for v in VARIANTS],
+)
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, every):
     """Cut in the second, third and fifth round, once with the client's work done and once without."""
     setup = small(variant, checkpoint_every=every)
