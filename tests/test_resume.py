@@ -37,7 +37,11 @@ def charges(folder):
     return {path.name: len(path.read_text().splitlines()) for path in Path(folder).glob("*.ledger")}
 
 
-SPARSE = ["fedpdm-private", "scaffold", "zcdp-nfl-private"]  # of which every second round has a checkpoint by default
+SPARSE = [
+    "fedpdm-private",
+    "scaffold",
+    "zcdp-nfl-private",
+]  # of which every second round has a checkpoint by default
 
 
 @pytest.mark.parametrize(
