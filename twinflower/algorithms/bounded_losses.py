@@ -21,6 +21,7 @@ from ..problems.constraints import (
     shares,
 )
 from ..problems.interfaces import Batch, RowLosses
+from ..problems.objectives import mean_over
 from ..settings import Setting, at_least
 from .abilities import Constrained, RestrictsObjective
 
@@ -81,7 +82,7 @@ class BoundedLosses(Constrained, RestrictsObjective):
         """
         losses = objective.losses(x, rows)
         excess = max(c.excess(losses, rows) for c in self.bounded)
-        return {"cost": float(np.average(losses, weights=rows.weights)), "excess": excess}
+        return {"cost": float(mean_over(losses, rows)), "excess": excess}
 
     def satisfied(self, metrics: Mapping[str, float]) -> bool:
         """Whether all bounds hold to within the tolerance."""
