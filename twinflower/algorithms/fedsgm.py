@@ -121,7 +121,7 @@ class FedSGM(LocalMethod, Echoed, BoundedLosses, ServerMetrics):
     title: ClassVar[str] = "FedSGM: steps along the objective, or along a bound on a loss while it is exceeded"
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
     server_columns: ClassVar[tuple[str, ...]] = ("switch", "squared_norm")
-    model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess", "group_cost")
+    model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess", "group_cost", "group_objective")
 
     minimise: Annotated[str, Setting("rows whose mean loss is minimised: cost, class C, feature J or none")] = field(
         default="cost", kw_only=True
@@ -308,9 +308,13 @@ class FedSGM(LocalMethod, Echoed, BoundedLosses, ServerMetrics):
         return {"switch": server.switch, "squared_norm": (self.model(server) ** 2).sum(-1)}
 
     def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
-        """Those of `BoundedLosses`, and the mean loss of the group that is minimised."""
-        group_cost = self.group.mean_loss(objective.losses(x, rows), rows)
-        return {**super().model_metrics(x, objective, rows), "group_cost": group_cost}
+        """Those of `BoundedLosses`, the mean loss of the group that is minimised, and f."""
+        own = rows._replace(weights=shares(self.group, rows, x.dtype))
+        return {
+            **super().model_metrics(x, objective, rows),
+            "group_cost": self.group.mean_loss(objective.losses(x, rows), rows),
+            "group_objective": float(objective.value(x, own)),
+        }
 
     # ---------------------------------------------------------------------------------------------- privacy
 
