@@ -124,6 +124,8 @@ def test_rounds_are_the_recursion_and_a_lost_reply_leaves_no_trace(k, switch, ke
 )
 @pytest.mark.parametrize("k", [N, K])
 def test_without_an_exceeded_bound_it_is_fedavg(k, keys):
+    if "info" in keys and k < N:
+        pytest.skip("FedAvg takes the weighted mean of those that replied")
     if "final_model" in keys:
         keys = keys | {"info": RunInfo(N, 15)}
     loose = FedSGM(constraints="cost <= 50", step_size=0.5, **keys)

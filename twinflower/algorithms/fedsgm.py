@@ -16,7 +16,8 @@ client keeps     e_j (..., d) and, if broadcasts are sparsified, its w (..., d),
 server keeps     x, the mean (6), its weight, s and m; the last counted round of each client and, if broadcasts are
                  sparsified, its w (..., N, d)
 A client that does not reply is left out of the means, and keeps its e_j. If its reply was lost, the echo (`echo`) makes
-it return to the e_j and the w before it. With rows as weights all means are weighted by N_j.
+it return to the e_j and the w before it. With rows as weights, f_j and g_jm, and so what j sent, are multiplied by N_j
+over the mean of all N_j, which is unbiased also for sampled clients; FedAvg's weights add up to 1 instead.
 
 The paper's text was not at hand. (1)-(6) follow its abstract, public reviews of it, and the special cases that these
 name: with E = 1, one client and whole messages it is the switching subgradient method (Polyak 1967; Lan and Zhou 2020),
@@ -37,7 +38,9 @@ without constraints and with E = 1 EF14 (Seide et al. 2014). The equation number
   of the rows has a tenth of the slope and of the value that epsilon (`threshold`) is compared with.
 
 Fixed point. None: s jumps, and the points move around the solution by steps of length eta; their mean converges. If no
-bound is ever exceeded, all clients take part and messages are whole, x is FedAvg's.
+bound is ever exceeded, all clients take part and messages are whole, x is FedAvg's. With few sampled clients G is above
+epsilon in as many rounds as the solution needs: it is a quantile of G that rests at epsilon, not its mean, so the bound
+may be missed by as much as G varies (the paper: sigma / sqrt(m)).
 
 h. It has none: a prox or a projection in (3) would act on points from which e_j are missing.
 
@@ -54,7 +57,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
+from ..arrays import Array, Index, Seeds, of_clients
 from ..errors import require
 from ..privacy.release import Release, Rounding, gradient_release
 from ..problems.batches import Workload
@@ -66,7 +69,7 @@ from ..settings import Setting, at_least, one_of
 from ..work import LocalWork, Report, no_noise
 from .abilities import ServerMetrics
 from .algorithm import to_nodes
-from .averaging import mean_of_senders
+from .averaging import mean_over_clients
 from .base import LocalMethod
 from .bounded_losses import BoundedLosses
 from .echo import PAIR, TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, unsent
@@ -265,22 +268,28 @@ class FedSGM(LocalMethod, Echoed, BoundedLosses, ServerMetrics):
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Step along the mean of what was sent, decide what the next steps follow, and add w to the output."""
-        x, weights = server.x0, self.info.shares(clients)
+        x, (w, followed) = server.x0, self._points(server, clients)
         v = self.received(uploads, x.shape[-1])[0]
-        w, followed = self._points(server, clients)
-        switch, bound = self.decided(mean_of_senders(uploads.values, None, shares=weights) * self.unit)
+        switch, bound = self.decided(self._mean_of(uploads.values, clients) * self.unit)
         after = server._replace(
-            x0=x - mean_of_senders(v, None, shares=weights).astype(x.dtype, copy=False),  # (3)
-            switch=switch.astype(x.dtype, copy=False),
+            x0=x - self._mean_of(v, clients),                                   # (3)
+            switch=switch,
             bound=bound,
             followed=followed,
             heard=hear(server.heard, clients, round_),
         )
         if self.final_model != "average":
             return self.averaged(after, round_)  # type: ignore[no-any-return]
-        point = mean_of_senders(w, None, shares=weights).astype(x.dtype, copy=False) if self.follows else x
-        average, counted = self._output(server, point, round_)
+        average, counted = self._output(server, mean_over_clients(w) if self.follows else x, round_)
         return after._replace(average=average, counted=counted)
+
+    def _mean_of(self, values: Array, clients: Index) -> Array:
+        """The mean (..., q) of what clients (..., K) sent (..., K, q), each times its N_j over their mean with rows as
+        weights: unbiased, also for sampled clients of different sizes."""
+        if self.info.sizes:
+            sizes = np.array(self.info.sizes, dtype=np.float64)
+            values = values * of_clients(sizes / sizes.mean(-1, keepdims=True), clients)[..., None].astype(values.dtype)
+        return mean_over_clients(values)
 
     def _points(self, server: Server, clients: Index) -> tuple[Array, Array]:
         """The w (..., K, d) from which clients (..., K) took steps in this round, and all w after it."""
