@@ -1,6 +1,8 @@
 """FedSGM: against a slow loop, the methods that it is, the constrained optimum, and its releases."""
 
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ from tracking import FEATURES, ROWS, with_quiet_part, x0_of
 from twinflower.algorithms import FedAvg, FedSGM
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import confirmed
-from twinflower.errors import SettingError
+from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.constraints import shares
 from twinflower.problems.interfaces import Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
 from twinflower.randomness import participants, stream
+from twinflower.simulation.runs.central import weighted
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.sparsifiers import rand_k, top_k
 
 N, K, D, E = 6, 3, 5, 3
@@ -175,6 +181,15 @@ def test_with_one_step_it_is_the_switching_method_that_decides_a_round_late():
         assert_allclose(at.server.x0, x, rtol=0, atol=1e-11)
 
 
+def test_sampled_clients_of_different_sizes_stand_for_all_rows():
+    """The mean over all samples of 2 clients is that over all rows."""
+    sizes, values = np.array([5, 9, 12, 3]), np.random.default_rng(0).normal(size=(4, D))
+    method = FedSGM(info=RunInfo(4, sizes=tuple(sizes)))
+    samples = [np.array(s) for s in combinations(range(4), 2)]
+    means = [method._mean_of(values[s], s) for s in samples]
+    assert_allclose(np.mean(means, 0), np.average(values, 0, sizes), rtol=1e-12)
+
+
 # ------------------------------------------------------------------------------------------------ the optimum
 
 
@@ -221,6 +236,36 @@ def test_small_steps_and_a_small_threshold_end_near_it(schedule, keys):
     assert abs(f(x) - f(best)) < 4e-3
     assert g(x) < 4e-3
     assert f(START) - f(best) > 0.05
+
+
+COMPARED = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "lowest"),
+    [("methods-constrained", "group_objective", 0.07703), ("methods-constrained-smallest", None, 47.7023)],
+)
+def test_the_optima_that_the_comparison_states(name, measure, lowest):
+    """By SciPy, on all rows: docs/experiments-compared.md."""
+    plan = read_experiment(COMPARED / f"{name}.toml")
+    setup = prepare(next(c for c in plan.curves if "hard, one step" in c.label).config)
+    method, objective, rows = setup.algorithm, setup.objective, weighted(setup.shards, by_rows=True)
+    groups = [shares(c, rows, np.float64) for c in method.bounded]
+    loss = replace(objective, l2=0.0)
+    bounds = [
+        {"type": "ineq",
+         "fun": lambda x, w=w, c=c: -(w * (objective.losses(x, rows) - c.limit)).sum(),
+         "jac": lambda x, w=w: -loss.grad(x, rows._replace(weights=w))}
+        for w, c in zip(groups, method.bounded, strict=True)
+    ]  # fmt: skip
+    own = rows._replace(weights=shares(method.group, rows, np.float64))
+    best = minimize(
+        lambda x: float(objective.value(x, own)), np.zeros(objective.d), jac=lambda x: objective.grad(x, own),
+        method="SLSQP", constraints=bounds, options={"ftol": 1e-14, "maxiter": 1000},
+    ).x  # fmt: skip
+    found = method.model_metrics(best, objective, rows)
+    assert abs(found["excess"]) < 1e-9
+    assert (found[measure] if measure else best @ best) == pytest.approx(lowest, rel=1e-4)
 
 
 # --------------------------------------------------------------------------------------------- error feedback
@@ -304,6 +349,22 @@ def test_bits_of_sparse_messages():
     )
     assert up == 12 * (64 + 7) + 2 * 64
     assert down == 6 * (64 + 7) + 3 * 64  # the echo, s and m
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("switch", 1.5), ("switch", -0.1), ("switch", np.nan), ("bound", 3)]
+)
+def test_a_request_with_more_than_one_gradient_is_refused(field, value):
+    """With s = 1.5, the weights of a row could add up to 2, and its gradient would exceed the sensitivity."""
+    algorithm = FedSGM(**PRIVATE)
+    inbox = algorithm.broadcast(algorithm.init_server(START, N, np.array(0, np.uint64)), 1, np.array(0))
+    at = algorithm.inbox
+    for name, taken in (("switch", 1.0), ("bound", 2)):
+        good = inbox._replace(**{name: np.asarray(taken)})
+        assert getattr(at.unpack(at.pack(good, D), D), name) == taken
+    bad = inbox._replace(**{field: np.asarray(value)})
+    with pytest.raises(ReplyError, match=field):
+        at.unpack(at.pack(bad, D), D)
 
 
 def test_what_a_model_is_measured_by():

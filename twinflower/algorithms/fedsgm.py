@@ -46,8 +46,9 @@ h. It has none: a prox or a projection in (3) would act on points from which e_j
 
 Privacy. "gradient" adds noise to every gradient in (1), and to the values, which are released together with the first
 one. A row enters that gradient with weight (1 - s) [in f] + s [in g_m] <= 1, so it moves it by 2 C over the number of
-rows, also if the row changes its group, and each value in units of loss_clip by at most 1. Everything else follows from
-these. There is no "public-state": values would need a release of their own.
+rows, also if the row changes its group, and each value in units of loss_clip by at most 1. A client refuses a request
+whose s is not in [0, 1]. Everything else follows from what was released. There is no "public-state": values would need
+a release of their own.
 """
 
 import math
@@ -73,7 +74,7 @@ from .averaging import mean_over_clients
 from .base import LocalMethod
 from .bounded_losses import BoundedLosses
 from .echo import PAIR, TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, unsent
-from .layout import Amount, Count, Entries, Layout, Point
+from .layout import Count, Entries, Fraction, Layout, Point
 from .relay import put_rows, rows_of_node
 
 
@@ -186,7 +187,7 @@ class FedSGM(LocalMethod, Echoed, BoundedLosses, ServerMetrics):
     def inbox(self) -> Layout:
         """The layout of x or its difference from w, the echo, s and m."""
         most = len(self.bounded) - 1
-        return Layout(Inbox, Count("heard"), *self.point, Amount("switch"), Count("bound", most=most))
+        return Layout(Inbox, Count("heard"), *self.point, Fraction("switch"), Count("bound", most=most))
 
     @cached_property
     def upload(self) -> Layout:
@@ -201,8 +202,13 @@ class FedSGM(LocalMethod, Echoed, BoundedLosses, ServerMetrics):
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x = w = start and s = 0."""
-        none = np.zeros(start.shape[:-1], start.dtype)
-        followed = np.repeat(start[..., None, :], num_clients if self.follows else 0, axis=-2)
+        clients, none = num_clients if self.follows else 0, np.zeros(start.shape[:-1], start.dtype)
+        require(
+            start.nbytes * clients < 2**32,
+            f"a sparsified downlink of fedsgm keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: set "
+            "downlink-ratio to 1",
+        )
+        followed = np.repeat(start[..., None, :], clients, axis=-2)
         heard = nobody_heard(start, num_clients)
         return Server(start, start, none, none, none.astype(np.int64), followed, heard, key)
 
