@@ -40,7 +40,7 @@ without constraints and with E = 1 EF14 (Seide et al. 2014). The equation number
 Fixed point. None: s jumps, and the points move around the solution by steps of length eta; their mean converges. If no
 bound is ever exceeded, all clients take part and messages are whole, x is FedAvg's. With few sampled clients G is above
 epsilon in as many rounds as the solution needs: it is a quantile of G that rests at epsilon, not its mean, so the bound
-may be missed by as much as G varies (the paper: sigma / sqrt(m)).
+may be missed by as much as G varies. (By its reviews, the paper's guarantee has a term of this size.)
 
 h. It has none: a prox or a projection in (3) would act on points from which e_j are missing.
 
