@@ -13,6 +13,7 @@ from tracking import FEATURES, ROWS, with_quiet_part, x0_of
 
 from twinflower.algorithms import FedAvg, FedSGM
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.averaging import unbiased_mean
 from twinflower.algorithms.echo import confirmed
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.audit import neighbours, replay
@@ -184,9 +185,8 @@ def test_with_one_step_it_is_the_switching_method_that_decides_a_round_late():
 def test_sampled_clients_of_different_sizes_stand_for_all_rows():
     """The mean over all samples of 2 clients is that over all rows."""
     sizes, values = np.array([5, 9, 12, 3]), np.random.default_rng(0).normal(size=(4, D))
-    method = FedSGM(info=RunInfo(4, sizes=tuple(sizes)))
     samples = [np.array(s) for s in combinations(range(4), 2)]
-    means = [method._mean_of(values[s], s) for s in samples]
+    means = [unbiased_mean(values[s], s, sizes.tolist()) for s in samples]
     assert_allclose(np.mean(means, 0), np.average(values, 0, sizes), rtol=1e-12)
 
 
