@@ -12,6 +12,7 @@ from .feddyn import FedDynClient
 from .fedmid import FedMiDClient
 from .fedpdm import FedPDMClient
 from .fedprox import FedProxClient
+from .fedsgm import FedSGMClient
 from .isrl_dp import ISRLDPClient
 from .ldp_primal_dual import LDPPrimalDualClient
 from .ledger import ContextLedger
@@ -53,6 +54,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         NetworkedSubgradientClient,
         SSCAClient,
         ConstrainedSSCAClient,
+        FedSGMClient,
     )
 }
 
@@ -72,6 +74,7 @@ __all__ = [
     "FedMiDClient",
     "FedPDMClient",
     "FedProxClient",
+    "FedSGMClient",
     "ISRLDPClient",
     "LDPPrimalDualClient",
     "MRMTLClient",

@@ -12,6 +12,7 @@ from .feddyn import FedDyn
 from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
+from .fedsgm import FedSGM
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .mr_mtl import MRMTL
@@ -54,6 +55,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         NetworkedSubgradient,
         SSCA,
         ConstrainedSSCA,
+        FedSGM,
     )
 }
 
@@ -76,6 +78,7 @@ __all__ = [
     "FedMiD",
     "FedPDM",
     "FedProx",
+    "FedSGM",
     "GaussianAccountant",
     "LDPPrimalDual",
     "NetworkedSubgradient",

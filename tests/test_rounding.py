@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 from problems import small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import OnGraph, RestrictsObjective, rounding
+from twinflower.algorithms.abilities import Constrained, OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.base import LocalMethod
 from twinflower.clients import CLIENTS
@@ -253,7 +253,7 @@ def settings_of_algorithm(draw, name, keys, aim):
         wild |= {"scale": scale, "allocation": "static", "step_size": power(draw, -40, 0)}
     if name.startswith("ssca"):
         wild["step_size"] = 0.5
-    if name == "ssca-constrained":
+    if issubclass(ALGORITHMS[name], Constrained):
         limit = float(extreme(draw))
         wild |= {"constraints": f"cost <= {limit!r}", "loss_clip": 2 * limit}
         return ALGORITHMS[name](**keys, **wild)

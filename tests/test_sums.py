@@ -314,7 +314,7 @@ def methods(weighted: bool = False) -> dict[str, tuple[Any, LocalSchedule]]:
 PLAIN = "fedpdm, public-state, one step, plain"
 
 
-NO_SUMS = {"ssca-constrained", "soteriafl", "mr-mtl"}
+NO_SUMS = {"ssca-constrained", "fedsgm", "soteriafl", "mr-mtl"}
 
 
 def test_methods_that_sum_up_are_tested_unless_they_refuse_to():

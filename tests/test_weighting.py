@@ -6,7 +6,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import SMALL, VARIANTS, first_variant, keywords, methods_of, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import DoublesRegulariser, NeedsEveryClient, OnGraph, PersonalModels
+from twinflower.algorithms.abilities import (
+    Constrained,
+    DoublesRegulariser,
+    NeedsEveryClient,
+    OnGraph,
+    PersonalModels,
+)
 from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import SettingError
 from twinflower.problems.central import minimise
@@ -104,7 +110,7 @@ HARDER = [
 ONE_STEP = [
     (first_variant(name), SPARSE | {"local.max-steps": 1})
     for name in BOTH
-    if name not in PERSONAL and not issubclass(ALGORITHMS[name], DoublesRegulariser)
+    if name not in PERSONAL and not issubclass(ALGORITHMS[name], DoublesRegulariser | Constrained)
 ]
 
 

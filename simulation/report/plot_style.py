@@ -35,6 +35,7 @@ COLOURS = {
     "ldp-primal-dual": "#c2185b",
     "ssca": "#a8a914",
     "ssca-constrained": "#00796b",
+    "fedsgm": "#8129a3",
     "zcdp-nfl": "#3f51b5",
     "dp-nfl": "#e377c2",
     "p-admm": "#ffb300",

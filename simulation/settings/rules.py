@@ -54,9 +54,9 @@ def _check_whole_sites(config: Config) -> None:
         f"{config.privacy.mode} and {config.local.batch_size}",
     )
     require(
-        not config.evaluation.reference and config.algorithm != "ssca-constrained",
+        not config.evaluation.reference and not isinstance(config.method, Constrained),
         f"objective '{STRATIFIED_COX}' is not a mean over all rows: set evaluation.reference to false, and choose "
-        f"another algorithm than ssca-constrained; got {config.algorithm}",
+        f"a method without bounds on losses; got {config.algorithm}",
     )
 
 

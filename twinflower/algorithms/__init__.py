@@ -12,6 +12,7 @@ from .feddyn import FedDyn
 from .fedmid import FedMiD
 from .fedpdm import FedPDM
 from .fedprox import FedProx
+from .fedsgm import FedSGM
 from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .mr_mtl import MRMTL
@@ -28,7 +29,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
-        ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, ZCDPNFL, DPNFL, PADMM,
+        ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, FedSGM, ZCDPNFL, DPNFL, PADMM,
         NetworkedSubgradient,
     )
 }
@@ -54,6 +55,7 @@ __all__ = [
     "FedMiD",
     "FedPDM",
     "FedProx",
+    "FedSGM",
     "LDPPrimalDual",
     "NetworkedSubgradient",
     "ProxSkip",

@@ -4,11 +4,12 @@ Sums run over the client axis in ascending partition order, independent of the o
 runtime adds the same numbers in the same order.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Mask
+from ..arrays import Array, Index, Mask, of_clients
 from ..errors import require
 
 
@@ -78,6 +79,17 @@ def mean_over_clients(values: Array) -> Array:
     """The mean (..., d) of values (..., K, d), in their precision; the sum is double, because rounding errors grow with
     K."""
     return _mean(values).astype(values.dtype, copy=False)
+
+
+def unbiased_mean(values: Array, clients: Index, sizes: Sequence[int]) -> Array:
+    """Unbiased estimate (..., q) of the mean over all rows, from the values (..., K, q) of clients (..., K), each the
+    mean over its own rows, of which clients have `sizes`; if empty, all have the same number."""
+    if not sizes:
+        return mean_over_clients(values)
+    numbers = np.array(sizes)
+    shares = numbers / numbers.mean(-1, keepdims=True)
+    weighted = of_clients(shares, clients)[..., None] * values
+    return weighted.mean(-2).astype(values.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _mean(values: Array) -> Array:

@@ -160,6 +160,17 @@ class Amount(FloatCount):
         return [number]
 
 
+class Fraction(FloatCount):
+    """A float from 0 to 1."""
+
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
+        """The number, checked to be in this range."""
+        number = checked(self.names[0], arrays[0], (), dtype)
+        if not 0 <= number <= 1:
+            raise ReplyError(f"{self.names[0]} must be from 0 to 1, got {number}")
+        return [number]
+
+
 class Seed(Count):
     """A public 64-bit seed."""
 

@@ -99,8 +99,8 @@ class Messages:
         code = self.up.encode(y, np.broadcast_to(inbox.seed, lead))
         return Upload(code.values, code.indices, steps)
 
-    def received(self, upload: Upload, d: int) -> tuple[Array, Mask | None]:
-        """Zero-padded points (..., d) and which entries were sent, None if all."""
+    def received(self, upload: Any, d: int) -> tuple[Array, Mask | None]:
+        """Zero-padded points (..., d) and which entries were sent, None if all; upload has the fields y and indices."""
         return (upload.y, None) if self.uplink_ratio == 1 else scatter(Code(upload.indices, upload.y), d)
 
     def mean(self, server: Any, y: Array, sent: Mask | None, shares: Array | None = None) -> Array:

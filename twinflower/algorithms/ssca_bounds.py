@@ -6,56 +6,39 @@ which is not subtracted, so the multipliers are smaller than without noise.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
-
-import numpy as np
 
 from ..arrays import Array
 from ..errors import require
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
-from ..problems.constraints import (
-    Constraint,
-    check_classes,
-    groups_of_a_record,
-    parse_constraints,
-    read_penalties,
-)
-from ..problems.interfaces import Batch, Bounds, RowLosses
+from ..problems.constraints import groups_of_a_record, read_penalties
+from ..problems.interfaces import Bounds
 from ..problems.objectives import Penalised
 from ..problems.regularisers import Zero
-from ..settings import Setting, at_least
-from .abilities import Constrained, RestrictsObjective
+from ..settings import Setting
+from .bounded_losses import BoundedLosses
 from .messages import Vector
 from .surrogates import Decay, Surrogates
 
 
 @dataclass(frozen=True)
-class CostBounds(Surrogates, Constrained, RestrictsObjective):
-    """The settings of constrained SSCA: those of `surrogates.Surrogates`, and the following ones.
+class CostBounds(Surrogates, BoundedLosses):
+    """The settings of constrained SSCA: those of `surrogates.Surrogates` and `bounded_losses.BoundedLosses`, and
+    penalties: c, or an increasing list of penalties.
 
-    constraints: see `twinflower.problems.constraints`. penalties: c, or an increasing list of penalties. tolerance:
-    the excess over a bound up to which the constraint counts as satisfied at the end. loss_clip: losses are clipped to
-    [0, loss_clip]; 0 = no clipping. The default step_decay is larger than the paper's 0.3, with which fewer runs
-    satisfy their constraints.
+    The default step_decay is larger than the paper's 0.3, with which fewer runs satisfy their constraints.
     """
 
     server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
-    model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
 
     step_decay: Decay = 0.36
-    constraints: Annotated[
-        str, Setting("bounds on mean losses, such as 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'")
-    ] = "cost <= 0.3"
     penalties: Annotated[
         str, Setting("penalty c of a slack, or an increasing list of them", unit="comma-separated numbers",
                      numbers=True)
     ] = "1e5"
-    tolerance: Annotated[float, Setting("by how much the final model may exceed a bound", at_least(0))] = 0.01
-    loss_clip: Annotated[float, Setting("losses are clipped to [0, loss-clip]; 0: not at all", at_least(0))] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,12 +50,7 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
             f"'{self.constraints}': use surrogate = exact",
         )
         read_penalties(self.penalties)
-        largest = max(c.limit for c in self.bounded)
-        require(
-            (not self.loss_clip and self.privacy == "none") or largest < self.loss_clip < np.inf,
-            f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
-            f"{self.loss_clip:g}",
-        )
+        self.check_clip(self.privacy != "none")
 
     def check_sum(self, steps: int) -> None:
         """Always raise SettingError: running on sums alone is not yet supported."""
@@ -80,11 +58,6 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
             False,
             "trust sum does not support ssca-constrained, whose messages contain losses as well as gradients: use ssca",
         )
-
-    @cached_property
-    def bounded(self) -> tuple[Constraint, ...]:
-        """The parsed constraints."""
-        return parse_constraints(self.constraints)
 
     @cached_property
     def costs(self) -> list[float]:
@@ -98,10 +71,7 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
             not isinstance(objective, Penalised) or not (objective.l2 or objective.nonconvex),
             "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
         )
-        require(
-            isinstance(objective, RowLosses), "ssca-constrained needs an objective with `losses`, the loss of each row"
-        )
-        check_classes(self.bounded, objective)
+        super().check(objective)
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One release of all gradients and values.
@@ -126,14 +96,3 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
     def server_metrics(self, server: Any) -> dict[str, Array]:
         """||x||^2, the largest multiplier, and the total slack."""
         return {**super().server_metrics(server), "nu": server.nu, "slack": server.slack}
-
-    def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
-        """The mean loss, and the largest excess over a bound (negative if all constraints are satisfied with a margin).
-        """
-        losses = objective.losses(x, rows)
-        excess = max(c.excess(losses, rows) for c in self.bounded)
-        return {"cost": float(losses.mean(dtype=np.float64)), "excess": excess}
-
-    def satisfied(self, metrics: Mapping[str, float]) -> bool:
-        """Whether all bounds hold to within the tolerance."""
-        return metrics["excess"] <= self.tolerance

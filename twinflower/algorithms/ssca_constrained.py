@@ -25,7 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds, within
+from ..arrays import Array, Index, Seeds
+from ..problems.constraints import shares
 from ..problems.interfaces import Batch, losses_and_grads
 from .layout import Layout, Point
 from .messages import Vector
@@ -66,13 +67,9 @@ class ConstrainedSSCA(CostBounds):
 
     def estimate(self, objective: Any, x: Array, rows: Batch) -> Array:
         """The gradients, then the values, of F_m - U_m on these rows, (..., M d + M)."""
-        share = 1.0 / rows.labels.shape[-1] if rows.weights is None else rows.weights
-        weights = [(share * c.members(rows)).astype(x.dtype, copy=False) for c in self.bounded]
+        weights = [shares(c, rows, x.dtype) for c in self.bounded]
         losses, grads = losses_and_grads(objective, x, rows, weights)
-        if self.loss_clip:
-            losses = within(losses, 0, self.loss_clip)  # a custom loss may also be negative, or NaN
-        values = [(w * (losses - c.limit)).sum(-1) for w, c in zip(weights, self.bounded, strict=True)]
-        return np.concatenate([*grads, np.stack(values, -1) / (self.loss_clip or 1.0)], axis=-1)
+        return np.concatenate([*grads, self.excesses(losses, rows)], axis=-1)
 
     def server_update(self, server: Server, uploads: Vector, clients: Index, round_: int) -> Server:
         """Update the surrogates, compute the multipliers, and move x towards the solution of (19)."""
@@ -115,7 +112,7 @@ class ConstrainedSSCA(CostBounds):
     def linearised(self, x: Array, estimates: Array) -> Array:
         """The contribution of all gradients and values to S_m and A_m: g - 2 tau x and f - U + tau ||x||^2 - <g, x>."""
         g, f = self._parts(estimates)
-        f = f * (self.loss_clip or 1.0)
+        f = f * self.unit
         slopes = g - 2 * self.curvature * x[..., None, :]
         constants = f + self.curvature * (x**2).sum(-1)[..., None] - (g * x[..., None, :]).sum(-1)
         return np.concatenate([slopes.reshape(*slopes.shape[:-2], -1), constants], axis=-1)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..arrays import Array, Index, Mask, of_clients
+from ..arrays import Array, Index, Mask
 from ..errors import RunError
 from ..problems.interfaces import Batch
 from ..problems.regularisers import ZERO, Regulariser
@@ -21,7 +21,7 @@ from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
 from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
 from .algorithm import NO_INFO, RunInfo, to_nodes
-from .averaging import mean_over_clients
+from .averaging import unbiased_mean
 from .messages import NOTHING, Dense, Nothing, Vector, check_mode
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
@@ -83,12 +83,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     def mean(self, uploads: Array, clients: Index) -> Array:
         """Unbiased estimate (..., q) of the mean over all rows, from the uploads (..., K, q) of clients (..., K)."""
-        if self.info.sizes:
-            sizes = np.array(self.info.sizes)
-            shares = sizes / sizes.mean(-1, keepdims=True)
-            weighted = of_clients(shares, clients)[..., None] * uploads
-            return weighted.mean(-2).astype(uploads.dtype, copy=False)  # type: ignore[no-any-return]
-        return mean_over_clients(uploads)
+        return unbiased_mean(uploads, clients, self.info.sizes)
 
     def refuse_rest(self, x: Array, gradients: Array, heard: Mask | np.bool_ | bool = True) -> None:
         """Raise RunError if x (..., d) and all gradients are exactly 0, since the zero weights of a network would never

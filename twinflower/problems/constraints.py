@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..arrays import Array, Mask
 from ..errors import require
@@ -24,20 +25,20 @@ from .networks import Network
 from .objectives import LinearModel
 
 _FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
+_GROUP = re.compile(r"\s*(cost|none|class\s+(\d+)|feature\s+(\d+))\s*")
 
 
 @dataclass(frozen=True)
-class Constraint:
-    """The mean loss of a group is at most `limit`; kind is "cost", "class" or "feature", and number selects which."""
+class Group:
+    """A group of rows; kind is "cost" (all rows), "class", "feature" or "none", and number selects which."""
 
     kind: str
     number: int
-    limit: float
 
     @property
     def name(self) -> str:
-        """The group as the user writes it, such as "class 3", without the limit."""
-        return self.kind if self.kind == "cost" else f"{self.kind} {self.number}"
+        """The group as the user writes it, such as "class 3"."""
+        return f"{self.kind} {self.number}" if self.kind in ("class", "feature") else self.kind
 
     def members(self, rows: Batch) -> Mask:
         """Whether each row is in the group, (..., b); SettingError if the rows lack the feature."""
@@ -47,15 +48,41 @@ class Constraint:
             width = rows.features.shape[-1]
             require(
                 self.number < width,
-                f"constraints: feature {self.number} must be below {width}, the rows' width",
+                f"groups of rows: feature {self.number} must be below {width}, the rows' width",
             )
             return rows.features[..., self.number] > 0  # type: ignore[no-any-return]
-        return np.ones(np.shape(rows.labels), dtype=bool)
+        return np.full(np.shape(rows.labels), self.kind == "cost")
+
+    def mean_loss(self, losses: Array, rows: Batch) -> float:
+        """Mean loss of the group, given the losses (b,) of all rows, weighted as the rows are; 0 for an empty group."""
+        members = self.members(rows)
+        if not members.any():
+            return 0.0
+        if rows.weights is None:
+            return float(losses[members].mean(dtype=np.float64))
+        return float(np.average(losses[members], weights=rows.weights[members]))
+
+
+@dataclass(frozen=True)
+class Constraint(Group):
+    """The mean loss of a group is at most `limit`."""
+
+    limit: float
 
     def excess(self, losses: Array, rows: Batch) -> float:
         """Mean loss of the group minus its limit, given the losses (b,) of all rows; -limit for an empty group."""
-        members = self.members(rows)
-        return float(losses[members].mean(dtype=np.float64) if members.any() else 0.0) - self.limit
+        return self.mean_loss(losses, rows) - self.limit
+
+
+def parse_group(text: str, key: str) -> Group:
+    """Parse a group such as "class 3", or "none"; SettingError, naming the setting `key`, if malformed."""
+    found = _GROUP.fullmatch(text)
+    require(
+        found is not None,
+        f"{key} must be cost (all rows), class C, feature J or none (no rows); got '{text}'",
+    )
+    assert found is not None
+    return Group(found[1].split()[0], int(found[2] or found[3] or 0))
 
 
 def parse_constraints(text: str) -> tuple[Constraint, ...]:
@@ -85,6 +112,12 @@ def _number(text: str) -> float:
         return np.nan
 
 
+def shares(group: Group, rows: Batch, dtype: DTypeLike) -> Array:
+    """The rows' weights (..., b) in a client's mean over all its rows, 0 for those that are not in the group."""
+    share = 1.0 / rows.labels.shape[-1] if rows.weights is None else rows.weights
+    return (share * group.members(rows)).astype(dtype, copy=False)  # type: ignore[no-any-return]
+
+
 def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int]:
     """Number of bounds on the cost or a feature, and on the two classes with the most bounds, in descending order.
 
@@ -111,10 +144,12 @@ def read_penalties(text: str) -> list[float]:
     return costs
 
 
-def check_classes(constraints: Sequence[Constraint], objective: Any) -> None:
+def check_classes(groups: Sequence[Group], objective: Any) -> None:
     """SettingError for a class that no row can have: its bound would always be satisfied."""
-    highest = max((c.number for c in constraints if c.kind == "class"), default=-1)
+    highest = max((group.number for group in groups if group.kind == "class"), default=-1)
     if not isinstance(objective, LinearModel | Network) or highest < 0:
         return
     classes = max(2, objective.outputs) if objective.loss.classifies else 0
-    require(highest < classes, f"constraints: class {highest} must be below {classes}, the number of classes")
+    require(
+        highest < classes, f"groups of rows: class {highest} must be below {classes}, the number of classes"
+    )
