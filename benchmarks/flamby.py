@@ -47,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 from flamby_tasks import OWN, TASKS, Rows, Task
+from kept import drop_torn_line
 
 STORE = Path(__file__).parent / "results" / "flamby.csv"
 EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
@@ -133,6 +134,8 @@ def stored(path: Path) -> Results:
 
 def complete(path: Path, methods: Methods, data: Path, seeds: int) -> None:
     """Compute and append what is not there yet, FLamby's own results first."""
+    if path.exists():
+        drop_torn_line(path)
     known, patients = stored(path), {name: task.read(data) for name, task in TASKS.items()}
     todo = [
         (case, make, seed)
