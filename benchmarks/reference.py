@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -166,14 +167,20 @@ def experiment(path: Path) -> Part:
 
     def compute(data: Path, folder: Path) -> None:
         trained(path, folder / "runs")
-        known = tables.stored(name)[1] if (tables.RESULTS / f"{name}.csv").exists() else []
-        tables.store(name, folder / "runs", sorted({int(row["round"]) for row in known}), folder)
+        tables.store(name, folder / "runs", further_rounds(name), folder)
         shutil.copy(folder / "runs" / "figure.png", folder / f"{name}.png")
 
     return Part(
         title, f"table {name}:", tables.settings_digest(name), lambda data: check_experiment(path), compute,
         lambda text, folder: tables.filled(text, folder, name),
     )  # fmt: skip
+
+
+def further_rounds(name: str) -> list[int]:
+    """The rounds that are stored of an experiment beside the last one of every run."""
+    known = tables.stored(name)[1] if (tables.RESULTS / f"{name}.csv").exists() else []
+    runs = [[row[key] for key in ("panel", "curve", "seed")] for row in known]
+    return sorted({int(known[k]["round"]) for k, (one, other) in enumerate(pairwise(runs)) if one == other})
 
 
 def trained(path: Path, folder: Path) -> None:

@@ -806,9 +806,10 @@ def test_a_second_resume_is_refused(call, tmp_path):
         assert status == 2
         assert "is in use by another run" in error
         assert not (tmp_path / "summary.json").exists()
-    assert (
-        call("run", "--resume", tmp_path)[0] == 0
-    )  # nor does the lock of the killed process stand in the way
+    status, told, _ = call("run", "--resume", tmp_path)
+    assert status == 0  # nor does the lock of the killed process stand in the way
+    assert told.splitlines()[0] == "resumed after round 2"
+    assert "seed 0; resumed after round 2" in (tmp_path / "report.html").read_text()
 
 
 KILLED_AT_2 = """
