@@ -122,6 +122,14 @@ def test_an_algorithm_of_an_installed_package_is_trained_like_ours(yours, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("name", "sums"), [("fedavg", True), ("mr-mtl", False), ("soteriafl", False), ("proxskip", False)]
+)
+def test_only_methods_that_run_on_sums_have_rows_with_sums(yours, name, sums):
+    kind = yours.ALGORITHMS[name]
+    assert yours.runs_on_sums(kind, kind.modes[1]) is sums
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--algorithm", "fedbest"], "there is no algorithm 'fedbest'; known are fedpdm, "),
