@@ -36,7 +36,7 @@ import school
 from kept import Kept
 
 from experiments import tables
-from twinflower.errors import TwinflowerError
+from twinflower.errors import DataError, TwinflowerError
 from twinflower.simulation import running
 from twinflower.simulation.report.terminal import Terminal
 from twinflower.simulation.results.files import write_text
@@ -48,10 +48,12 @@ BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
 DOCUMENTS = ROOT / "docs"
 SEEDS = 20  # of FLamby's tasks
-FILES = {  # that a script reads, and where they are from
+SOURCES = {  # of files that a script reads, and of data sets of experiments
     "heart/cleveland.csv": "UCI Heart Disease, archive.ics.uci.edu/dataset/45, a file with a header for each hospital",
     "flamby/brca.csv": "github.com/owkin/FLamby, with train_test_split.csv and its results by seed",
     "school/school.mat": "github.com/kenziyuliu/private-cross-silo-fl",
+    "a9a": "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets",
+    "adult": "archive.ics.uci.edu/dataset/2",
 }
 _GIVEN = re.compile(r"published|\(FLamby\)")  # in the row or column of a number that is not ours
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
@@ -196,15 +198,20 @@ def trained(path: Path, folder: Path) -> None:
 
 
 def check_experiment(path: Path) -> None:
-    """DataError or SettingError if the data of an experiment are missing."""
-    prepare(read_experiment(path).curves[0].config)
+    """SystemExit if the data of an experiment are missing."""
+    config = read_experiment(path).curves[0].config
+    try:
+        prepare(config)
+    except DataError as error:
+        known = SOURCES.get(config.data.name)
+        raise SystemExit(f"{error}; it is from {known}" if known else str(error)) from None
 
 
 def require_files(files: list[str], data: Path) -> None:
     """SystemExit for the first of these files that is missing."""
     for name in files:
         if not (data / name).is_file():
-            raise SystemExit(f"{data / name} is missing; it is from {FILES[name]}")
+            raise SystemExit(f"{data / name} is missing; it is from {SOURCES[name]}")
 
 
 def source(*scripts: str) -> str:
@@ -343,6 +350,8 @@ def main() -> None:
         sys.exit("\ninterrupted; the same command goes on")
     except TwinflowerError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{error.strerror}: {error.filename}")
     print("", *summary(chosen, out), f"\ndocuments: {out / 'docs'}", sep="\n")
 
 

@@ -44,6 +44,7 @@ class Stand:
 
     def __init__(self, root, monkeypatch):
         monkeypatch.syspath_prepend(FOLDER)
+        monkeypatch.setenv("TWINFLOWER_DATA", "")  # the command sets it
         self.module = module = benchmark("reference")
         self.root, self.monkeypatch, self.stop, self.computed = root, monkeypatch, lambda: None, []
         for folder in ("docs", "experiments"):
@@ -193,10 +194,12 @@ def test_flamby_goes_on_and_drops_a_line_that_was_cut_off(stand, tmp_path):
     [
         ("flamby", r"heart/cleveland.csv is missing; it is from UCI"),
         ("school", r"school.mat is missing; it is from github"),
+        ("soteriafl-a9a", r"no file a9a .*; it is from www.csie.ntu.edu.tw"),
     ],
 )
 def test_a_missing_file_is_named_with_its_source(name, sentence, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setenv("TWINFLOWER_DATA", "")  # the command sets it
     argv = ["reference.py", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--only", name]
     monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(SystemExit, match=sentence):
