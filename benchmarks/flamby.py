@@ -1,7 +1,7 @@
 """Two tasks of FLamby (du Terrail et al., NeurIPS 2022): our estimators beside FLamby's published results.
 
     python benchmarks/flamby.py --data-dir DIR [--page FILE] [--figure FILE]
-    python benchmarks/flamby.py --data-dir DIR --results FILE --method PACKAGE.MODULE:FUNCTION
+    python benchmarks/flamby.py --data-dir DIR --results NEW.csv       # compute everything again
     python benchmarks/flamby.py --corrected
 
 The score is FLamby's: the mean of the sites' scores on their own test rows. Each method is trained without privacy, and
@@ -18,9 +18,7 @@ No setting is tuned. All are the estimator's defaults, with one local step a rou
 rounds for survival without privacy. There are results for FLamby's split with 20 seeds, and for 20 splits. They are
 kept in benchmarks/results/flamby.csv, and a number that is there is not computed again.
 
---method computes the results of another method: FUNCTION(task, epsilon, seed) returns an object with
-fit(X, y, sites=...), which returns a model with predict(X), or None where it has no such form. X is in [-1, 1], and
-epsilon is infinity without privacy. In Fed-TCGA-BRCA, y is the time of an event, or minus the time of censoring.
+yours.py computes the results of other methods.
 
 --corrected prints the epsilon of FLamby's own private results. Its noise is chosen for as many passes over a hospital's
 rows as there are rounds (15), while each round takes 100 steps on batches of 4. For Switzerland (30 rows, 8 batches)
@@ -36,8 +34,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,13 +44,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 from flamby_tasks import OWN, TASKS, Rows, Task
+from kept import drop_torn_line
+
+from twinflower.algorithms import ALGORITHMS
 
 STORE = Path(__file__).parent / "results" / "flamby.csv"
 EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
 DELTA = 1e-4
 TRUSTS = LOCAL, SUMS = ("local noise", "sums")
 SPLITS = FIXED, REPEATED = ("FLamby's split", "repeated splits")
-ALGORITHMS = ("FedPDM", "FedAvg", "SCAFFOLD", "FedDyn")
+COMPARED = ("FedPDM", "FedAvg", "SCAFFOLD", "FedDyn")
+NO_SETTINGS: Mapping[str, Any] = {}
 ROUNDS, UPDATES, BATCH = 15, 100, 4  # of FLamby's private runs
 CLAIM = "FLamby's split, epsilon as claimed"
 CLAIMED = (0.1, 1.0, 5.0, 10.0, 50.0)
@@ -75,14 +76,17 @@ Methods = dict[tuple[str, str], Make]  # by name and trust
 Results = dict[Case, dict[int, float]]
 
 
-def ours(algorithm: str, trust: str) -> Make:
-    """The estimator with its defaults."""
+def ours(algorithm: str, trust: str, further: Mapping[str, Any] = NO_SETTINGS) -> Make:
+    """The estimator with its defaults, but for further settings."""
+    kind = ALGORITHMS[algorithm]
 
     def make(task: Task, epsilon: float, seed: int) -> Any:
         private = epsilon < math.inf
-        settings = {"clients.weighting": "rows"} | ({"local.max-steps": 1} if private else {})
+        settings = {"clients.weighting": "rows"} if "rows" in kind.weightings else {}
+        settings |= {"local.max-steps": 1} if private and kind.takes_local_steps else {}
         if trust == SUMS:
             settings |= {"privacy.trust": "sum", "privacy.honest-sites": task.sites}
+        settings |= {key: value for key, value in further.items() if private or "privacy." not in key}
         own = {"epsilon": epsilon if private else None, "delta": DELTA, "random_state": seed}
         return task.make(algorithm, ranges=(-1, 1), settings=settings, **own)
 
@@ -95,7 +99,7 @@ def pooled(task: Task, epsilon: float, seed: int) -> Any:
 
 
 METHODS: Methods = {("pooled rows", LOCAL): pooled} | {
-    (name, trust): ours(name.lower(), trust) for name in ALGORITHMS for trust in TRUSTS
+    (name, trust): ours(name.lower(), trust) for name in COMPARED for trust in TRUSTS
 }
 
 
@@ -133,6 +137,8 @@ def stored(path: Path) -> Results:
 
 def complete(path: Path, methods: Methods, data: Path, seeds: int) -> None:
     """Compute and append what is not there yet, FLamby's own results first."""
+    if path.exists():
+        drop_torn_line(path)
     known, patients = stored(path), {name: task.read(data) for name, task in TASKS.items()}
     todo = [
         (case, make, seed)
@@ -218,7 +224,7 @@ def draw(found: Results, path: Path) -> None:
         panel.set(title=f"{task}, {preparation}", xlabel="epsilon", xticks=range(len(EPSILONS)))
         panel.set_xticklabels(["none" if epsilon == math.inf else f"{epsilon:g}" for epsilon in EPSILONS])
         panel.set_ylabel(f"mean {TASKS[task].measure} of the sites")
-        for place, (method, trust) in enumerate(itertools.product(ALGORITHMS[:2], TRUSTS)):
+        for place, (method, trust) in enumerate(itertools.product(COMPARED[:2], TRUSTS)):
             series = [found.get(Case(task, REPEATED, method, preparation, trust, e)) for e in EPSILONS]
             x, own = zip(
                 *((x, list(values.values())) for x, values in enumerate(series) if values), strict=True
@@ -258,11 +264,10 @@ def corrected(claims: Sequence[float] = CLAIMED) -> Iterator[str]:
         yield f"| {claimed:g} | " + " | ".join(f"{epsilon:.2f}" for epsilon in known) + " |"
 
 
-def loaded(word: str) -> Methods:
-    """The method that PACKAGE.MODULE:FUNCTION names."""
-    module, _, function = word.partition(":")
-    sys.path.insert(0, "")
-    return {(word, LOCAL): getattr(import_module(module), function)}
+def tables(found: Results) -> Iterator[str]:
+    """Lines of Markdown: all tables, each with its title."""
+    for task, splits in dict.fromkeys(case[:2] for case in found):
+        yield from ("", f"{task}: {splits}", "", *table(found, task, splits))
 
 
 def main() -> None:
@@ -272,7 +277,6 @@ def main() -> None:
         "--data-dir", type=Path, help="folder with heart/ and flamby/; without it, nothing is computed"
     )
     parser.add_argument("--seeds", type=int, default=20, help="number of seeds, and of repeated splits")
-    parser.add_argument("--method", default="", metavar="PACKAGE.MODULE:FUNCTION", help="another method")
     parser.add_argument("--results", type=Path, default=STORE)
     parser.add_argument("--page", type=Path, help="a page whose tables are filled")
     parser.add_argument("--figure", type=Path)
@@ -281,12 +285,10 @@ def main() -> None:
     if chosen.corrected:
         print(*corrected(), sep="\n")
         return
-    methods = loaded(chosen.method) if chosen.method else METHODS
     if chosen.data_dir:
-        complete(chosen.results, methods, chosen.data_dir, chosen.seeds)
+        complete(chosen.results, METHODS, chosen.data_dir, chosen.seeds)
     found = stored(chosen.results)
-    for task, splits in dict.fromkeys(case[:2] for case in found):
-        print("", f"{task}: {splits}", "", *table(found, task, splits), sep="\n")
+    print(*tables(found), sep="\n")
     if chosen.page:
         chosen.page.write_text(filled(chosen.page.read_text(), found))
     if chosen.figure:

@@ -3,6 +3,8 @@
     python benchmarks/school.py --data-dir DIR                # the published settings, five splits
     python benchmarks/school.py --data-dir DIR --tuned        # settings chosen with equal effort, five splits
 
+With --results FILE, the error of every training is kept there, and one that is there is not computed again.
+
 DIR holds school/school.mat. Rows are prepared as in the authors' program (github.com/kenziyuliu/private-cross-silo-fl):
 a fifth of each school's pupils is test data; each school standardises its columns by its own training rows, which no
 guarantee covers; marks from 1 to 70 are mapped to [0, 1]; a linear model with an intercept starts at 0. The score is
@@ -13,8 +15,8 @@ rows. The noise is planned in two ways: as in the program (RDP of Poisson sampli
 replacement; a pupil is added or removed), and for the replacement of a pupil with the batches as they are drawn.
 
 Tuned: replacement, 100 rounds of one step on all rows, and models that are means over the last half of the rounds. Each
-method tries 12 settings on two splits that are not reported; the tuning is not charged. Takes half an hour on one core,
-and needs `pip install dp-accounting` for the program's noise.
+method tries 12 settings on two splits that are not reported; the tuning is not charged. The program's noise needs
+`pip install dp-accounting`.
 """
 
 import argparse
@@ -30,9 +32,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from kept import Kept
 from scipy.io import loadmat
 from scipy.optimize import brentq
 from sklearn.model_selection import train_test_split
@@ -167,45 +171,61 @@ def error(
     return float(np.mean((predicted - data.test.labels) ** 2))
 
 
-def published(data: Path) -> Iterator[str]:
+def published(data: Path, kept: Kept) -> Iterator[str]:
     """Lines of Markdown: the published settings under both kinds of noise, beside the published errors."""
     number = 201
     kinds: dict[str, Multipliers | None] = {
         "the program's noise": partial(of_the_program, 6.0, number),
-        "replacement": partial(replacing, 6.0, number),
+        "replacement, epsilon 6": partial(replacing, 6.0, number),
         "no privacy": None,
     }
-    yield f"| method | published | {' | '.join(kinds)} |"
+    yield f"| method | published, epsilon 6 | {' | '.join(kinds)} |"
     yield "|---" * (2 + len(kinds)) + "|"
     splits = {split: school(data, split) for split in SPLITS}
     for name, value in PUBLISHED.items():
         settings = {"step_size": STEP} | ({"mean_pull": 1.0} if name == "MR-MTL" else {})
         cells = [
-            [error(name, settings, own, Epochs(BATCH), number, noise, split) for split, own in splits.items()]
-            for noise in kinds.values()
+            [
+                kept.get(
+                    (name, "published settings", kind, str(split)),
+                    partial(error, name, settings, own, Epochs(BATCH), number, noise, split),
+                )
+                for split, own in splits.items()
+            ]
+            for kind, noise in kinds.items()
         ]
         yield f"| {name} | {value:.5f} | " + " | ".join(map(spread, cells)) + " |"
 
 
-def tuned(data: Path) -> Iterator[str]:
+def tuned(data: Path, kept: Kept) -> Iterator[str]:
     """Lines of Markdown: each method with the best of its 12 settings."""
     number, schedule = 100, LocalSchedule(0, 1)
     tuning, others = ({split: school(data, split) for split in splits} for splits in (TUNING, OTHERS))
     grid = {name: [{"step_size": step} for step in STEPS] for name in ("local", "FedAvg")}
     grid["MR-MTL"] = [{"step_size": step, "mean_pull": pull} for step, pull in PULLED]
-    yield "| epsilon | method | chosen | error |"
+    yield "| epsilon | method | chosen | mean squared error |"
     yield "|---|---|---|---|"
     for epsilon, (name, points) in itertools.product((1.0, 6.0), grid.items()):
         noise = partial(replacing, epsilon, number)
 
         def errors(settings: Mapping[str, float], splits: Mapping[int, School], name: str = name,
-                   noise: Multipliers = noise) -> list[float]:  # fmt: skip
+                   noise: Multipliers = noise, epsilon: float = epsilon) -> list[float]:  # fmt: skip
             tail = {"final_model": "tail-mean", **settings}
-            return [error(name, tail, own, schedule, number, noise, s) for s, own in splits.items()]
+            return [
+                kept.get(
+                    (name, in_words(settings), f"epsilon {epsilon:g}", str(split)),
+                    partial(error, name, tail, own, schedule, number, noise, split),
+                )
+                for split, own in splits.items()
+            ]
 
         best = min(points, key=lambda settings: statistics.fmean(errors(settings, tuning)))
-        words = ", ".join(f"{key.replace('_', '-')} {value:g}" for key, value in best.items())
-        yield f"| {epsilon:g} | {name} | {words} | {spread(errors(best, others))} |"
+        yield f"| {epsilon:g} | {name} | {in_words(best)} | {spread(errors(best, others))} |"
+
+
+def in_words(settings: Mapping[str, float]) -> str:
+    """Settings as in a table."""
+    return ", ".join(f"{key.replace('_', '-')} {value:g}" for key, value in settings.items())
 
 
 def spread(values: Sequence[float]) -> str:
@@ -220,8 +240,9 @@ def main() -> None:
     )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tuned", action="store_true", help="settings chosen with equal effort")
+    parser.add_argument("--results", type=Path, help="file in which the error of every training is kept")
     given = parser.parse_args()
-    for line in (tuned if given.tuned else published)(given.data_dir):
+    for line in (tuned if given.tuned else published)(given.data_dir, Kept(given.results)):
         print(line, flush=True)
 
 

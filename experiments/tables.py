@@ -68,8 +68,11 @@ def place(plan: Experiment, curve: Curve) -> tuple[str, str]:
     return curve.panel, curve.label
 
 
-def store(name: str, folder: Path, rounds: list[int]) -> Path:
-    """Write the stored results of an experiment from the folder of its runs; return their file."""
+def store(name: str, folder: Path, rounds: list[int], results: Path | None = None) -> Path:
+    """Write the stored results of an experiment from the folder of its runs; return their file.
+
+    results: the folder of stored results in place of RESULTS, here and in the functions below.
+    """
     plan, lines = read_experiment(_file(name)), []
     for curve in plan.curves:
         for seed in plan.seeds:
@@ -83,7 +86,7 @@ def store(name: str, folder: Path, rounds: list[int]) -> Path:
             ]
     columns = list(dict.fromkeys(key for line in lines for key in line))
     measured = [c for c in columns if any(line.get(c, "nan") != "nan" for line in lines)]
-    path = RESULTS / f"{name}.csv"
+    path = _stored_file(name, results)
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# settings {settings_digest(name)}\n")
@@ -93,15 +96,15 @@ def store(name: str, folder: Path, rounds: list[int]) -> Path:
     return path
 
 
-def stored(name: str) -> tuple[str, Rows]:
+def stored(name: str, results: Path | None = None) -> tuple[str, Rows]:
     """The digest of the settings under which results were stored, and their lines."""
-    first, *rest = (RESULTS / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    first, *rest = _stored_file(name, results).read_text(encoding="utf-8").splitlines()
     return first.removeprefix("# settings "), list(csv.DictReader(rest))
 
 
-def table(name: str, spec: str) -> str:
+def table(name: str, spec: str, results: Path | None = None) -> str:
     """The Markdown of a table, from stored results."""
-    rows, wanted = stored(name)[1], [part.strip() for part in spec.split(",")]
+    rows, wanted = stored(name, results)[1], [part.strip() for part in spec.split(",")]
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     heads = [_head(panel, part, len(wanted) == 1) for panel in panels for part in wanted]
     lines = ["| " + " | ".join(["", *heads]).strip() + " |", "|---" * (len(heads) + 1) + "|"]
@@ -141,9 +144,15 @@ def _parts(part: str) -> tuple[str, str, str, str]:
     return column, round_, digits if digits.endswith("e") else f"{digits or 3}f", kind
 
 
-def filled(text: str) -> str:
-    """A document with all its tables made anew."""
-    return _TABLE.sub(lambda found: found[1] + "\n" + table(found[2], found[3]) + "\n" + found[5], text)
+def filled(text: str, results: Path | None = None, only: str = "") -> str:
+    """A document with all its tables made anew, or those of one experiment only."""
+
+    def anew(found: re.Match[str]) -> str:
+        if only not in ("", found[2]):
+            return found[0]
+        return found[1] + "\n" + table(found[2], found[3], results) + "\n" + found[5]
+
+    return _TABLE.sub(anew, text)
 
 
 def documents() -> Iterator[Path]:
@@ -167,6 +176,10 @@ def main() -> None:
         if not given.check:
             path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     sys.exit(given.check and bool(stale))
+
+
+def _stored_file(name: str, results: Path | None) -> Path:
+    return (results or RESULTS) / f"{name}.csv"
 
 
 def _file(name: str) -> Path:

@@ -1,10 +1,11 @@
 """What the arguments of a command mean: the experiment to run, the settings over it, and where a text goes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from twinflower.errors import RunError, SettingError, expect, require
-from twinflower.settings import Value
+from twinflower.settings import Value, nearest
 
 from .report.console import say
 from .results.files import write_text
@@ -20,6 +21,19 @@ def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: 
         f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
     )
     return read_experiment(experiment, overrides, _seeds(seeds))
+
+
+def only(plan: Experiment, labels: Sequence[str]) -> Experiment:
+    """The experiment with the curves of these labels only, in every panel; with all curves if there are no labels.
+
+    The label of a sweep stands for all its values. SettingError for a label that no curve has.
+    """
+    known = list(dict.fromkeys(label for curve in plan.curves for label in (curve.label, curve.line)))
+    for label in labels:
+        require(label in known, f"{plan.name} has no curve '{label}'; {nearest(label, known)}")
+    kept = [curve for curve in plan.curves if {curve.label, curve.line} & set(labels)]
+    title = f"{plan.title} (only {', '.join(labels)})"
+    return replace(plan, curves=kept, title=title) if labels else plan
 
 
 def overrides_of(set_: Sequence[str] | None, data_dir: str) -> dict[str, Value]:
@@ -69,6 +83,24 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
     say(f"digest of {schema}: {known.digest}")
     expect(not found, "\n       ".join(found))
+
+
+def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> None:
+    """Print the ledgers of a folder as tables, or write metrics for Prometheus to a file; node_config: empty, or of the
+    node whose policy limits what a run may plan."""
+    from .app.node_check import ledger_and_policy
+    from .report import books
+    from .report.console import table
+    from .report.openmetrics import of_books
+
+    found = books.read_books(folder.expanduser())
+    if openmetrics:
+        write_text(openmetrics.expanduser(), of_books(found))
+        return
+    table(
+        books.HEADINGS, books.accounts(found, dict([ledger_and_policy(node_config)] if node_config else []))
+    )
+    table(books.RUN_HEADINGS, books.runs(found))
 
 
 def check_site(node_config: str, run_config: Path | None) -> None:

@@ -93,6 +93,7 @@ def run(
     jobs: Annotated[
         int, typer.Option(help="runs of an experiment at a time, each in a process; 0: one per core")
     ] = 1,
+    curve: Annotated[list[str] | None, typer.Option(help="run only the curves with this label")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(help="folder of a run or experiment that was cut off; nothing else is needed"),
@@ -102,21 +103,21 @@ def run(
     from twinflower.settings import check_choice
 
     from . import running
-    from .arguments import close, overrides_of, plan_of
+    from .arguments import close, only, overrides_of, plan_of
     from .report.terminal import Terminal
     from .results.resume import interrupted
 
     if runtime:
         check_choice("runtime", runtime, RUNTIMES)
     if experiment and not resume:
-        plan = plan_of(experiment, set_, data_dir, seeds)
+        plan = only(plan_of(experiment, set_, data_dir, seeds), curve or [])
         runtime = running.chosen(plan, runtime)
         processes = running.processes(jobs, runtime)
         folder = running.new(plan, runtime, out)
     elif resume and not experiment:
         require(
-            not (set_ or seeds or out),
-            "--resume goes on as the run began: leave out --set, --seeds and --out",
+            not (set_ or seeds or out or curve),
+            "--resume goes on as the run began: leave out --set, --seeds, --curve and --out",
         )
         plan, runtime = running.again(resume, runtime, overrides_of(None, data_dir))
         processes, folder = running.processes(jobs, runtime), resume.absolute()
@@ -198,11 +199,15 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off."""
+    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off. Exits with
+    status 1 if it was cut off or has failed."""
     from .report.console import say
     from .results.status import status
 
-    say(*status(folder.absolute()))
+    found = status(folder.absolute())
+    say(*found.lines)
+    if not found.well:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -71,16 +71,12 @@ def ledger(
     openmetrics: Annotated[
         Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
     ] = None,
+    node_config: Annotated[
+        str, typer.Option(help="of the node, as for check-node: with its max-epsilon, what a run may plan")
+    ] = "",
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
-    from .report import books
-    from .report.console import table
-    from .report.openmetrics import of_books
-    from .results.files import write_text
+    from .arguments import show_ledgers
 
-    found = books.read_books(folder.expanduser())
-    if openmetrics:
-        write_text(openmetrics.expanduser(), of_books(found))
-        return
-    table(books.HEADINGS, books.accounts(found))
-    table(books.RUN_HEADINGS, books.runs(found))
+    require(not (node_config and openmetrics), "--node-config belongs to the tables: leave out --openmetrics")
+    show_ledgers(folder, node_config, openmetrics)

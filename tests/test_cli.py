@@ -100,6 +100,27 @@ def test_a_run_leaves_a_complete_folder(call, tmp_path):
     assert json.loads((out / "environment.json").read_text())["libraries"]["flwr"]
 
 
+def test_one_curve_of_an_experiment_can_be_run(call, tmp_path):
+    """Its runs are those of the whole experiment; a label in several panels stands for all of them."""
+    file, out = tmp_path / "plan.toml", tmp_path / "out"
+    file.write_text(
+        "[run]\nrounds = 1\n[run.clients]\ncount = 3\n"
+        + "".join(
+            f'[[curve]]\npanel = "{p}"\nlabel = "{c}"\nseed = {k}\n' for k, p in enumerate("AB") for c in "xy"
+        )
+    )
+    assert call("run", file, "--out", tmp_path / "all")[0] == 0
+    assert call("run", file, "--curve", "y", "--out", out)[0] == 0
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["a-y", "b-y"]
+    for name in ("a-y", "b-y"):
+        models = [np.load(folder / name / "seed-0" / "model.npz")["x"] for folder in (tmp_path / "all", out)]
+        np.testing.assert_array_equal(*models)
+    assert "(only y)" in (out / "experiment.toml").read_text()
+    status, _, err = call("run", file, "--curve", "z")
+    assert (status, err) == (2, "error: plan has no curve 'z'; known: x, y\n")
+    assert call("run", "--resume", out, "--curve", "y")[0] == 2
+
+
 def test_a_run_can_be_repeated_from_its_own_config(call, tmp_path):
     call("run", DIGITS, "--set", "rounds=3", "--set", "seed=5", "--out", tmp_path / "a")
     status, _, _ = call("run", tmp_path / "a" / "config.toml", "--out", tmp_path / "b")
@@ -785,9 +806,10 @@ def test_a_second_resume_is_refused(call, tmp_path):
         assert status == 2
         assert "is in use by another run" in error
         assert not (tmp_path / "summary.json").exists()
-    assert (
-        call("run", "--resume", tmp_path)[0] == 0
-    )  # nor does the lock of the killed process stand in the way
+    status, told, _ = call("run", "--resume", tmp_path)
+    assert status == 0  # nor does the lock of the killed process stand in the way
+    assert told.splitlines()[0] == "resumed after round 2"
+    assert "seed 0; resumed after round 2" in (tmp_path / "report.html").read_text()
 
 
 KILLED_AT_2 = """

@@ -1,12 +1,17 @@
 """Commands in the documents, run as they stand."""
 
+import re
 import socket
 import ssl
 import threading
 from contextlib import suppress
 
 import pytest
-from documents import run_documented
+from documents import ROOT, cells, run_documented
+
+from twinflower.simulation.app.node_check import check_node
+from twinflower.simulation.settings import completed
+from twinflower.simulation.settings.experiment import load_toml
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +63,34 @@ def handshake(folder, host, port):
         context.wrap_socket(raw, server_hostname=host) as channel,
     ):
         return channel.recv(5)
+
+
+def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
+    """They are those of three of the four hospitals of the example; only their paths are others here."""
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    node, run = (
+        own for kind, own in cells(text) if kind == "toml" and ("num-partitions" in own or "[data]" in own)
+    )
+    hospitals = ROOT / "examples" / "hospitals"
+    places = {
+        "/data/patients.csv": hospitals / "sites" / "cleveland.csv",
+        "/data/schema.toml": hospitals / "schema.toml",
+        "/var/lib": tmp_path,
+    }
+    for name, content in (("node.toml", node), ("run-config.toml", run)):
+        for old, new in places.items():
+            content = content.replace(old, str(new))
+        (tmp_path / name).write_text(content)
+    right, wrong = check_node(
+        str(tmp_path / "node.toml"), dict(completed(load_toml(tmp_path / "run-config.toml")))
+    )
+    assert not wrong
+    assert right[-1] == "run: the site takes part, and plans epsilon 6"
+    assert any("a run may plan up to epsilon 8 (max-epsilon; the budget leaves 10)" in line for line in right)
+
+
+@pytest.mark.parametrize("page", ["experiments-ssca", "experiments-networked"])
+def test_every_figure_of_a_paper_has_its_command(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    figures = re.findall(r"\(figures/([\w-]+)\.png\)", text)
+    assert figures and all(f"{name}.toml" in text for name in figures)

@@ -361,7 +361,7 @@ def test_a_server_that_flower_ends_notes_why(tmp_path, heeded):
     with pytest.raises(KeyboardInterrupt):  # Python's own handler, in place of Flower's
         server_app.app(Ended(setup), Context(1, 0, {}, RecordDict(), keys))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert "; last checkpoint after round 1: Flower ended the server's process" in status(tmp_path)[1]
+    assert "; last checkpoint after round 1: Flower ended the server's process" in status(tmp_path).lines[0]
 
 
 def test_nodes_that_do_not_run_the_bundle_are_mentioned(tmp_path, monkeypatch, capsys):

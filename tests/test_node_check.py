@@ -82,6 +82,30 @@ def test_a_run_that_the_rest_of_the_budget_does_not_cover_is_named(node):
     assert ledger.path.read_bytes() == before
 
 
+def told(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["twinflower", *map(str, words)])
+    with pytest.raises(SystemExit):
+        main()
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_a_run_may_plan_is_limited_by_the_nodes_own_policy_too(node, tmp_path, monkeypatch, capsys):
+    """A max-epsilon of 5 at the lifetime's delta binds until less than that is left; without a ledger, too."""
+    config = node[0] | {"max-epsilon": 5.0}
+    right, _ = check_node(text(config))
+    assert right[3].endswith("a run may plan up to epsilon 5 (max-epsilon; the budget leaves 10)")
+    ledger = ledger_of_site(read_site(config))
+    whole, budget = gdp_mu(10.0, 1e-4) ** 2, Budget.for_target(10.0, 1e-4)
+    ledger.charge(Charge("a run", 1, 1.0, 1.0, 1, 1.0), budget)
+    left = f"{gdp_epsilon(math.sqrt(whole - 1.0), 1e-4):.4g}"
+    assert check_node(text(config))[0][3].endswith(f"epsilon 5 (max-epsilon; the budget leaves {left})")
+    shown = told(monkeypatch, capsys, "ledger", tmp_path / "state", "--node-config", text(config))
+    assert f"5 (max-epsilon; the budget leaves {left})" in shown
+    assert "max-epsilon" not in told(monkeypatch, capsys, "ledger", tmp_path / "state")
+    ledger.charge(Charge("another", 1, 1.0, 1.0, 1, whole - 1.0 - gdp_mu(2.0, 1e-4) ** 2), budget)
+    assert check_node(text(config))[0][3].endswith("a run may plan up to epsilon 2")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -268,7 +268,7 @@ def test_a_checkpoint_of_another_runtime_is_one_sentence(tmp_path):
         ),
         (["run", "experiments/digits.toml", "--resume", "."], "run takes either"),
         (["run", "--resume", "tests"], "tests holds neither experiment.toml nor config.toml"),
-        (["run", "--resume", ".", "--seeds", "1"], "leave out --set, --seeds and --out"),
+        (["run", "--resume", ".", "--seeds", "1"], "leave out --set, --seeds, --curve and --out"),
     ],
 )
 def test_mistakes_are_one_sentence(words, sentence):
@@ -307,7 +307,11 @@ def test_flwr_run_goes_on_from_the_file_it_leaves(tmp_path, capsys):
     assert again == config.put({"output.resume-from": str(folder)})
     with pytest.raises(SettingError, match=f"has other settings: go on with --run-config {file}"):
         server_app._run(InProcessGrid(prepare(again)), again.put({"seed": 1}))
+    capsys.readouterr()
     server_app._run(InProcessGrid(prepare(again)), again)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"this run was cut off, and goes on from its last checkpoint in {folder}"
+    assert "resumed after round 2" in lines
     whole = inprocess.train(small("scaffold", rounds=6))
     assert_array_equal(np.load(folder / "model.npz")["x"], whole.model)
     assert not file.exists()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from twinflower.errors import SettingError
+from twinflower.simulation.cli import main
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
 from twinflower.simulation.results.folder import claimed
 from twinflower.simulation.results.resume import ENDED_BY_FLOWER, write_cause, write_resume, write_runtime
@@ -26,9 +27,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_run_that_has_ended_says_how(tmp_path):
     (result,) = cohort.train([prepare(parse(SMALL))])
     write_run(result, tmp_path)
-    assert status(tmp_path) == ["finished after 2 rounds"]
+    assert status(tmp_path) == (["finished after 2 rounds"], True)
     write_run(replace(result, model=None, failure="two nodes hold partition 1"), tmp_path)
-    assert status(tmp_path) == ["failed: two nodes hold partition 1"]
+    assert status(tmp_path) == (["failed: two nodes hold partition 1"], False)
 
 
 def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
@@ -37,31 +38,34 @@ def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
     resume = write_resume(config, tmp_path)
     Checkpoints(tmp_path, 1).save(5, Checkpoint({}, {}))
     with claimed(tmp_path):
-        assert status(tmp_path) == ["0 of 1 runs have ended", "running; last checkpoint after round 5"]
-    assert status(tmp_path)[1:] == [
-        "cut off; last checkpoint after round 5: no process works in this folder",
-        f"to go on: flwr run . CONNECTION --stream --run-config {resume}",
-    ]
+        assert status(tmp_path) == (["running; last checkpoint after round 5"], True)
+    assert status(tmp_path) == (
+        [
+            "cut off; last checkpoint after round 5: no process works in this folder",
+            f"to go on: flwr run . CONNECTION --stream --run-config {resume}",
+        ],
+        False,
+    )
     write_cause("client 2 did not answer", tmp_path)
-    assert status(tmp_path)[1] == "cut off; last checkpoint after round 5: client 2 did not answer"
+    assert status(tmp_path).lines[0] == "cut off; last checkpoint after round 5: client 2 did not answer"
 
 
 def test_a_run_without_checkpoints_begins_anew(tmp_path):
     write_config(parse(SMALL), tmp_path)
     write_runtime("cohort", tmp_path)
-    assert status(tmp_path)[-1] == (
+    assert status(tmp_path).lines[-1] == (
         "there is no checkpoint to go on from (output.checkpoint-every): start anew"
     )
     write_config(parse(SMALL | {"output.checkpoint-every": 1}), tmp_path)
-    assert status(tmp_path)[-1] == "there is no checkpoint to go on from: start anew"
+    assert status(tmp_path).lines[-1] == "there is no checkpoint to go on from: start anew"
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_says_so(tmp_path):
     write_config(parse(SMALL), tmp_path)
     write_cause("waited 25 s for 3 nodes", tmp_path)
-    assert status(tmp_path)[1] == "failed: waited 25 s for 3 nodes"
+    assert status(tmp_path).lines[0] == "failed: waited 25 s for 3 nodes"
     write_cause(ENDED_BY_FLOWER, tmp_path)
-    assert status(tmp_path)[1].startswith("cut off: Flower ended the server's process")
+    assert status(tmp_path).lines[0].startswith("cut off: Flower ended the server's process")
 
 
 def test_an_experiment_counts_its_runs_and_goes_on(tmp_path):
@@ -72,8 +76,30 @@ def test_an_experiment_counts_its_runs_and_goes_on(tmp_path):
     write_runtime("cohort", out)
     (result,) = cohort.train([prepare(plan.curves[0].config)])
     write_run(result, out / plan.curves[0].slug / "seed-0")
-    assert status(out) == [
-        "1 of 2 runs have ended",
-        "cut off: no process works in this folder",
-        f"to go on: twinflower run --resume {out}",
-    ]
+    first = out / plan.curves[0].slug / "seed-0"
+    assert status(out) == (
+        [
+            "1 of 2 runs have ended",
+            "cut off: no process works in this folder",
+            f"to go on: twinflower run --resume {out}",
+        ],
+        False,
+    )
+    write_run(result, first.with_name("seed-1"))
+    assert status(out) == (["2 of 2 runs have ended"], True)
+    write_run(replace(result, model=None, failure="the model diverged"), first)
+    assert status(out) == (
+        ["2 of 2 runs have ended, 1 of them failed", "failed: fedpdm, seed 0: the model diverged"],
+        False,
+    )
+
+
+@pytest.mark.parametrize("failure", ["", "two nodes hold partition 1"])
+def test_the_command_ends_with_a_status_for_monitors(failure, tmp_path, monkeypatch, capsys):
+    (result,) = cohort.train([prepare(parse(SMALL))])
+    write_run(replace(result, model=None, failure=failure) if failure else result, tmp_path)
+    monkeypatch.setattr("sys.argv", ["twinflower", "status", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == bool(failure)
+    assert capsys.readouterr().out == (f"failed: {failure}\n" if failure else "finished after 2 rounds\n")

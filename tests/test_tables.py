@@ -686,6 +686,34 @@ def test_a_draft_with_thousands(tmp_path):
         assert note.startswith(f"Column 'cost' is read as text because of {own[0]!r}"[:50])
 
 
+def test_a_draft_names_a_number_whose_marks_may_be_a_slip(tmp_path):
+    """1.027,5 among numbers up to 1,1 is read as 1027.5, which would widen the range without a word."""
+    cells = [f"1,0{n}" for n in range(1, 10)] + ["1.027,5"]
+    path = written(tmp_path, "dose;ill\n" + "".join(f"{cell};{n % 2}\n" for n, cell in enumerate(cells)))
+    text, (note,) = drafted([path])
+    assert note == (
+        "Column 'dose' has '1.027,5', read as 1027.5, with points between thousands. Is that right? The range of its "
+        "other numbers is [1, 1.1]."
+    )
+    assert parse_schema(text).columns == (Number("dose", Range(1.0, 1100.0)),)
+
+
+def test_a_draft_goes_on_past_rows_of_another_length(tmp_path):
+    rows = [f"{n}.5,{n % 2}" for n in range(20)]
+    for place in (1, 4, 5, 9, 12, 13, 17):
+        rows[place] = "1000.5,1,1" if place % 2 else "1000.5"
+    path = written(tmp_path, "dose,ill\n" + "\n".join(rows) + "\n")
+    text, notes = drafted([path])
+    assert notes[0] == (
+        "Left out of this draft, because the header has more or fewer fields: row 2, 5, 6, 10, 13 and 2 more of "
+        f"{path.name}."
+    )
+    assert any("row 2 has 3 fields; the header has 2 (and 4 more rows)" in note for note in notes)
+    assert parse_schema(text).columns == (Number("dose", Range(0.5, 20.0)),)
+    with pytest.raises(DataError, match="row 1 has 3 fields; the header has 2$"):
+        drafted([written(tmp_path, "dose,ill\n1,2,3\n1,2,3\n")])
+
+
 def test_commas_between_thousands_are_no_decimal_commas(tmp_path):
     path = written(tmp_path, "cost,ill\n" + "".join(f'"{n},{n}00",{n % 2}\n' for n in range(1, 10)))
     text, (note,) = drafted([path])

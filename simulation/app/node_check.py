@@ -3,6 +3,7 @@
 Nothing is sent, charged or written. The sentences may quote the site's files, because only the site reads them.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 from twinflower.data.checks import problems
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import SettingError, TwinflowerError, require
-from twinflower.privacy import gdp_epsilon
+from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import read_ledger
 
+from ..report.books import allowance
 from ..runtimes.flower_internals import node_config
 from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
 from .site import Site, read_site
@@ -111,13 +113,27 @@ def _budget(site: Site) -> Iterator[str]:
     if site.lifetime_epsilon is None or not _has_rows(site):
         return
     ledger = ledger_of_site(site)
-    total = f"epsilon {site.lifetime_epsilon:g}, delta {site.lifetime_delta:g}"
+    delta, spent = site.lifetime_delta, ""
+    left = gdp_mu(site.lifetime_epsilon, delta) ** 2
     if not ledger.path.exists():
-        yield f"budget: {total}; nothing is spent, the ledger {ledger.path} does not exist yet"
+        spent = f"; nothing is spent, the ledger {ledger.path} does not exist yet"
     else:
         ledger.charges()  # LedgerError for a ledger of other data, or of another lifetime budget
         left = read_ledger(ledger.path).left
-        yield f"budget: {total}; a run may plan up to epsilon {gdp_epsilon(left**0.5, site.lifetime_delta):.4g}"
+    limit = allowance(left, policy_limit(site), delta)
+    yield f"budget: epsilon {site.lifetime_epsilon:g}, delta {delta:g}{spent}; a run may plan up to epsilon {limit}"
+
+
+def policy_limit(site: Site) -> float:
+    """The largest mu^2 that the node config lets one run plan, whatever is left of the lifetime budget."""
+    most = site.max_epsilon or site.lifetime_epsilon
+    return gdp_mu(most, site.max_delta) ** 2 if most else math.inf
+
+
+def ledger_and_policy(text: str) -> tuple[str, float]:
+    """The name of the ledger of a node, and its `policy_limit`; text: as for `check_node`."""
+    site = read_site(_read(text))
+    return ledger_of_site(site).path.name, policy_limit(site)
 
 
 def _identity(site: Site) -> Iterator[str]:

@@ -118,6 +118,8 @@ def _note_cause(cause: str, folder: Path) -> None:
 
 def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     """Run the strategy and write the run folder; RunError if the run failed."""
+    if setup.config.output.resume_from:
+        say(f"this run was cut off, and goes on from its last checkpoint in {folder}")
     say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)

@@ -1,10 +1,11 @@
 """A report on the ledgers in a site's folder for its operators: the privacy spent, by run, and what remains."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 
 from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
@@ -34,8 +35,11 @@ def read_books(folder: Path) -> list[tuple[str, Book]]:
     return [(path.name, read_ledger(path)) for path in paths]
 
 
-def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
-    """A row under HEADINGS for each ledger.
+def accounts(
+    books: list[tuple[str, Book]], policies: Mapping[str, float] = MappingProxyType({})
+) -> list[tuple[str, ...]]:
+    """A row under HEADINGS for each ledger. policies: by the name of a ledger, the largest mu^2 that its node lets one
+    run plan, if that is known.
 
     The best guess is the success rate of an optimal attacker on what the ledger protects, given what was spent (chance
     is 50%). Epsilons do not add up: the remaining epsilon is what one more run may plan.
@@ -47,7 +51,7 @@ def accounts(books: list[tuple[str, Book]]) -> list[tuple[str, ...]]:
             f"epsilon {book.epsilon:g}, delta {book.delta:g}",
             _epsilon(book.charges, book.delta),
             f"{best_guess(_mu(book.charges)):.1%}",
-            f"{gdp_epsilon(math.sqrt(book.left), book.delta):.4g}",
+            allowance(book.left, policies.get(name, math.inf), book.delta),
             str(len(_runs(book.charges))),
             name,
         )
@@ -75,6 +79,17 @@ def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:
     order = {run: place for place, run in reversed(list(enumerate(charge.run for charge in charges)))}
     together = sorted(charges, key=lambda charge: order[charge.run])
     return {run: list(group) for run, group in groupby(together, key=lambda charge: charge.run)}
+
+
+def allowance(left: float, most: float, delta: float) -> str:
+    """The epsilon at delta that one more run may plan, with the reason if it is not what is left of the budget.
+
+    left: of the lifetime budget. most: what the node's policy lets one run plan. Both in mu^2.
+    """
+    lifetime = f"{gdp_epsilon(math.sqrt(left), delta):.4g}"
+    if most >= left:
+        return lifetime
+    return f"{gdp_epsilon(math.sqrt(most), delta):.4g} (max-epsilon; the budget leaves {lifetime})"
 
 
 def _data(book: Book) -> str:

@@ -16,6 +16,7 @@ A folder holds
     LABEL/seed-N/                          the runs of an experiment with several runs
     checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
     cut-off.txt                            why a run was cut off, until it goes on
+    resumed.txt                            the rounds after which it was resumed, if it was
     runtime, .run.lock, .command.lock      only while a command works in the folder
     logs/                                  the logs of a deployment's processes
 """
@@ -27,7 +28,7 @@ SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
 INFORMATION = "information.npz"
 CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
-CAUSE = "cut-off.txt"
+CAUSE, RESUMED = "cut-off.txt", "resumed.txt"
 DIGESTED = (
     EXPERIMENT,
     CONFIG,

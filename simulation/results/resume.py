@@ -19,7 +19,7 @@ from ..settings.toml import to_tables
 from . import names
 from .checkpoint import Checkpoint, Checkpoints
 from .files import write_text
-from .folder import has_config, has_ended, is_experiment, run_folder
+from .folder import curve_of, has_config, has_ended, is_experiment, run_folder
 from .reading import read_config, read_plan
 from .writing import write_config
 
@@ -75,6 +75,19 @@ def clear_cause(folder: Path) -> None:
     (folder / names.CAUSE).unlink(missing_ok=True)
 
 
+def read_resumed(run: Path) -> list[int]:
+    """The rounds after which the run in this folder was resumed; seeds that ran together have one note."""
+    notes = [folder / names.RESUMED for folder in dict.fromkeys((run, curve_of(run)))]
+    return [int(line) for note in notes if note.is_file() for line in note.read_text().split()]
+
+
+def _note_resumed(folder: Path, round_: int) -> None:
+    """Record that the run in this folder goes on after a round."""
+    note = folder / names.RESUMED
+    known = note.read_text() if note.is_file() else ""
+    write_text(note, f"{known}{round_}\n")
+
+
 # --- what a command goes on with
 
 
@@ -120,13 +133,18 @@ def interrupted(plan: Experiment, out: Path) -> str:
 
 
 def newest(checkpoints: Checkpoints | None, say: Callable[[str], None]) -> Checkpoint | None:
-    """The checkpoint from which a run resumes, None if there is none; says a warning for each damaged one.
+    """The checkpoint from which a run resumes, None if there is none; says a warning for each damaged one, and records
+    and says after which round the run was resumed.
 
     Raises SettingError if the run began with other settings.
     """
     found, warnings = _same_run(checkpoints) if checkpoints else (None, [])
     for warning in warnings:
         say(warning)
+    if checkpoints and found:
+        round_ = int(found.info["round"])
+        _note_resumed(checkpoints.folder, round_)
+        say(f"resumed after round {round_}")
     return found
 
 

@@ -4,7 +4,9 @@ It is told from the files and locks of the folder, on the machine that writes th
 Flower nor the run says anything: a SuperLink that stood still for some 45 seconds ends the server's process silently.
 """
 
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from twinflower.errors import require
 
@@ -15,16 +17,41 @@ from .reading import read_plan, read_summary
 from .resume import ENDED_BY_FLOWER, left, read_cause, read_runtime, resume_file
 
 
-def status(folder: Path) -> list[str]:
-    """Lines about the run or the experiment in this folder; SettingError if none was begun there."""
+class Status(NamedTuple):
+    """Lines about a run or an experiment, and whether all is well: it is running, or has ended and nothing failed."""
+
+    lines: list[str]
+    well: bool
+
+
+def status(folder: Path) -> Status:
+    """The status of the run or the experiment in this folder; SettingError if none was begun there."""
     require(has_config(folder) or is_experiment(folder), f"no run was begun in {folder}")
     plan = read_plan(folder, {})
     waiting = sum(len(left(plan, folder, curve)) for curve in plan.curves)
-    runs = len(plan.curves) * len(plan.seeds)
-    first = _ended(folder) if plan.single and not waiting else f"{runs - waiting} of {runs} runs have ended"
+    failed = _failed(plan, folder)
+    counted = [] if plan.single else _counted(len(plan.curves) * len(plan.seeds), waiting, failed)
     if in_use(folder):
-        return [first, f"running{_since(plan, folder)}"]
-    return [first, *(_cut_off(plan, folder) if waiting else [])]
+        return Status([*counted, f"running{_since(plan, folder)}"], True)
+    if waiting:
+        return Status([*counted, *_cut_off(plan, folder)], False)
+    return Status(counted or [_ended(folder)], not failed)
+
+
+def _failed(plan: Experiment, folder: Path) -> list[str]:
+    """Which runs have failed, and why."""
+    found = []
+    for curve, seed in product(plan.curves, plan.seeds):
+        own = run_folder(plan, folder, curve, seed)
+        if has_ended(own) and (failure := read_summary(own)["failure"]):
+            found.append(f"{curve.label}, seed {seed}: {failure}")
+    return found
+
+
+def _counted(runs: int, waiting: int, failed: list[str]) -> list[str]:
+    """How many runs have ended, and how many of them failed, with the reason of the first one."""
+    first = f"{runs - waiting} of {runs} runs have ended"
+    return [f"{first}, {len(failed)} of them failed", f"failed: {failed[0]}"] if failed else [first]
 
 
 def _ended(folder: Path) -> str:

@@ -105,9 +105,14 @@ def with_point(cell: str) -> str:
 
     Points between thousands are left out if there is a comma, too: 1.234,5 becomes 1234.5.
     """
-    plain = cell.replace(".", "") if _THOUSANDS.fullmatch(cell) else cell
+    plain = cell.replace(".", "") if has_thousands(cell) else cell
     changed = plain.replace(",", ".")
     return changed if changed != plain and "." not in plain and is_number(changed) else cell
+
+
+def has_thousands(cell: str) -> bool:
+    """Whether a number has points between thousands and a decimal comma, such as 1.027,5."""
+    return bool(_THOUSANDS.fullmatch(cell))
 
 
 def is_number(cell: str) -> bool:

@@ -1,6 +1,7 @@
 """The text of a draft schema, with comments on what its author should look at in the tables."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from .checks import problems
 from .columns import REFUSE, Category, Column, Number
-from .csv_tables import DELIMITERS, Dialect
+from .csv_tables import DELIMITERS, Dialect, with_point
 from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
 from .schema import Schema
 from .schema_file import to_toml
@@ -75,15 +76,38 @@ def _misfits(tables: Sequence[Table], schema: Schema) -> list[str]:
 
 def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
-    found = [*_dialects(tables, schema.dialect), *_names(tables)]
+    found = [*_uneven(tables), *_dialects(tables, schema.dialect), *_names(tables)]
     numbers = [column.name for column in schema.columns if isinstance(column, Number)]
     for name in (*schema.names, *filter(None, schema.ignore)):
         found += _mixed(tables, name, name in numbers)
+        found += _thousands(tables, name)
         found += () if name in numbers else _grouped(tables, name)
     for column in schema.columns:
         seen = Seen.of(table.columns[column.name] for table in tables if column.name in table.columns)
         found += _marks(column, seen)
     return found
+
+
+def _uneven(tables: Sequence[Table]) -> Iterator[str]:
+    """A note on the rows of every table that are left out."""
+    for table in tables:
+        if table.uneven:
+            rows = _first(list(map(str, table.uneven)))
+            yield f"Left out of this draft, because the header has more or fewer fields: row {rows} of {_name(table)}."
+
+
+def _thousands(tables: Sequence[Table], column: str) -> Iterator[str]:
+    """A note on a column few of whose numbers have points between thousands: perhaps one of the marks is a slip."""
+    cells = sum((table.thousands.get(column, Counter()) for table in tables), Counter[str]())
+    read = {cell: float(with_point(cell)) for cell in sorted(cells)}
+    seen = Seen.of(table.columns[column] for table in tables if column in table.columns)
+    rest = {number: count for number, count in seen.numbers.items() if number not in read.values()}
+    if 0 < cells.total() < sum(rest.values()):
+        values, others = _first([f"{value:g}" for value in read.values()]), spanned(rest)
+        yield (
+            f"Column '{column}' has {_quoted(list(read))}, read as {values}, with points between thousands. Is that "
+            f"right? The range of its other numbers is [{others.low:g}, {others.high:g}]."
+        )
 
 
 def _names(tables: Sequence[Table]) -> Iterator[str]:
@@ -185,8 +209,13 @@ def _stands_alone(values: Sequence[float], end: int, numbers: Mapping[float, int
 
 
 def _quoted(words: Sequence[str]) -> str:
+    return _first(list(map(repr, words)))
+
+
+def _first(words: Sequence[str]) -> str:
+    """The first words, and how many more there are."""
     more = len(words) - _FEW
-    return ", ".join(map(repr, words[:_FEW])) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(words[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def _name(table: Table) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..errors import DataError, expect
@@ -25,7 +26,7 @@ from .columns import (
     listed,
     texts,
 )
-from .csv_tables import DELIMITERS, PLAIN, Dialect
+from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, opened
@@ -35,12 +36,21 @@ _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
 _MOST_CLASSES = 20
 
 
+Counts = dict[str, Counter[str]]  # by column, how often each text occurs
+
+
 class Table(NamedTuple):
-    """A table that was read without a schema: by column, its canonical texts and how often each occurs."""
+    """A table that was read without a schema: by column, its canonical texts and how often each occurs.
+
+    uneven: the numbers of the rows with more or fewer fields than the header, which are left out. thousands: by column,
+    the cells of a file with decimal commas that have points between thousands, too, such as 1.027,5.
+    """
 
     file: Path
     dialect: Dialect | None  # of a CSV file
     columns: Mapping[str, Counter[str]]
+    uneven: Sequence[int] = ()
+    thousands: Mapping[str, Counter[str]] = MappingProxyType({})
 
 
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
@@ -50,18 +60,26 @@ def read_tables(paths: Sequence[str | Path]) -> list[Table]:
 
 def _read(file: Path) -> Table:
     dialect = recognised(file) if file.suffix.lower() == CSV else None
-    header, pieces = opened(file, dialect or PLAIN)
+    uneven: dict[int, str] = {}
+    header, pieces = opened(file, (dialect or PLAIN)._replace(decimal="."), uneven)  # cells as they are
     check_names(file, header)
     expect(
         len(header) > 1 or not dialect,
         f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}",
     )
-    found: dict[str, Counter[str]] = {name: Counter() for name in header}
+    found: Counts = {name: Counter() for name in header}
+    thousands: Counts = {name: Counter() for name in header}
     for piece in pieces(header):
         for name, cells in piece.items():
-            found[name].update(texts(listed(cells)))
-    expect(any(found.values()), f"{file} has a header and no rows")
-    return Table(file, dialect, found)
+            own = listed(cells)
+            if dialect and dialect.decimal == ",":
+                thousands[name].update(filter(has_thousands, own))
+                own = list(map(with_point, own))
+            found[name].update(texts(own))
+    some = any(found.values())
+    expect(some or not uneven, "".join(f"{file}, row {row} {text}" for row, text in list(uneven.items())[:1]))
+    expect(some, f"{file} has a header and no rows")
+    return Table(file, dialect, found, tuple(uneven), thousands)
 
 
 def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False, event: str = "") -> Schema:

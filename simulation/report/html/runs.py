@@ -16,6 +16,7 @@ from twinflower.models.trained import load
 
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_rejections, read_rows, read_summary, read_title
+from ...results.resume import read_resumed
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
@@ -51,7 +52,8 @@ def page_of_run(folder: Path) -> Page:
     ]  # fmt: skip
     return Page(
         "Federated learning run", read_title(folder) or _title(config), alarm(summary),
-        [trained(config), headline(case)], list(_facts(summary, config)), sections, FOOTER.format("report"),
+        [trained(config), headline(case)], [*_facts(summary, config), _time(summary, read_resumed(folder))],
+        sections, FOOTER.format("report"),
     )  # fmt: skip
 
 
@@ -125,11 +127,15 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     yield Fact(
         "Sent by all sites", bits(summary["uplink_bits"]), f"received: {bits(received)}" if received else ""
     )
-    yield Fact(
-        "Time",
-        number(summary["seconds"], ".1f") + " s",
-        f"runtime {summary['runtime']}, seed {summary['seed']}",
+
+
+def _time(summary: Mapping[str, Any], resumed: Sequence[int]) -> Fact:
+    """How long the run took, and after which rounds it was resumed."""
+    rounds = ", ".join(map(str, resumed))
+    remark = f"runtime {summary['runtime']}, seed {summary['seed']}" + (
+        f"; resumed after round {rounds}" if rounds else ""
     )
+    return Fact("Time", number(summary["seconds"], ".1f") + " s", remark)
 
 
 def _measured(summary: Mapping[str, Any]) -> Fact:
