@@ -295,6 +295,24 @@ class Survival:
         return signed(np.minimum(times, self.times.high), (events > 0) & (times <= self.times.high))
 
 
+@dataclass(frozen=True)
+class Weight:
+    """The column of the rows' weights, which multiply the losses of the rows, and their public range, from 0 on.
+
+    Weights are clipped to the range.
+    """
+
+    column: str
+    range: Range
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The weights (rows,); CellError for an invalid cell."""
+        values = numbers(cells, absent)
+        _refuse(np.isnan(values), "the weight is missing", "leave the row out")
+        _refuse(values < 0, "a weight must not be negative", "correct it, or leave the row out")
+        return np.clip(values, self.range.low, self.range.high)
+
+
 Label = Classes | Target | Counts | Survival
 """Columns that make up the label. encoders: for each column a function of its cells and of the texts that mark a
 missing value; it raises CellError for an invalid cell. joined: the labels (rows,), given what these return."""

@@ -68,8 +68,10 @@ class Dataset:
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
     unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
-    dtype                     the type of features and real labels, to which others are converted: a floating-point
-                              type, except while a data set is being loaded
+    dtype                     the type of features, weights and real labels, to which others are converted: a
+                              floating-point type, except while a data set is being loaded
+    row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
+                              have no weights
     """
 
     name: str
@@ -87,6 +89,8 @@ class Dataset:
     unscaled: Unscaled | None = None
     dtype: np.dtype[Any] = DOUBLE
     site_names: tuple[str, ...] = ()
+    row_weights: Floats | None = None
+    weight_range: Range | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -97,6 +101,9 @@ class Dataset:
                 object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
             kind = np.int64 if self.num_classes else self.dtype
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
+        if self.row_weights is not None:
+            check_row_weights(self.name, self.row_weights, self.labels, self.weight_range)
+            object.__setattr__(self, "row_weights", np.ascontiguousarray(self.row_weights, self.dtype))
         names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
         object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]
@@ -125,6 +132,18 @@ def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cla
     if num_classes:
         in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
         expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+
+
+def check_row_weights(where: str, weights: NDArray[Any], labels: NDArray[Any], public: Range | None) -> None:
+    """DataError unless there is a weight in the public range for every label; `where` is as in `check_rows`."""
+    expect(public is not None and public.low >= 0, f"{where}: row_weights need weight_range, from 0 on")
+    assert public
+    expect(
+        weights.shape == labels.shape,
+        f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}",
+    )
+    good = (weights >= public.low) & (weights <= public.high)
+    expect(bool(good.all()), f"{where}: row_weights must be from {public.low:g} to {public.high:g}")
 
 
 def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:
