@@ -24,7 +24,7 @@ from ..problems.constraints import (
     parse_constraints,
     read_penalties,
 )
-from ..problems.interfaces import Batch, Bounds, RowLosses
+from ..problems.interfaces import Batch, Bounds, RowLosses, WeighsRows
 from ..problems.objectives import Penalised
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least
@@ -100,6 +100,11 @@ class CostBounds(Surrogates, Constrained, RestrictsObjective):
         )
         require(
             isinstance(objective, RowLosses), "ssca-constrained needs an objective with `losses`, the loss of each row"
+        )
+        require(
+            not isinstance(objective, WeighsRows) or objective.heaviest is None,
+            "ssca-constrained bounds mean losses, which rows with weights would change: use ssca, or leave the weights "
+            "out",
         )
         check_classes(self.bounded, objective)
 
