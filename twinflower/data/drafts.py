@@ -71,16 +71,20 @@ def draft(
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
     label is the name of the label column; by default, the last column of the first table. event is the name of the
-    column of the event if the label is the time until it, weight that of the rows' weights, if they have any. Numeric columns get the range of their values, rounded
-    outwards to two digits, or with private_ranges no range but "private". A column with other texts is numeric, too, if
-    at least half of its values, or all values of most tables, are numbers. Text columns, and columns with few distinct
-    integers, become categories. A column with missing values gets an indicator. Text columns with too many values and
-    columns without a name are ignored. The dialect is that of most CSV files.
+    column of the event if the label is the time until it, weight that of the rows' weights, if they have any. Numeric
+    columns get the range of their values, rounded outwards to two digits, or with private_ranges no range but
+    "private". A column with other texts is numeric, too, if at least half of its values, or all values of most tables,
+    are numbers. Text columns, and columns with few distinct integers, become categories. A column with missing values
+    gets an indicator. Text columns with too many values and columns without a name are ignored. The dialect is that of
+    most CSV files.
     """
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
     outcome = [label, *filter(None, [event, weight])]
+    expect(
+        weight not in outcome[:-1], f"column '{weight}' cannot be both the weight and the label or the event"
+    )
     for own in outcome:
         expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
     seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
