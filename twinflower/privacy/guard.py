@@ -96,7 +96,9 @@ class Guard:
         long = lengths > bound * (1 + _RELATIVE)
         if long.any():
             features = features * np.where(long, bound / np.maximum(lengths, bound), 1.0)[:, None]
-        weights = _within(rows.row_weights, self.bounds.weight)
+        weights = rows.row_weights
+        if weights is not None:
+            weights = _within(weights, self.bounds.weight)
         same = features is rows.features and labels is rows.labels and weights is rows.row_weights
         return rows if same else Batch(features, labels, row_weights=weights)
 
@@ -149,9 +151,9 @@ class Guard:
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
 
 
-def _within(weights: Array | None, most: float) -> Array | None:
+def _within(weights: Array, most: float) -> Array:
     """The weights clipped to [0, most], with 0 in place of NaN; the same object if that changes nothing."""
-    if weights is None or ((weights >= 0) & (weights <= most)).all():
+    if ((weights >= 0) & (weights <= most)).all():
         return weights
     return np.clip(np.nan_to_num(weights, nan=0.0), 0.0, most)
 
