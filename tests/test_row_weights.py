@@ -16,8 +16,10 @@ from twinflower.errors import DataError, SettingError
 from twinflower.known_objectives import make_model, with_weights
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, LinearModel, make_objective
+from twinflower.problems.regularisers import Zero
 from twinflower.simulation.audit.twinflower_case import setup_case
 from twinflower.simulation.runs.setup import prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -97,6 +99,20 @@ def test_a_whole_weight_is_so_many_rows_and_0_is_none(name, clip):
     assert_allclose(12 * own.value(x, rows), len(copies) * plain.value(x, many))
     assert_allclose(12 * own.grad(x, rows), len(copies) * plain.grad(x, many), rtol=1e-9, atol=1e-10)
     assert_array_equal(own.score(x, rows), plain.score(x, rows))  # counts rows
+
+
+@pytest.mark.parametrize("name", ["absolute", "huber", "logistic"])
+def test_the_reference_optimum_is_that_of_so_many_rows(name):
+    rows, weights = rows_of(name, 13), np.array([0, 1, 2, 3] * 3 + [1])
+    copies = np.repeat(np.arange(13), weights)
+    many = Batch(rows.features[copies], rows.labels[copies], np.full(len(copies), 1 / 13))
+    settings = {} if name == "absolute" else {"l2": 0.1}
+    own = minimise(
+        model_of(name, 3.0, **settings), Zero(), rows._replace(row_weights=1.0 * weights), np.zeros(4)
+    )
+    assert_allclose(
+        own, minimise(model_of(name, **settings), Zero(), many, np.zeros(4)), rtol=1e-6, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("variant", ["fedpdm-private", "bsdp-rows", "fedavg", "zcdp-nfl-private"])
