@@ -14,6 +14,7 @@ from twinflower.clients import CLIENTS
 from twinflower.data.columns import Range
 from twinflower.errors import DataError, SettingError
 from twinflower.known_objectives import make_model, with_weights
+from twinflower.models.information import Information
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.central import minimise
@@ -99,6 +100,26 @@ def test_a_whole_weight_is_so_many_rows_and_0_is_none(name, clip):
     assert_allclose(12 * own.value(x, rows), len(copies) * plain.value(x, many))
     assert_allclose(12 * own.grad(x, rows), len(copies) * plain.grad(x, many), rtol=1e-9, atol=1e-10)
     assert_array_equal(own.score(x, rows), plain.score(x, rows))  # counts rows
+
+
+@pytest.mark.parametrize(
+    "name", ["logistic", "softmax", "least-squares", "poisson", "cox-logit", "cox-cloglog"]
+)
+def test_an_information_matrix_is_that_of_so_many_rows(name):
+    rows, weights, own = rows_of(name, 12), np.array([0, 1, 2, 3] * 3), model_of(name, 3.0)
+    copies = np.repeat(np.arange(12), weights)
+    x = np.random.default_rng(1).normal(size=own.d)
+    plain = [Batch(rows.features[[row]], rows.labels[[row]]) for row in range(12)]
+    found = Information.of(own, x, rows._replace(row_weights=1.0 * weights))
+    many = Information.together(Information.of(model_of(name), x, plain[row]) for row in copies)
+    each = [Information.of(model_of(name), x, row) for row in plain]
+    for part in ("loss", "gradient", "matrix"):
+        assert_allclose(getattr(found, part), getattr(many, part), rtol=1e-9, atol=1e-10)
+    outer = sum(w**2 * one.outer for w, one in zip(weights, each, strict=True))
+    assert_allclose(found.outer, outer, rtol=1e-9, atol=1e-10)
+    assert (found.rows, many.rows) == (12, 18)
+    none = Information.of(own, x, rows._replace(row_weights=np.zeros(12)))
+    assert none.bounding == (12 if name == "least-squares" else 0)  # a row of weight 0 is no event
 
 
 @pytest.mark.parametrize("name", ["absolute", "huber", "logistic"])

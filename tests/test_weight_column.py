@@ -1,10 +1,12 @@
 """A column of weights: schemas, tables, runs at sites, standard errors and estimators, with oracles on pooled rows."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from site_files import three_sites
 from sklearn.linear_model import LogisticRegression
@@ -22,9 +24,12 @@ from twinflower.data.tables import read_features, read_rows, read_weighted
 from twinflower.errors import DataError, SettingError
 from twinflower.models.model import inferred
 from twinflower.simulation import cli
+from twinflower.simulation.app.exact import check_exact
+from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.parties import ledger_of
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -236,6 +241,35 @@ def test_a_server_without_rows_has_the_same_bounds(sites, tmp_path):
     setup = prepare(parse(keys))
     assert len(load_own_table(setup.config.data).row_weights) == 0
     assert setup.objective.bounds(1.0) == prepare(parse(sites)).objective.bounds(1.0)
+
+
+def test_a_ledger_knows_rows_by_their_weights_too(sites, tmp_path):
+    """Data with other weights are other data, whose budget is their own."""
+    private = {
+        "privacy.mode": "gradient",
+        "privacy.epsilon": 2.0,
+        "output.state-dir": str(tmp_path / "state"),
+    }
+    context = Context(1, 1, {}, RecordDict(), {})
+    setup = prepare(parse(sites | private))
+    data = setup.dataset
+    changed = replace(setup, dataset=replace(data, row_weights=data.row_weights[::-1].copy()))
+    ids = [ledger_of(own, 0, context).file.data for own in (setup, changed, setup)]
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_rows_of_weight_0_hide_nobody_in_an_information_matrix(sites, tmp_path):
+    """A site sends it of so many rows that have a weight."""
+    schema = tmp_path / "schema.toml"
+    schema.write_text(schema.read_text().replace("[0.5, 4]", "[0, 4]"))
+    file = tmp_path / "site-0.csv"
+    header, *rows = file.read_text().splitlines()
+    light = [",".join([*row.split(",")[:3], "0"]) for row in rows[8:]]
+    file.write_text("\n".join([header, *rows[:8], *light, ""]))
+    setup = prepare(parse(sites | {"evaluation.standard-errors": True}))
+    check_exact(setup, Site(1, 3, standard_error_rows=4))
+    with pytest.raises(SettingError, match="of fewer than 9 rows, .*; the run has 8"):
+        check_exact(setup, Site(0, 3, standard_error_rows=4))
 
 
 def test_a_report_names_the_weights(sites, tmp_path):
